@@ -1,0 +1,50 @@
+"""Capsule-network machine translation for Hugging Face Transformers.
+
+Importing the package registers its model families with the Auto classes. Data, evaluation and analysis load when one
+of their names is first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from hf_capsule_mt.configuration import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.modeling import CapsuleAggregatedMarianForConditionalGeneration, CapsuleAggregatedMarianModel
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
+from hf_capsule_mt.registration import register
+
+__version__ = "0.1.0"
+
+# Public names of the parts that are not needed to load and run a model, and where they live.
+_LAZY = {
+    "SyntheticPair": "hf_capsule_mt.data",
+    "synthetic_dataset": "hf_capsule_mt.data",
+    "train_tokenizer": "hf_capsule_mt.data",
+    "corpus_scores": "hf_capsule_mt.evaluation",
+    "translate": "hf_capsule_mt.evaluation",
+    "assignment_entropy": "hf_capsule_mt.evaluation",
+    "capsule_diversity": "hf_capsule_mt.evaluation",
+    "plot_assignments": "hf_capsule_mt.analysis",
+}
+
+__all__ = [
+    "CapsuleAggregatedMarianConfig",
+    "CapsuleAggregatedMarianForConditionalGeneration",
+    "CapsuleAggregatedMarianModel",
+    "dynamic_routing",
+    "em_routing",
+    "guided_routing",
+    *_LAZY,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+register()

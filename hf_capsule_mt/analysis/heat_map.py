@@ -1,0 +1,70 @@
+"""Heat maps of assignment probabilities, as in Figure 4 of DLA."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+def plot_assignments(
+    assignments: Tensor,
+    path: str | Path,
+    tokens: Sequence[str] | None = None,
+    title: str = "",
+    input_name: str = "layer",
+) -> Path:
+    """Write a PNG with one panel an iteration: assignment probability of every input to every output capsule.
+
+    Args:
+        assignments: `[iterations, positions, inputs, capsules]`, one sentence of `routings[site]`.
+        path: where the picture goes; folders are made.
+        tokens: the token at each position. Given, a second row of panels shows the largest probability that each
+            input gives any capsule, token by token; the first row is the mean over positions.
+        title: heading. input_name: what an input is, `"layer"` or `"head"`.
+    """
+    if assignments.dim() != 4:
+        raise ValueError(
+            f"assignments has shape {list(assignments.shape)}: must be [iterations, positions, inputs, capsules]; "
+            "take one sentence of the batch, routings[site][:, sentence]"
+        )
+    if tokens is not None and len(tokens) != assignments.shape[1]:
+        raise ValueError(f"{len(tokens)} tokens for {assignments.shape[1]} positions: must be as many")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
+    values = assignments.detach().float().cpu()
+    iterations, positions, inputs, capsules = values.shape
+    rows = 1 if tokens is None else 2
+    figure = Figure(figsize=(4.2 * iterations + 1.0, 2.6 + (0 if tokens is None else 0.22 * positions + 1.2)))
+    FigureCanvasAgg(figure)
+    heights = [1.0] if tokens is None else [1.0, max(1.0, positions / 9)]
+    grid = figure.subplots(rows, iterations, squeeze=False, gridspec_kw={"height_ratios": heights})
+    names = [str(number + 1) for number in range(inputs)]
+    means = values.mean(dim=1)  # [iterations, inputs, capsules]
+    # Capsules in the order of the input that prefers them in the last round: blocks show where inputs specialise.
+    order = torch.argsort(means[-1].argmax(dim=0), stable=True)
+    for index in range(iterations):
+        axes = grid[0][index]
+        image = axes.imshow(means[index][:, order], aspect="auto", cmap="viridis", vmin=0.0, vmax=float(means.max()))
+        axes.set_title(f"iteration {index + 1}")
+        axes.set_xlabel(f"{capsules} output capsules")
+        axes.set_yticks(range(inputs), names)
+        axes.set_ylabel(input_name if index == 0 else "")
+    figure.colorbar(image, ax=list(grid[0]), label="assignment probability", fraction=0.03)
+    if tokens is not None:
+        sharpest = values.amax(dim=-1)  # [iterations, positions, inputs]
+        for index in range(iterations):
+            axes = grid[1][index]
+            image = axes.imshow(sharpest[index], aspect="auto", cmap="magma", vmin=0.0, vmax=float(sharpest.max()))
+            axes.set_xticks(range(inputs), names)
+            axes.set_xlabel(input_name)
+            axes.set_yticks(range(positions), list(tokens) if index == 0 else [""] * positions)
+        figure.colorbar(image, ax=list(grid[1]), label="largest assignment", fraction=0.03)
+    figure.suptitle(title)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+    return path

@@ -1,0 +1,5 @@
+"""Configuration classes, one family a file. Importing them needs no torch."""
+
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+
+__all__ = ["CapsuleAggregatedMarianConfig"]

@@ -1,0 +1,179 @@
+"""Strict configurations: every problem of a config is found, then all are raised as one ValueError."""
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+Values = dict[str, Any]
+
+
+def problem(field: str, value: Any, rule: str, fix: str) -> str:
+    """One line of the error: which field, its value, the rule it breaks and how to mend it."""
+    return f"{field}={value!r}: {rule}. Fix: {fix}."
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def check_choice(values: Values, field: str, choices: Iterable[str]) -> list[str]:
+    value, allowed = values[field], list(choices)
+    if isinstance(value, str) and value in allowed:
+        return []
+    close = difflib.get_close_matches(str(value), allowed, n=1)
+    fix = f"use {(close or allowed)[0]!r}"
+    return [problem(field, value, f"must be one of {', '.join(map(repr, allowed))}", fix)]
+
+
+def check_integer(values: Values, field: str, least: int, optional: bool = False) -> list[str]:
+    value = values[field]
+    if (value is None and optional) or (is_integer(value) and value >= least):
+        return []
+    rule = f"must be an integer of at least {least}" + (", or None" if optional else "")
+    return [problem(field, value, rule, f"set it to {least} or more")]
+
+
+def check_token_ids(values: Values, field: str, count: int | None) -> list[str]:
+    """None, a token id or a list of them, each below `count` where the size of the vocabulary is known."""
+    value = values[field]
+    ids = value if isinstance(value, list) else [value]
+    if value is None or all(is_integer(token) and 0 <= token < (count or token + 1) for token in ids):
+        return []
+    rule = "must be a token id" + ("" if count is None else f", 0 to {count - 1} with this vocabulary,")
+    return [problem(field, value, f"{rule} or None", "take it from the tokenizer")]
+
+
+def check_number(values: Values, field: str, test: Callable[[Any], bool], rule: str, fix: str) -> list[str]:
+    value = values[field]
+    return [] if is_number(value) and test(value) else [problem(field, value, rule, fix)]
+
+
+def check_flag(values: Values, field: str) -> list[str]:
+    value = values[field]
+    return [] if isinstance(value, bool) else [problem(field, value, "must be True or False", "use True or False")]
+
+
+def check_divides(values: Values, field: str, whole: str) -> list[str]:
+    """`field` (None = all of `whole`) must divide `whole`; silent while either is no integer, others say that."""
+    part, total = values[field], values[whole]
+    if not is_integer(part) or not is_integer(total) or part < 1 or total < 1 or total % part == 0:
+        return []
+    below = max(number for number in range(1, min(part, total) + 1) if total % number == 0)
+    return [problem(field, part, f"must divide {whole}={total}", f"use {below}, or a different {whole}")]
+
+
+def check_names(known: Iterable[str], values: Values, declared: Iterable[str]) -> list[str]:
+    """A given name that nobody declares and that is close to one of ours is taken for a slip of the pen."""
+    ours, others = list(known), set(declared)
+    problems = []
+    for name in values:
+        if name in others or name in ours:
+            continue
+        close = difflib.get_close_matches(name.lower().replace("-", "_"), ours, n=1, cutoff=0.8)
+        if close:
+            problems.append(problem(name, values[name], "no field has this name", f"write {close[0]}"))
+    return problems
+
+
+class CheckedConfig:
+    """Goes before a configuration class of Transformers in the bases of ours.
+
+    `find_problems(values)`, which subclasses define, is asked before a config is built, saved or made into a model.
+    Not a configuration itself: as a dataclass it would put the base's defaults in the place of the other parent's.
+    """
+
+    model_type: ClassVar[str]
+    attribute_map: ClassVar[dict[str, str]]
+
+    # `from_pretrained` also takes checkpoints of these families and starts ours from their weights.
+    warm_start_model_types: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        # The base class turns the subclass into a dataclass here and generates its constructor. Ours goes around it:
+        # the base reports the first wrong type only, and only of some fields.
+        super().__init_subclass__(*args, **kwargs)
+        generated: Callable[..., None] = cls.__init__
+
+        @wraps(generated)
+        def checked_init(self: "CheckedConfig", **given: Any) -> None:
+            if type(self) is cls:
+                # Aliases last: where a checkpoint has both names, Transformers lets the alias win.
+                ordered = sorted(given, key=lambda name: name in cls.attribute_map)
+                given = {cls.attribute_map.get(name, name): given[name] for name in ordered}
+                _raise(cls, check_given(cls, given) + cls.find_problems({**field_defaults(cls), **given}))
+            generated(self, **given)
+
+        cls.__init__ = checked_init  # type: ignore[method-assign]
+
+    @classmethod
+    def find_problems(cls, values: Values) -> list[str]:
+        """Every rule that `values`, one for each field, breaks; see `problem` for the form."""
+        return []
+
+    def check(self) -> None:
+        """Raise one ValueError that lists every problem; for configs that were changed after construction."""
+        _raise(type(self), self.find_problems({name: getattr(self, name) for name in field_defaults(type(self))}))
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as usual, but never a configuration that could not be loaded again."""
+        self.check()
+        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
+
+    @classmethod
+    def from_dict(cls, config_dict: Values, **kwargs: Any) -> Any:
+        """Build from a checkpoint's values; overrides in `kwargs` follow the same rules, names included."""
+        result = super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
+        config = result[0] if isinstance(result, tuple) else result
+        values = {name: getattr(config, name) for name in field_defaults(cls)}
+        _raise(cls, check_given(cls, kwargs) + cls.find_problems(values))
+        return result
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[Values, Values]:
+        """Read a checkpoint's config; one of a family this one cannot start from is a clear error."""
+        values, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)  # type: ignore[misc]
+        found = values.get("model_type")
+        if found in cls.warm_start_model_types:
+            return {**values, "model_type": cls.model_type}, rest
+        if found != cls.model_type and cls.model_type:
+            accepted = ", ".join((cls.model_type, *cls.warm_start_model_types))
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds a checkpoint of model_type {found!r}; {cls.__name__} loads "
+                f"{accepted}. Use the class of that checkpoint, or AutoModelForSeq2SeqLM, which picks it."
+            )
+        return values, rest
+
+
+def field_defaults(cls: Any) -> Values:
+    """Name and default of every declared field of a configuration class."""
+    return {
+        field.name: field.default_factory() if callable(field.default_factory) else field.default
+        for field in fields(cls)
+        if not field.name.startswith("_")
+    }
+
+
+def own_fields(cls: type[CheckedConfig]) -> set[str]:
+    """The fields that our classes add to those of the configuration they extend."""
+    theirs = [base for base in cls.__mro__ if is_dataclass(base) and not issubclass(base, CheckedConfig)]
+    return set(field_defaults(cls)).difference(*(field_defaults(base) for base in theirs))
+
+
+def check_given(cls: type[CheckedConfig], given: Values) -> list[str]:
+    """Misspelt names among the arguments of a constructor; anything else unknown is left to Transformers."""
+    declared = set(field_defaults(cls)) | set(cls.attribute_map) | set(dir(PreTrainedConfig))
+    return check_names(sorted(own_fields(cls)), given, declared)
+
+
+def _raise(cls: type, problems: list[str]) -> None:
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ValueError(f"{cls.__name__} has {count}:\n" + "\n".join(f"- {line}" for line in problems))

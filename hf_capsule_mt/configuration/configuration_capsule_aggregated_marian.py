@@ -1,0 +1,235 @@
+"""Configuration of Marian with routing by agreement over layers (DLA) and over attention heads (HEADS)."""
+
+from typing import Any, ClassVar
+
+from transformers import MarianConfig
+
+from hf_capsule_mt.configuration.config_checks import (
+    CheckedConfig,
+    Values,
+    check_choice,
+    check_divides,
+    check_flag,
+    check_integer,
+    check_number,
+    check_token_ids,
+    is_integer,
+    problem,
+)
+
+LAYER_AGGREGATIONS = ("em_routing", "dynamic_routing", "dynamic_combination", "linear_combination", "none")
+LAYER_AGGREGATION_SIDES = ("both", "encoder", "decoder")
+LAYER_CAPSULE_INPUTS = ("all_layers", "own_layer")
+AGGREGATION_OUTPUTS = ("residual", "replace", "gated")
+HEAD_AGGREGATIONS = ("none", "em_routing", "simple_routing")
+HEAD_AGGREGATION_ATTENTIONS = ("encoder_self", "decoder_cross", "decoder_self")
+HEAD_VOTE_SHARING = ("shared", "per_head")
+
+# Marian's own fields that are counted, and those that are probabilities: wrong ones belong in the same list.
+MARIAN_COUNTS = (
+    "vocab_size",
+    "max_position_embeddings",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+)
+MARIAN_PROBABILITIES = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+)
+MARIAN_FLAGS = (
+    "scale_embedding",
+    "share_encoder_decoder_embeddings",
+    "tie_word_embeddings",
+    "use_cache",
+    "is_encoder_decoder",
+    "is_decoder",
+)
+MARIAN_TOKENS = ("eos_token_id", "forced_eos_token_id", "bos_token_id")
+
+
+class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
+    r"""
+    Configuration of [`CapsuleAggregatedMarianModel`]. Takes every field of [`MarianConfig`] and the following; all
+    of them are checked together when the config is built, and one `ValueError` lists every problem.
+
+    Args:
+        layer_aggregation (`str`, defaults to `"em_routing"`):
+            How the outputs of all layers become one representation: `"em_routing"` and `"dynamic_routing"` (Table 1,
+            DLA), `"dynamic_combination"` (Eq. 4), `"linear_combination"` (Eq. 3), or `"none"`, plain Marian.
+        layer_aggregation_side (`str`, defaults to `"both"`):
+            `"both"`, `"encoder"` or `"decoder"` (Table 4, DLA).
+        layer_capsule_inputs (`str`, defaults to `"all_layers"`):
+            Whether an input capsule sees the concatenation of all layers (Eq. 8, DLA) or its `"own_layer"` (Table 3).
+        layer_num_capsules (`int`, *optional*):
+            Number of output capsules, a divisor of `d_model`; `None` means `d_model` of size 1 (Figure 2, DLA).
+        layer_routing_iterations (`int`, defaults to 3):
+            Rounds of routing (Figure 3, DLA); 1 is a plain mean of the votes.
+        aggregation_output (`str`, defaults to `"residual"`):
+            `"residual"`: layer norm of the top layer plus the aggregate. `"replace"`: the aggregate alone, as printed,
+            for warm starts from a trained model; from scratch it learns slowly. `"gated"`: the top layer plus a gate
+            times the aggregate, with the gate started at 0, so that a pretrained model begins exactly where it was;
+            routed heads then keep Marian's linear projection and are added to it through a gate as well.
+        head_aggregation (`str`, defaults to `"none"`):
+            What replaces the output projection of attention: `"em_routing"` or `"simple_routing"` (Table 2, HEADS).
+        head_aggregation_attentions (`list[str]`, *optional*, `None` means `["encoder_self"]`):
+            Which attentions: any of `"encoder_self"`, `"decoder_cross"`, `"decoder_self"`.
+        head_aggregation_layers (`list[int]`, *optional*):
+            0-based layers with routed heads; `None` means all. `[0, 1]` is "effective aggregation" (Table 3, HEADS).
+        head_num_capsules (`int`, *optional*):
+            Number of output capsules, a divisor of `d_model`; `None` means `d_model`.
+        head_routing_iterations (`int`, defaults to 3):
+            Rounds of routing.
+        head_vote_sharing (`str`, defaults to `"shared"`):
+            One vote matrix for all heads, which gives the paper's parameter count, or one `"per_head"`, as printed.
+        em_variance_floor (`float`, defaults to 1.0):
+            Added to every variance of EM routing. Small values make routing a hard selection that learns badly.
+        stop_assignment_gradient (`bool`, defaults to `False`):
+            Treat the assignment probabilities as constants in the backward pass, for layers and heads.
+
+    Example:
+
+    ```python
+    >>> from hf_capsule_mt import CapsuleAggregatedMarianConfig
+
+    >>> config = CapsuleAggregatedMarianConfig(d_model=512, layer_aggregation="em_routing", layer_num_capsules=64)
+    >>> config.layer_num_capsules
+    64
+    ```"""
+
+    model_type = "capsule_aggregated_marian"
+    warm_start_model_types: ClassVar[tuple[str, ...]] = ("marian",)
+
+    layer_aggregation: str = "em_routing"
+    layer_aggregation_side: str = "both"
+    layer_capsule_inputs: str = "all_layers"
+    layer_num_capsules: int | None = None
+    layer_routing_iterations: int = 3
+    aggregation_output: str = "residual"
+    head_aggregation: str = "none"
+    head_aggregation_attentions: list[str] | tuple[str, ...] | None = None
+    head_aggregation_layers: list[int] | tuple[int, ...] | None = None
+    head_num_capsules: int | None = None
+    head_routing_iterations: int = 3
+    head_vote_sharing: str = "shared"
+    em_variance_floor: float | int = 1.0
+    stop_assignment_gradient: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        attentions = self.head_aggregation_attentions
+        self.head_aggregation_attentions = ["encoder_self"] if attentions is None else list(attentions)
+        if self.head_aggregation_layers is not None:
+            self.head_aggregation_layers = list(self.head_aggregation_layers)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def find_problems(cls, values: Values) -> list[str]:
+        return _marian_problems(values) + _layer_problems(values) + _head_problems(values)
+
+    def aggregates_layers(self, side: str) -> bool:
+        """Whether the layers of `side`, `"encoder"` or `"decoder"`, are aggregated."""
+        return self.layer_aggregation != "none" and self.layer_aggregation_side in ("both", side)
+
+    def routed_head_layers(self, attention: str) -> list[int]:
+        """The layers whose `attention`, one of `HEAD_AGGREGATION_ATTENTIONS`, has routed heads."""
+        if self.head_aggregation == "none" or attention not in (self.head_aggregation_attentions or ()):
+            return []
+        depth = self.encoder_layers if attention == "encoder_self" else self.decoder_layers
+        chosen = self.head_aggregation_layers
+        return [layer for layer in range(depth) if chosen is None or layer in chosen]
+
+
+def _marian_problems(values: Values) -> list[str]:
+    problems = [line for field in MARIAN_COUNTS for line in check_integer(values, field, least=1)]
+    for field in MARIAN_PROBABILITIES:
+        rule = "must be a probability, at least 0 and below 1"
+        problems += check_number(values, field, lambda value: 0 <= value < 1, rule, "use a number such as 0.1")
+    for field in ("encoder_attention_heads", "decoder_attention_heads"):
+        problems += check_divides(values, field, "d_model")
+    for field in MARIAN_FLAGS:
+        problems += check_flag(values, field)
+    problems += check_integer(values, "decoder_vocab_size", least=1, optional=True)
+    rule = "must be a float of at least 0"
+    problems += check_number(
+        values, "init_std", lambda value: isinstance(value, float) and value >= 0, rule, "use 0.02"
+    )
+    if not isinstance(values["activation_function"], str):
+        rule = "must be the name of an activation function"
+        problems.append(problem("activation_function", values["activation_function"], rule, "use 'gelu'"))
+    # Both are rows of an embedding: the padding row is that of the smaller vocabulary too.
+    counts = [values[field] for field in ("vocab_size", "decoder_vocab_size")]
+    sizes = [count for count in counts if is_integer(count) and count >= 1]
+    for field in ("pad_token_id", "decoder_start_token_id"):
+        if sizes and not (is_integer(values[field]) and 0 <= values[field] < min(sizes)):
+            rule = f"must be a token id, 0 to {min(sizes) - 1} with this vocabulary"
+            problems.append(problem(field, values[field], rule, "take it from the tokenizer"))
+    for field in MARIAN_TOKENS:
+        problems += check_token_ids(values, field, max(sizes, default=None))
+    return problems
+
+
+def _layer_problems(values: Values) -> list[str]:
+    # Smaller ones are 0 once float32 has squared them.
+    floor = "must be above 0 and finite, from 1e-18 to 1e30"
+    return [
+        *check_choice(values, "layer_aggregation", LAYER_AGGREGATIONS),
+        *check_choice(values, "layer_aggregation_side", LAYER_AGGREGATION_SIDES),
+        *check_choice(values, "layer_capsule_inputs", LAYER_CAPSULE_INPUTS),
+        *check_choice(values, "aggregation_output", AGGREGATION_OUTPUTS),
+        *check_integer(values, "layer_num_capsules", least=1, optional=True),
+        *check_divides(values, "layer_num_capsules", "d_model"),
+        *check_integer(values, "layer_routing_iterations", least=1),
+        *check_number(
+            values, "em_variance_floor", lambda value: 1e-18 <= value <= 1e30, floor, "use 1.0, the default"
+        ),
+        *check_flag(values, "stop_assignment_gradient"),
+    ]
+
+
+def _head_problems(values: Values) -> list[str]:
+    problems = [
+        *check_choice(values, "head_aggregation", HEAD_AGGREGATIONS),
+        *check_choice(values, "head_vote_sharing", HEAD_VOTE_SHARING),
+        *check_integer(values, "head_num_capsules", least=1, optional=True),
+        *check_divides(values, "head_num_capsules", "d_model"),
+        *check_integer(values, "head_routing_iterations", least=1),
+    ]
+    attentions = values["head_aggregation_attentions"]
+    names = ", ".join(map(repr, HEAD_AGGREGATION_ATTENTIONS))
+    if attentions is not None and (
+        not isinstance(attentions, (list, tuple))
+        or not attentions
+        or any(name not in HEAD_AGGREGATION_ATTENTIONS for name in attentions)
+        or len(set(attentions)) < len(attentions)
+    ):
+        rule = f"must be a list of one or more of {names}, each once"
+        fix = 'use ["encoder_self"], or head_aggregation="none" to switch it off'
+        problems.append(problem("head_aggregation_attentions", attentions, rule, fix))
+        attentions = None
+    return problems + _head_layer_problems(values, attentions or ("encoder_self",))
+
+
+def _head_layer_problems(values: Values, attentions: Any) -> list[str]:
+    layers = values["head_aggregation_layers"]
+    if layers is None:
+        return []
+    if not isinstance(layers, (list, tuple)) or not layers or not all(map(is_integer, layers)):
+        rule = "must be None or a list of one or more 0-based layer numbers"
+        return [problem("head_aggregation_layers", layers, rule, "use [0, 1], or None for all layers")]
+    sides = {"encoder_layers" if name == "encoder_self" else "decoder_layers" for name in attentions}
+    depths = [values[side] for side in sorted(sides) if is_integer(values[side])]
+    # With attentions on both sides a layer must exist on the deeper one; the other side has no such layer to route.
+    depth = max(depths, default=None)
+    if depth is not None and any(not 0 <= layer < depth for layer in layers):
+        rule = f"must name layers that exist, 0 to {depth - 1}"
+        return [problem("head_aggregation_layers", layers, rule, f"leave out those outside 0 to {depth - 1}")]
+    if len(set(layers)) < len(layers):
+        return [problem("head_aggregation_layers", layers, "must name each layer once", "leave out the repeats")]
+    return []

@@ -1,0 +1,212 @@
+"""One joint subword vocabulary for both languages, as a ``PreTrainedTokenizerFast`` that loses no text.
+
+The subwords are byte pairs over UTF-8 bytes, and all 256 bytes are in the vocabulary: what was never seen in
+training falls apart into bytes and never into ``<unk>``. Nothing is normalised, so ``decode`` gives back exactly
+what was encoded, spaces and line ends included. Text that looks like a special token (``a </s> b``) is text. The one
+thing that cannot be encoded is a lone surrogate, which is no Unicode text and has no UTF-8 form: Python raises an
+error for it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # their ids are 0, 1 and 2
+_SPECIAL = (EOS, UNK, PAD)
+SMALLEST_VOCABULARY = len(_SPECIAL) + 256
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int = 8000,
+    *,
+    model_max_length: int = 512,
+    min_frequency: int = 2,
+    padding_side: str = "right",
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Trains the vocabulary on the texts of both languages and returns the tokenizer.
+
+    Every sequence, source or target, ends in ``</s>`` (kept when truncated) and has no token at its start. Equal
+    texts give equal tokenizers. Where the texts hold fewer pairs than asked for, the vocabulary is smaller than
+    ``vocab_size``: read ``len(tokenizer)``. Save it with ``save_pretrained`` and load it with ``AutoTokenizer``.
+    """
+    problems = []
+    if vocab_size < SMALLEST_VOCABULARY:
+        problems.append(
+            f"vocab_size={vocab_size} must be {SMALLEST_VOCABULARY} or more "
+            f"(256 bytes and {len(_SPECIAL)} special tokens)"
+        )
+    if model_max_length < 2:
+        problems.append(f"model_max_length={model_max_length} must be 2 or more (one token and {EOS})")
+    if min_frequency < 1:
+        problems.append(f"min_frequency={min_frequency} must be 1 or more")
+    if padding_side not in ("left", "right"):
+        problems.append(f"padding_side={padding_side!r} must be 'left' or 'right'")
+    if isinstance(texts, str):
+        problems.append("texts is one string and must be an iterable of strings; pass [text]")
+    if problems:
+        raise ValueError("train_tokenizer: " + "; ".join(problems))
+
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        show_progress=show_progress,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    backend.train_from_iterator(_checked(texts), trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}",
+        pair=f"$A {EOS} $B:1 {EOS}:1",
+        special_tokens=[(EOS, backend.token_to_id(EOS))],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=EOS,
+        unk_token=UNK,
+        pad_token=PAD,
+        model_max_length=model_max_length,
+        padding_side=padding_side,
+        truncation_side="right",
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    """The same texts; a ``ValueError`` at the first that is no text, or at the end if there was none."""
+    empty = True
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"train_tokenizer: texts[{index}] is of type {type(text).__name__} and must be a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"train_tokenizer: texts[{index}] holds a lone surrogate at position {error.start} and must be "
+                'Unicode text; clean it with text.encode("utf-8", "replace").decode()'
+            ) from error
+        empty = empty and not text
+        yield text
+    if empty:
+        raise ValueError("train_tokenizer: texts must hold at least one string that is not empty")
+
+
+def marian_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The keyword arguments a Marian config takes from its tokenizer; the decoder starts from ``<pad>``, as Marian's
+    does.
+
+    ``CapsuleAggregatedMarianConfig(d_model=128, **marian_token_ids(tokenizer))``
+    """
+    pad, eos = tokenizer.pad_token_id, tokenizer.eos_token_id
+    missing = [name for name, value in (("pad_token", pad), ("eos_token", eos)) if value is None]
+    if missing:
+        raise ValueError(
+            f"marian_token_ids: the tokenizer has no {' and no '.join(missing)}; set it, e.g. to {PAD} or {EOS}"
+        )
+    return {
+        "vocab_size": len(tokenizer),
+        "decoder_vocab_size": len(tokenizer),
+        "pad_token_id": pad,
+        "eos_token_id": eos,
+        "forced_eos_token_id": eos,
+        "bos_token_id": None,
+        "decoder_start_token_id": pad,
+    }
+
+
+def preprocess_pairs(
+    dataset: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    source: str = "en",
+    target: str = "de",
+    max_source_length: int | None = None,
+    max_target_length: int | None = None,
+    num_proc: int | None = None,
+) -> datasets.Dataset:
+    """Turns a ``translation`` column into ``input_ids``, ``attention_mask`` and ``labels``, unpadded; other columns
+    go.
+
+    Lengths count tokens with ``</s>`` and default to ``tokenizer.model_max_length``. A longer side is cut to that
+    length, its last token replaced by ``</s>``, and one warning says how many sides were. A missing or blank side is
+    a ``ValueError`` that names its row.
+    """
+    if "translation" not in dataset.column_names:
+        raise ValueError(
+            f"preprocess_pairs: the dataset has the columns {dataset.column_names} and must have 'translation'; "
+            "rename yours"
+        )
+    if len(dataset) == 0:
+        raise ValueError(
+            "preprocess_pairs: the dataset has 0 rows and must have at least one; check how it was loaded"
+        )
+    limits = {}
+    for name, limit in (("max_source_length", max_source_length), ("max_target_length", max_target_length)):
+        limits[name] = tokenizer.model_max_length if limit is None else limit
+        if limits[name] < 2:
+            raise ValueError(f"preprocess_pairs: {name}={limits[name]} must be 2 or more (one token and {EOS})")
+    mapped = dataset.map(
+        _encode,
+        batched=True,
+        with_indices=True,
+        remove_columns=dataset.column_names,
+        num_proc=num_proc,
+        desc=None,
+        fn_kwargs={"tokenizer": tokenizer, "languages": (source, target), "limits": tuple(limits.values())},
+    )
+    cut = {name: sum(mapped[column]) for name, column in (("source", "cut_source"), ("target", "cut_target"))}
+    if any(cut.values()):
+        warnings.warn(
+            f"preprocess_pairs: truncated {cut['source']} source sentences to {limits['max_source_length']} tokens "
+            f"and {cut['target']} target sentences to {limits['max_target_length']}, of {len(mapped)}",
+            stacklevel=2,
+        )
+    return mapped.remove_columns(["cut_source", "cut_target"])
+
+
+def _encode(
+    batch: dict[str, list[Any]],
+    indices: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    languages: tuple[str, str],
+    limits: tuple[int, int],
+) -> dict[str, list[Any]]:
+    sides = []
+    for language, limit in zip(languages, limits, strict=True):
+        texts = []
+        for row, translation in zip(indices, batch["translation"], strict=True):
+            text = translation.get(language)
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(
+                    f"preprocess_pairs: row {row} has {language}={text!r}, which must be a text that is not blank; "
+                    "drop the row, or check the names of the two languages"
+                )
+            texts.append(text)
+        encoded = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+        cut = [len(ids) > limit for ids in encoded]
+        eos = tokenizer.eos_token_id
+        sides.append(
+            ([[*ids[: limit - 1], eos] if long else ids for ids, long in zip(encoded, cut, strict=True)], cut)
+        )
+    (inputs, cut_source), (labels, cut_target) = sides
+    return {
+        "input_ids": inputs,
+        "attention_mask": [[1] * len(ids) for ids in inputs],
+        "labels": labels,
+        "cut_source": cut_source,
+        "cut_target": cut_target,
+    }

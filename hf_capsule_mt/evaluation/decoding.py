@@ -1,0 +1,59 @@
+"""Translating a list of sentences with any encoder-decoder."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def translate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    batch_size: int = 32,
+    show_progress: bool = False,
+    **generation: Any,
+) -> list[str]:
+    """Translate `sentences`; the translations come in the order of the sentences.
+
+    Sentences of like length share a batch. One that is longer than the model has positions for is truncated, with a
+    warning that names it; an empty one is an error. `generation` goes to `model.generate`.
+    """
+    empty = [index for index, sentence in enumerate(sentences) if not sentence.strip()]
+    if empty:
+        raise ValueError(f"sentence {empty[0]} is empty: there is nothing to translate, leave it out")
+    longest = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    lengths = [len(ids) for ids in tokenizer(list(sentences))["input_ids"]] if sentences else []
+    for index, length in enumerate(lengths):
+        if length > longest:
+            warnings.warn(f"sentence {index} has {length} tokens, truncated to the model's {longest}", stacklevel=2)
+    order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
+    translations = [""] * len(sentences)
+    was_training = model.training
+    model.eval()
+    try:
+        for start in _progress(range(0, len(order), batch_size), show_progress):
+            chosen = order[start : start + batch_size]
+            batch = tokenizer(
+                [sentences[index] for index in chosen],
+                padding=True,
+                truncation=True,
+                max_length=longest,
+                return_tensors="pt",
+                return_token_type_ids=False,
+            ).to(model.device)
+            with torch.no_grad():
+                tokens = model.generate(**batch, **generation)
+            for index, text in zip(chosen, tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True):
+                translations[index] = text
+    finally:
+        model.train(was_training)
+    return translations
+
+
+def _progress(batches: range, wanted: bool) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(batches, desc="translating", unit="batch", disable=not wanted)

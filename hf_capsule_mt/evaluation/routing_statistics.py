@@ -1,0 +1,33 @@
+"""How sharp and how varied assignments are: Eq. (17) and (18), DLA.
+
+Legend: `…` positions, `I` input capsules, `O` output capsules.
+"""
+
+import torch
+from torch import Tensor
+
+
+def assignment_entropy(assignments: Tensor, mask: Tensor | None = None) -> float:
+    """Eq. (17), DLA: mean over input capsules of `-sum_n C log C`, in nats; `assignments` `[…, I, O]`.
+
+    The printed formula divides by N as well, but its reported 6.24 for uniform assignments to 512 capsules is ln 512,
+    so the sum over capsules is not averaged. `mask` `[…]` is true for real positions.
+    """
+    entropy = -torch.special.xlogy(assignments, assignments).sum(dim=-1).mean(dim=-1)
+    return float((entropy if mask is None else entropy[mask.bool()]).mean())
+
+
+def capsule_diversity(assignments: Tensor, mask: Tensor | None = None) -> float:
+    """Eq. (18), DLA: mean over pairs of output capsules of `1 - cos(C_i, C_j)`; `assignments` `[…, I, O]`.
+
+    The printed formula has `cos`, but its reported 0.0 for uniform assignments means that higher is more diverse.
+    """
+    if assignments.shape[-1] < 2:
+        raise ValueError("diversity compares pairs of output capsules: there must be at least two")
+    directions = torch.nn.functional.normalize(assignments.double(), dim=-2)
+    if mask is not None:
+        directions = directions[mask.bool()]
+    count = assignments.shape[-1]
+    # The sum over all pairs of columns is |sum of columns|^2, the pairs of a column with itself are count ones.
+    pairs = (directions.sum(dim=-1).square().sum(dim=-1) - count) / (count * (count - 1))
+    return float((1.0 - pairs).mean())

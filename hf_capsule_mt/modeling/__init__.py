@@ -1,0 +1,13 @@
+"""Model classes, one family a file, and the modules they share."""
+
+from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    CapsuleAggregatedMarianModel,
+    CapsuleAggregatedMarianPreTrainedModel,
+)
+
+__all__ = [
+    "CapsuleAggregatedMarianForConditionalGeneration",
+    "CapsuleAggregatedMarianModel",
+    "CapsuleAggregatedMarianPreTrainedModel",
+]

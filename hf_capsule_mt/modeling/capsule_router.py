@@ -1,0 +1,94 @@
+"""The modules that every routing site is made of: separate matrices for separate inputs, and a router.
+
+Legend: `…` batch and positions, `I` input capsules, `O` output capsules, `D` their size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hf_capsule_mt.modeling.routing_record import open_record
+from hf_capsule_mt.ops.routing import dynamic_routing, em_routing
+
+
+class StackedLinear(nn.Module):
+    """One linear map for each of I inputs, as a single batched product: `[…, I, in]` to `[…, I, out]`."""
+
+    def __init__(self, inputs: int, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        self.inputs, self.in_features, self.out_features = inputs, in_features, out_features
+        self.weight = nn.Parameter(torch.empty(inputs, out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(inputs, 1, out_features)) if bias else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        lead = features.shape[:-2]
+        stacked = features.reshape(-1, self.inputs, self.in_features).transpose(0, 1)  # [I, N, in]
+        weight = self.weight.transpose(1, 2)  # stored as nn.Linear stores it, [I, out, in]
+        mapped = torch.bmm(stacked, weight) if self.bias is None else torch.baddbmm(self.bias, stacked, weight)
+        return mapped.transpose(0, 1).unflatten(0, lead)
+
+    def extra_repr(self) -> str:
+        return f"inputs={self.inputs}, in_features={self.in_features}, out_features={self.out_features}"
+
+
+class CapsuleRouter(nn.Module):
+    """Routes votes `[…, I, O, D]` to one vector `[…, O * D]`, the output capsules side by side.
+
+    Args:
+        algorithm: `"em_routing"`, `"dynamic_routing"` (DLA) or `"simple_routing"` (HEADS).
+        site: the name under which assignments are recorded.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        num_capsules: int,
+        iterations: int,
+        variance_floor: float,
+        stop_assignment_gradient: bool,
+        site: str,
+    ) -> None:
+        super().__init__()
+        self.algorithm, self.num_capsules, self.iterations = algorithm, num_capsules, iterations
+        self.variance_floor, self.stop_assignment_gradient = float(variance_floor), stop_assignment_gradient
+        self.site = site
+        if algorithm == "em_routing":
+            self.beta_a = nn.Parameter(torch.empty(num_capsules))
+            self.beta_u = nn.Parameter(torch.empty(num_capsules))
+
+    def forward(self, votes: Tensor, activations: Tensor | None = None) -> Tensor:
+        """`votes` `[…, I, O * D]`, `activations` `[…, I]` or None."""
+        votes = votes.unflatten(-1, (self.num_capsules, -1))
+        record = open_record()
+        if record is None:
+            return self._route(votes, activations, False).flatten(-2)
+        if record.detached:
+            with torch.no_grad():
+                _, assignments = self._route(votes, activations, True)
+            capsules = self._route(votes, activations, False)
+        else:
+            capsules, assignments = self._route(votes, activations, True)
+        record.assignments[self.site] = assignments
+        return capsules.flatten(-2)
+
+    def _route(self, votes: Tensor, activations: Tensor | None, return_assignments: bool):
+        if self.algorithm == "em_routing":
+            return em_routing(
+                votes,
+                activations,
+                self.beta_a,
+                self.beta_u,
+                iterations=self.iterations,
+                variance_floor=self.variance_floor,
+                return_assignments=return_assignments,
+                stop_assignment_gradient=self.stop_assignment_gradient,
+            )
+        return dynamic_routing(
+            votes,
+            iterations=self.iterations,
+            normalize=self.algorithm == "simple_routing",
+            return_assignments=return_assignments,
+            stop_assignment_gradient=self.stop_assignment_gradient,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.algorithm}, num_capsules={self.num_capsules}, iterations={self.iterations}, site={self.site!r}"

@@ -1,0 +1,70 @@
+"""Aggregation over attention heads: section 4, HEADS. The modules here take the place of attention's `out_proj`.
+
+Legend: `…` batch and positions, `H` heads, `d` model width, `N` output capsules of size `d / N`.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
+from hf_capsule_mt.modeling.split_linear import SplitLinear
+
+
+class RoutedProjection(nn.Module):
+    """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
+        super().__init__()
+        width = config.d_model
+        self.heads = heads
+        # Eq. (5): f_h, linear d -> d with ReLU, one a head, all of them one product.
+        self.capsules = SplitLinear(width, heads * width)
+        # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one for each.
+        self.votes: nn.Module = (
+            nn.Linear(width, width, bias=False)
+            if config.head_vote_sharing == "shared"
+            else StackedLinear(heads, width, width, bias=False)
+        )
+        self.router = CapsuleRouter(
+            config.head_aggregation,
+            config.head_num_capsules or width,
+            config.head_routing_iterations,
+            config.em_variance_floor,
+            config.stop_assignment_gradient,
+            site,
+        )
+
+    def forward(self, heads: Tensor) -> Tensor:
+        capsules = _finite(self.capsules(heads).relu()).unflatten(-1, (self.heads, -1))  # […, H, d]
+        return self.router(_finite(self.votes(capsules)))
+
+
+def _finite(product: Tensor) -> Tensor:
+    """The largest number where a float16 product overflowed: heads carry values that no layer norm has seen."""
+    if product.dtype != torch.float16:
+        return product
+    limit = torch.finfo(torch.float16).max
+    return product.clamp(-limit, limit)
+
+
+class GatedRoutedProjection(nn.Linear):
+    """Marian's own projection plus a gate times the routed one; the gate starts at 0.
+
+    The weights keep the names they have in a Marian checkpoint, so a warm start loads all of them and begins exactly
+    where the checkpoint was.
+    """
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
+        super().__init__(config.d_model, config.d_model)
+        self.routed = RoutedProjection(config, heads, site)
+        self.gate = nn.Parameter(torch.empty(config.d_model))
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return super().forward(heads) + self.gate * self.routed(heads)
+
+
+def routed_projection(config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> nn.Module:
+    """The module that replaces `out_proj`, by `config.aggregation_output`."""
+    kind = GatedRoutedProjection if config.aggregation_output == "gated" else RoutedProjection
+    return kind(config, heads, site)

@@ -1,0 +1,53 @@
+"""Clear errors for input that a model cannot translate.
+
+Shapes are checked everywhere. Values are checked on the CPU only: on an accelerator that would make every step wait
+for the device, and there an id out of range already stops the program.
+"""
+
+import torch
+from torch import Tensor
+
+
+def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
+    """Raise on an empty batch, an empty sequence or an id that the embedding has no row for."""
+    if ids is None:
+        return
+    if ids.dim() != 2:
+        raise ValueError(f"{name} has shape {list(ids.shape)}: must be [batch, tokens]")
+    if 0 in ids.shape:
+        raise ValueError(
+            f"{name} has shape {list(ids.shape)}: an empty batch or sentence cannot be translated; "
+            "leave it out, or let the tokenizer add its end token"
+        )
+    if ids.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    lowest, highest = (int(end) for end in torch.aminmax(ids))
+    if lowest < 0 or highest >= vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(
+            f"{name} holds the token id {wrong}: must be 0 to {vocab_size - 1}; the tokenizer and the model do not "
+            "belong together, or the embedding was not resized (resize_token_embeddings)"
+        )
+
+
+def check_length(name: str, length: int, max_positions: int) -> None:
+    """Raise on a sequence with more positions than the model has."""
+    if length > max_positions:
+        raise ValueError(
+            f"{name} has {length} tokens, the model has {max_positions} positions (max_position_embeddings): "
+            f"truncate (tokenizer(..., truncation=True, max_length={max_positions})) or split the text"
+        )
+
+
+def check_source_mask(mask: Tensor | None) -> None:
+    """Raise on a source sentence in which every position is masked: there would be nothing to translate."""
+    if mask is None or mask.dim() != 2 or mask.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    empty = (~mask.bool().any(dim=-1)).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"attention_mask is 0 everywhere in sentence {empty[0]} (of {len(mask)}): it has no token")
+
+
+def check_labels(labels: Tensor, vocab_size: int) -> None:
+    """Raise on labels that are neither token ids nor -100."""
+    check_tokens("labels", labels if labels.device.type != "cpu" else labels.masked_fill(labels == -100, 0), vocab_size)

@@ -1,0 +1,103 @@
+"""Aggregation over layers: section "Approach" of DLA.
+
+Legend: `B` batch, `T` positions, `L` layers, `d` model width, `N` output capsules of size `d / N`.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
+from hf_capsule_mt.modeling.split_linear import SplitLinear
+
+
+class LinearCombination(nn.Module):
+    """Eq. (3), DLA: a learned weight vector a layer, started at 1/L. `[B, T, L, d]` to `[B, T, d]`."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(layers, width))
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        return (stacked * self.weight).sum(dim=-2)
+
+
+class DynamicCombination(nn.Module):
+    """Eq. (4), DLA: the weights of each position come from a two-layer network on all layers.
+
+    The last bias starts at 1/L, so that training starts from the mean of the layers as the linear combination does.
+    """
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.hidden = SplitLinear(layers * width, layers * width)
+        self.weights = StackedLinear(layers, width, width)
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        hidden = self.hidden(stacked.flatten(-2)).relu().unflatten(-1, stacked.shape[-2:])
+        return (stacked * self.weights(hidden)).sum(dim=-2)
+
+
+class RoutedCombination(nn.Module):
+    """Dynamic or EM routing of L input capsules into N output capsules: Eq. (5)-(16), DLA."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
+        super().__init__()
+        width = config.d_model
+        self.sees_all_layers = config.layer_capsule_inputs == "all_layers"
+        # Eq. (8): F_l, linear on the concatenation (or on the layer's own output) and a ReLU.
+        self.capsules = (
+            SplitLinear(layers * width, layers * width) if self.sees_all_layers else StackedLinear(layers, width, width)
+        )
+        # Eq. (7): the vote matrices W_{l->n} of one layer side by side, d x (N * d / N).
+        self.votes = StackedLinear(layers, width, width, bias=False)
+        # Eq. (10): one logit an input capsule.
+        self.activation = (
+            StackedLinear(layers, width, 1, bias=False) if config.layer_aggregation == "em_routing" else None
+        )
+        self.router = CapsuleRouter(
+            config.layer_aggregation,
+            config.layer_num_capsules or width,
+            config.layer_routing_iterations,
+            config.em_variance_floor,
+            config.stop_assignment_gradient,
+            site,
+        )
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        if self.sees_all_layers:
+            capsules = self.capsules(stacked.flatten(-2)).relu().unflatten(-1, stacked.shape[-2:])
+        else:
+            capsules = self.capsules(stacked).relu()  # [B, T, L, d]
+        activations = None if self.activation is None else self.activation(capsules).squeeze(-1).float().sigmoid()
+        return self.router(self.votes(capsules), activations)
+
+
+class LayerAggregation(nn.Module):
+    """One representation `[B, T, d]` from the outputs of all layers, by `config.layer_aggregation`.
+
+    What becomes of it is `config.aggregation_output`: `residual` LayerNorm(H^L + aggregate), `replace` the aggregate,
+    `gated` H^L + gate * aggregate with the gate started at 0.
+    """
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
+        super().__init__()
+        self.combination: nn.Module
+        if config.layer_aggregation == "linear_combination":
+            self.combination = LinearCombination(layers, config.d_model)
+        elif config.layer_aggregation == "dynamic_combination":
+            self.combination = DynamicCombination(layers, config.d_model)
+        else:
+            self.combination = RoutedCombination(config, layers, site)
+        self.layer_norm = nn.LayerNorm(config.d_model) if config.aggregation_output == "residual" else None
+        self.gate = nn.Parameter(torch.empty(config.d_model)) if config.aggregation_output == "gated" else None
+
+    def forward(self, layer_outputs: list[Tensor]) -> Tensor:
+        """`layer_outputs`: H^1 … H^L, each `[B, T, d]`, without the embedding."""
+        top = layer_outputs[-1]
+        aggregate = self.combination(torch.stack([output.to(top.device) for output in layer_outputs], dim=-2))
+        if self.layer_norm is not None:
+            return self.layer_norm(top + aggregate)
+        if self.gate is not None:
+            return top + self.gate * aggregate
+        return aggregate

@@ -1,0 +1,358 @@
+"""Marian with routing by agreement over its layers (DLA) and its attention heads (HEADS).
+
+Transformers' own Marian does the work: attention, caches, masks, positions and generation are inherited. What is
+here swaps the output projection of attention for a routed one, and aggregates the outputs of a layer stack.
+
+Legend: `B` batch, `S` source and `T` target positions, `d` model width, `V` target vocabulary.
+"""
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.marian.modeling_marian import (
+    MarianDecoder,
+    MarianDecoderLayer,
+    MarianEncoder,
+    MarianEncoderLayer,
+    MarianModel,
+    MarianMTModel,
+    MarianPreTrainedModel,
+)
+from transformers.utils import can_return_tuple, logging
+
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.modeling.capsule_outputs import (
+    CapsuleDecoderOutput,
+    CapsuleEncoderOutput,
+    CapsuleSeq2SeqLMOutput,
+    CapsuleSeq2SeqModelOutput,
+    with_routings,
+)
+from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
+from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection, RoutedProjection, routed_projection
+from hf_capsule_mt.modeling.input_checks import check_labels, check_length, check_source_mask, check_tokens
+from hf_capsule_mt.modeling.layer_aggregation import (
+    DynamicCombination,
+    LayerAggregation,
+    LinearCombination,
+    RoutedCombination,
+)
+from hf_capsule_mt.modeling.routing_record import record_routings
+from hf_capsule_mt.modeling.safe_loading import SafeLoadingMixin
+from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
+from hf_capsule_mt.modeling.split_linear import SplitLinear
+
+logger = logging.get_logger(__name__)
+
+
+class RecordedLayer(nn.Module):
+    """Goes before a Marian layer class: leaves the layer's output in the list that the stack hands it.
+
+    In `__call__`, not in `forward`: gradient checkpointing runs `forward` twice, and in some releases of Transformers
+    module hooks too, so that the first output they see has no graph.
+    """
+
+    layerdrop: float = 0.0
+
+    def __call__(
+        self, hidden_states: Tensor, *args: Any, layer_outputs: list[Tensor] | None = None, **kwargs: Any
+    ) -> Tensor:
+        if layer_outputs is None:
+            return super().__call__(hidden_states, *args, **kwargs)
+        # LayerDrop belongs here when layers are aggregated: a dropped layer hands on its input, and H^l is that.
+        if self.training and self.layerdrop > 0.0 and torch.rand([]) < self.layerdrop:
+            output = hidden_states
+        else:
+            output = super().__call__(hidden_states, *args, **kwargs)
+        layer_outputs.append(output)
+        return output
+
+
+class CapsuleAggregatedMarianEncoderLayer(RecordedLayer, MarianEncoderLayer):
+    """[`MarianEncoderLayer`] that reports its output."""
+
+
+class CapsuleAggregatedMarianDecoderLayer(RecordedLayer, MarianDecoderLayer):
+    """[`MarianDecoderLayer`] that reports its output."""
+
+
+class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, MarianPreTrainedModel):
+    """Initialisation and loading shared by the classes of this file."""
+
+    config: CapsuleAggregatedMarianConfig
+    config_class = CapsuleAggregatedMarianConfig
+    _no_split_modules = ["CapsuleAggregatedMarianEncoderLayer", "CapsuleAggregatedMarianDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, StackedLinear):
+            init.normal_(module.weight, std=1.0 / sqrt(module.in_features))
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, CapsuleRouter):
+            if module.algorithm == "em_routing":
+                init.zeros_(module.beta_a)
+                init.zeros_(module.beta_u)
+        elif isinstance(module, RoutedCombination | RoutedProjection):
+            _init_relu_input(module.capsules)
+            if isinstance(getattr(module, "votes", None), nn.Linear):
+                init.normal_(module.votes.weight, std=1.0 / sqrt(module.votes.in_features))
+        elif isinstance(module, LinearCombination):
+            init.constant_(module.weight, 1.0 / len(module.weight))
+        elif isinstance(module, DynamicCombination):
+            _init_relu_input(module.hidden)
+            init.constant_(module.weights.bias, 1.0 / module.weights.inputs)
+            init.normal_(module.weights.weight, std=self.config.init_std)
+        elif isinstance(module, LayerAggregation | GatedRoutedProjection) and module.gate is not None:
+            init.zeros_(module.gate)
+
+    def _route_heads(self, side: str, attention: str, layers: nn.ModuleList) -> None:
+        """Swap `out_proj` of the layers' `attention` for a routed projection where the config says so."""
+        kinds = {"self_attn": f"{side}_self", "encoder_attn": f"{side}_cross"}
+        for index in self.config.routed_head_layers(kinds[attention]):
+            module = getattr(layers[index], attention)
+            site = f"{side}.layers.{index}.{attention}"
+            module.out_proj = routed_projection(self.config, module.num_heads, site)
+
+    def _aggregate_layers(self, side: str) -> None:
+        """Put the aggregation after the stack where the config says so; LayerDrop then moves into the layers."""
+        self.layer_aggregation = None
+        if self.config.aggregates_layers(side):
+            self.layer_aggregation = LayerAggregation(self.config, len(self.layers), f"{side}.layer_aggregation")
+            for layer in self.layers:
+                layer.layerdrop = self.layerdrop
+            self.layerdrop = 0.0
+
+    def _run_stack(self, stack: Any, kind: type, output_routings: bool | None, arguments: dict[str, Any]) -> Any:
+        """Call the inherited `forward` of an encoder or decoder, then aggregate and report."""
+        # The outermost caller gets the routings; nested calls write to its record and return none themselves.
+        with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
+            if self.layer_aggregation is None:
+                outputs = stack(**arguments, return_dict=True)
+                return with_routings(kind, outputs, record) if output_routings else outputs
+            layer_outputs: list[Tensor] = []
+            outputs = stack(**arguments, layer_outputs=layer_outputs, return_dict=True)
+            aggregate = self.layer_aggregation(layer_outputs)
+            outputs["last_hidden_state"] = aggregate
+            if outputs.hidden_states and outputs.hidden_states[-1] is not None:
+                outputs["hidden_states"] = (*outputs.hidden_states[:-1], aggregate)
+            return with_routings(kind, outputs, record) if output_routings else outputs
+
+    def _is_checkpointing(self, output_routings: bool | None) -> bool:
+        return bool(output_routings) and self.training and self.is_gradient_checkpointing
+
+
+def _init_relu_input(module: nn.Module) -> None:
+    """He initialisation of a linear map that feeds a ReLU."""
+    init.normal_(module.weight, std=sqrt(2.0 / module.in_features))
+    init.zeros_(module.bias)
+
+
+class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, MarianEncoder):
+    """[`MarianEncoder`] with routed heads, and its layers aggregated: returns `[B, S, d]`."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
+        super().__init__(config)
+        self.layers = nn.ModuleList(
+            [CapsuleAggregatedMarianEncoderLayer(config, layer_idx=index) for index in range(config.encoder_layers)]
+        )
+        self._route_heads("encoder", "self_attn", self.layers)
+        self._aggregate_layers("encoder")
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        check_tokens("input_ids", input_ids, self.embed_tokens.num_embeddings)
+        source = input_ids if input_ids is not None else inputs_embeds
+        if source is not None:
+            check_length("the source", source.shape[1], self.max_source_positions)
+        check_source_mask(attention_mask)
+        arguments = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        return self._run_stack(super().forward, CapsuleEncoderOutput, output_routings, {**arguments, **kwargs})
+
+
+class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, MarianDecoder):
+    """[`MarianDecoder`] with routed heads, and its layers aggregated: returns `[B, T, d]`."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
+        super().__init__(config)
+        self.layers = nn.ModuleList(
+            [CapsuleAggregatedMarianDecoderLayer(config, layer_idx=index) for index in range(config.decoder_layers)]
+        )
+        self._route_heads("decoder", "self_attn", self.layers)
+        self._route_heads("decoder", "encoder_attn", self.layers)
+        self._aggregate_layers("decoder")
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        check_tokens("decoder_input_ids", input_ids, self.embed_tokens.num_embeddings)
+        target = input_ids if input_ids is not None else inputs_embeds
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        # A static cache counts on the device: asking would wait for it at every step.
+        if target is not None and isinstance(past, int):
+            check_length("the target", past + target.shape[1], self.max_target_positions)
+        arguments = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "encoder_hidden_states": encoder_hidden_states,
+            "encoder_attention_mask": encoder_attention_mask,
+            "past_key_values": past_key_values,
+            "inputs_embeds": inputs_embeds,
+            "use_cache": use_cache,
+        }
+        return self._run_stack(super().forward, CapsuleDecoderOutput, output_routings, {**arguments, **kwargs})
+
+
+class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, MarianModel):
+    """[`MarianModel`] with layer and head aggregation, without a language-modelling head."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
+        config.check()
+        super().__init__(config)
+        self.encoder = CapsuleAggregatedMarianEncoder(config)
+        self.decoder = CapsuleAggregatedMarianDecoder(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> CapsuleSeq2SeqModelOutput:
+        r"""
+        output_routings (`bool`, *optional*):
+            Whether to return the assignment probabilities of every routing site that this call runs; see
+            [`CapsuleSeq2SeqLMOutput`]. With given `encoder_outputs` the encoder's sites are not among them.
+        """
+        with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
+            outputs = super().forward(
+                input_ids,
+                attention_mask=attention_mask,
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_outputs=encoder_outputs,
+                past_key_values=past_key_values,
+                inputs_embeds=inputs_embeds,
+                decoder_inputs_embeds=decoder_inputs_embeds,
+                use_cache=use_cache,
+                return_dict=True,
+                **kwargs,
+            )
+        return with_routings(CapsuleSeq2SeqModelOutput, outputs, record if output_routings else None)
+
+
+class CapsuleAggregatedMarianForConditionalGeneration(
+    CapsuleAggregatedMarianPreTrainedModel, MarianMTModel, GenerationMixin
+):
+    """[`MarianMTModel`] with layer and head aggregation: translates, and trains with the stock `Seq2SeqTrainer`."""
+
+    # The loss is divided by `num_items_in_batch` here, see `translation_loss`.
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
+        config.check()
+        super().__init__(config)
+        self.model = CapsuleAggregatedMarianModel(config)
+        self.lm_head = SplitLinear(config.d_model, self.lm_head.out_features, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        output_routings: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> CapsuleSeq2SeqLMOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            Target tokens, not shifted; -100 where there is none.
+        output_routings (`bool`, *optional*):
+            Whether to return the assignment probabilities of every routing site that this call runs; see
+            [`CapsuleSeq2SeqLMOutput`].
+        num_items_in_batch (`int` or `torch.Tensor`, *optional*):
+            The number of target tokens that the loss is divided by, instead of this batch's own; the Trainer gives
+            the number over all the batches it accumulates.
+
+        Example:
+
+        ```python
+        >>> from transformers import AutoTokenizer
+        >>> from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+
+        >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
+        >>> model = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained("path/to/checkpoint")
+        >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
+        >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
+        ```"""
+        if labels is not None:
+            check_labels(labels, self.lm_head.out_features)
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_routings=output_routings,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.lm_head(outputs.last_hidden_state)
+        bias = self.final_logits_bias
+        # In place where the type allows: a second [B, T, V] tensor is the largest of a training step.
+        logits = logits.add_(bias) if logits.dtype == bias.dtype else logits + bias
+        loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
+        states = {key: value for key, value in outputs.items() if key != "last_hidden_state"}
+        return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)

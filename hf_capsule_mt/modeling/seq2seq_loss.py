@@ -1,0 +1,70 @@
+"""The translation loss: cross-entropy over real target tokens."""
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+# Rows of the logits that are worked on at a time: their exponentials stay in the cache of a CPU.
+CPU_BLOCK_ELEMENTS = 2**18
+ACCELERATOR_BLOCK_ELEMENTS = 2**27
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """Sum over rows of `logsumexp(logits) - logits[label]`, 0 where the label is -100.
+
+    Keeps the logits and one number a row; PyTorch's own keeps the log probabilities, as large as the logits, too.
+    """
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        keep = labels != -100
+        wanted = labels.masked_fill(~keep, 0).unsqueeze(-1)
+        total = logits.new_zeros((), dtype=torch.float32 if logits.dtype != torch.float64 else torch.float64)
+        norms = total.new_empty(len(logits))
+        for rows in _row_blocks(logits):
+            norms[rows] = logits[rows].to(total.dtype).logsumexp(dim=-1)
+            losses = norms[rows] - logits[rows].gather(-1, wanted[rows]).squeeze(-1)
+            total += losses.masked_fill(~keep[rows], 0.0).sum()
+        ctx.save_for_backward(logits, norms, wanted, keep)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_total: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        logits, norms, wanted, keep = ctx.saved_tensors
+        grad = torch.empty_like(logits)
+        scale = (keep * grad_total).unsqueeze(-1)  # [rows, 1], 0 for padding
+        minus = torch.full((1, 1), -1.0, dtype=norms.dtype, device=norms.device)
+        for rows in _row_blocks(logits):
+            shares = (logits[rows].to(norms.dtype) - norms[rows].unsqueeze(-1)).exp_()
+            shares.scatter_add_(-1, wanted[rows], minus.expand(len(shares), 1)).mul_(scale[rows])
+            grad[rows] = shares
+        return grad, None
+
+
+def _row_blocks(logits: Tensor) -> list[slice]:
+    limit = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    length = max(1, limit // logits.shape[-1])
+    return [slice(start, start + length) for start in range(0, len(logits), length)]
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of `logits` `[N, V]` and `labels` `[N]` (-100: none), summed, in float32 or better."""
+    if torch.compiler.is_compiling():
+        precise = logits if logits.dtype == torch.float64 else logits.float()
+        return nn.functional.cross_entropy(precise, labels, ignore_index=-100, reduction="sum")
+    return _SummedCrossEntropy.apply(logits, labels)
+
+
+def translation_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Cross-entropy of `logits` `[B, T, V]` and `labels` `[B, T]`, -100 where there is no token.
+
+    The mean over the tokens of this batch, or, where the Trainer gives the number of tokens of all the batches that
+    it accumulates over, the sum divided by that number: then neither the loss nor its gradient depends on how the
+    tokens were split. Labels that are all padding give 0, not NaN.
+    """
+    labels = labels.to(logits.device)
+    total = summed_cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+    if num_items_in_batch is None:
+        return total / labels.ne(-100).sum().clamp(min=1)
+    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)

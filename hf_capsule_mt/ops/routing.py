@@ -1,0 +1,280 @@
+"""The public routing functions: check the arguments, choose the precision, pick the implementation.
+
+Legend: `…` any leading axes, `B` batch, `T` target steps, `I` input capsules, `O` output capsules, `D` capsule size.
+All three compute in float32 (float64 for float64 input) whatever autocast says, and answer in the type of the votes.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops.routing_blockwise import blockwise, blockwise_guided_scores
+from hf_capsule_mt.ops.routing_reference import dynamic_routing as reference_dynamic_routing
+from hf_capsule_mt.ops.routing_reference import em_routing as reference_em_routing
+from hf_capsule_mt.ops.routing_reference import guided_routing as reference_guided_routing
+
+# Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
+VOTE_LIMIT = 1e12
+
+RoutingResult = Tensor | tuple[Tensor, Tensor]
+
+
+def dynamic_routing(
+    votes: Tensor,
+    iterations: int = 3,
+    mask: Tensor | None = None,
+    normalize: bool = False,
+    return_assignments: bool = False,
+    *,
+    stop_assignment_gradient: bool = False,
+) -> RoutingResult:
+    """Routing by agreement: Eq. (5)-(9) and Algorithm 1, DLA.
+
+    Args:
+        votes: `[…, I, O, D]`, the vote of each input capsule for each output capsule.
+        iterations: rounds of routing; the first has uniform assignments.
+        mask: `[…, I]`, true for a real input. A masked input weighs exactly 0 in every output capsule.
+        normalize: divide the total input by the sum of its weights before squashing: Eq. (7), HEADS.
+        return_assignments: also return the assignment probabilities, `[iterations, …, I, O]`, each as it was before
+            the update of the capsules; they sum to 1 over the outputs for a real input, to 0 for a masked one.
+        stop_assignment_gradient: treat the assignments as constants in the backward pass.
+
+    Returns:
+        capsules `[…, O, D]`, or the pair (capsules, assignments).
+    """
+    mask = _check_votes(votes, iterations, mask)
+    lead = votes.shape[:-3]
+
+    def route(flat_votes: Tensor, flat_mask: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        working = _working(flat_votes, flat_mask)
+        return reference_dynamic_routing(working, flat_mask, iterations, normalize, stop_assignment_gradient)
+
+    positional = [_positions(votes, 3), _positions(mask, 1)]
+    capsules, trace = _run(route, positional, [], return_assignments)
+    return _answer(capsules, trace, lead, votes.dtype)
+
+
+def em_routing(
+    votes: Tensor,
+    activations: Tensor | None,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    iterations: int = 3,
+    inverse_temperature: float = 0.01,
+    variance_floor: float = 1.0,
+    mask: Tensor | None = None,
+    return_assignments: bool = False,
+    *,
+    stop_assignment_gradient: bool = False,
+) -> RoutingResult:
+    """EM routing: Eq. (11)-(16) and Algorithm 2, DLA; Algorithm 2, HEADS when `activations` is None.
+
+    Args:
+        votes: `[…, I, O, D]`.
+        activations: `[…, I]`, the probability in [0, 1] that an input capsule is present; None means 1 for all.
+        beta_a, beta_u: `[O]`, the two learned costs of Eq. (14).
+        iterations: rounds of an M step and an E step; the last round has no E step, nothing would read it.
+        inverse_temperature: lambda of Eq. (14) is this times `1 - 0.95^t` in round t = 1, 2, ….
+        variance_floor: added to every variance; must be above 0, since one input alone in a capsule has variance 0.
+        mask, return_assignments, stop_assignment_gradient: as for `dynamic_routing`.
+
+    Returns:
+        capsules `[…, O, D]`, each its mean times its activation probability, or (capsules, assignments).
+    """
+    mask = _check_votes(votes, iterations, mask)
+    # The gradient divides by the square of a variance.
+    least = torch.finfo(torch.float64 if votes.dtype == torch.float64 else torch.float32).tiny ** 0.5
+    if not least <= variance_floor < math.inf:
+        raise ValueError(
+            f"variance_floor={variance_floor}: must be finite and above 0 (at least {least:.1e} for votes of "
+            f"{votes.dtype}), else one input in a capsule divides by 0"
+        )
+    _check_shape("beta_a", beta_a, votes.shape[-2:-1])
+    _check_shape("beta_u", beta_u, votes.shape[-2:-1])
+    lead = votes.shape[:-3]
+    log_activations = None
+    if activations is not None:
+        _check_shape("activations", activations, votes.shape[:-2])
+        # log 0 has an infinite gradient; at the clamp the gradient is 0 and the input all but absent.
+        log_activations = _positions(_precise(activations).clamp(min=1e-30).log(), 1)
+
+    def route(
+        flat_votes: Tensor, flat_activations: Tensor | None, flat_mask: Tensor | None, a: Tensor, u: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        return reference_em_routing(
+            _working(flat_votes, flat_mask),
+            None if flat_activations is None else _without_padding(flat_activations, flat_mask),
+            a,
+            u,
+            flat_mask,
+            iterations,
+            inverse_temperature,
+            variance_floor,
+            stop_assignment_gradient,
+            return_assignments,
+        )
+
+    positional = [_positions(votes, 3), log_activations, _positions(mask, 1)]
+    capsules, trace = _run(route, positional, [_precise(beta_a), _precise(beta_u)], return_assignments)
+    return _answer(capsules, trace, lead, votes.dtype)
+
+
+def guided_routing(
+    votes: Tensor,
+    guide: Tensor,
+    vote_keys: Tensor,
+    output_weight: Tensor,
+    score_weight: Tensor,
+    iterations: int = 3,
+    mask: Tensor | None = None,
+    return_assignments: bool = False,
+) -> RoutingResult:
+    """Guided dynamic routing: Eq. (4)-(7) and Algorithm 1, GDR.
+
+    `W_b [z; v; Omega]` of Eq. (7) is split into `W_z z + W_v v + W_o Omega`; what depends on the source alone comes
+    in projected, and no `[B, T, I, O, D]` tensor is kept for the backward pass.
+
+    Args:
+        votes: `[B, I, O, D]`, shared by all target steps.
+        guide: `[B, T, D]`, the decoder states times W_z.
+        vote_keys: `[B, I, O, D]`, the votes times W_v.
+        output_weight: `[D, D]`, W_o. score_weight: `[D]`, w.
+        iterations: rounds of routing; the first has uniform assignments.
+        mask: `[B, I]`, true for a real source position.
+        return_assignments: also return `[iterations, B, T, I, O]`.
+
+    Returns:
+        capsules `[B, T, O, D]`, or (capsules, assignments).
+    """
+    if votes.dim() != 4:
+        raise ValueError(f"votes has shape {list(votes.shape)}: guided_routing takes [batch, inputs, outputs, size]")
+    mask = _check_votes(votes, iterations, mask)
+    batch, _, _, size = votes.shape
+    if guide.dim() != 3 or guide.shape[0] != batch or guide.shape[-1] != size:
+        raise ValueError(f"guide has shape {list(guide.shape)}: must be [{batch}, steps, {size}] to go with the votes")
+    _check_shape("vote_keys", vote_keys, votes.shape)
+    _check_shape("output_weight", output_weight, (size, size))
+    _check_shape("score_weight", score_weight, (size,))
+    plain = return_assignments or torch.compiler.is_compiling()
+    with _no_autocast(votes):
+        capsules, trace = reference_guided_routing(
+            _working(votes, mask),
+            _precise(guide),
+            _working(vote_keys, mask),
+            _precise(output_weight),
+            _precise(score_weight),
+            mask,
+            iterations,
+            *(() if plain else (blockwise_guided_scores,)),
+        )
+    capsules = capsules.to(votes.dtype)
+    return (capsules, torch.stack(trace)) if return_assignments else capsules
+
+
+def _run(
+    route: Callable[..., tuple[Tensor, list[Tensor]]],
+    positional: list[Tensor | None],
+    shared: list[Tensor],
+    return_assignments: bool,
+) -> tuple[Tensor, list[Tensor]]:
+    """The reference itself where assignments are wanted or a compiler is watching, else the blockwise version."""
+    votes = positional[0]
+    with _no_autocast(votes):
+        if return_assignments:
+            return route(*positional, *shared)
+        if torch.compiler.is_compiling():
+            return route(*positional, *shared)[0], []
+        return blockwise(lambda *tensors: route(*tensors)[0], positional, shared), []
+
+
+def _answer(capsules: Tensor, trace: list[Tensor], lead: torch.Size, dtype: torch.dtype) -> RoutingResult:
+    """Put the leading axes back: capsules `[…, O, D]`, assignments `[iterations, …, I, O]`."""
+    capsules = capsules.reshape(*lead, *capsules.shape[1:]).to(dtype)
+    if not trace:
+        return capsules
+    assignments = torch.stack(trace)
+    return capsules, assignments.reshape(len(trace), *lead, *assignments.shape[2:])
+
+
+class _FromFloat16(torch.autograd.Function):
+    """float16 to float32; a finite gradient too large for float16 comes back as float16's largest value, not as inf.
+
+    A gradient that arrives infinite stays infinite, so that a loss scaler still sees an overflow made elsewhere.
+    """
+
+    @staticmethod
+    def forward(ctx, half: Tensor) -> Tensor:  # type: ignore[override]
+        return half.float()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[override]
+        limit = torch.finfo(torch.float16).max
+        return torch.where(grad.isfinite(), grad.clamp(-limit, limit), grad).to(torch.float16)
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    """The tensor in working precision, float32 or float64."""
+    if tensor.dtype == torch.float16:
+        return _FromFloat16.apply(tensor)
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def _working(votes: Tensor, mask: Tensor | None) -> Tensor:
+    """Votes in working precision, padding 0, inside the range whose squares are finite (all of float16 is)."""
+    precise = _without_padding(_precise(votes), mask)
+    return precise if votes.dtype == torch.float16 else precise.clamp(-VOTE_LIMIT, VOTE_LIMIT)
+
+
+def _without_padding(tensor: Tensor, mask: Tensor | None) -> Tensor:
+    """0 where `mask` is false, so that even inf and nan in padding (0 times either is nan) reach nothing."""
+    if mask is None:
+        return tensor
+    padding = ~mask.reshape(*mask.shape, *[1] * (tensor.dim() - mask.dim()))
+    return tensor.masked_fill(padding, 0.0)
+
+
+def _no_autocast(tensor: Tensor | None) -> Any:
+    kind = "cpu" if tensor is None else tensor.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
+def _positions(tensor: Tensor | None, kept: int) -> Tensor | None:
+    """All but the last `kept` axes as one: `[…, I, O, D]` to `[N, I, O, D]`, `[…, I]` to `[N, I]`."""
+    return None if tensor is None else tensor.reshape(-1, *tensor.shape[tensor.dim() - kept :])
+
+
+def _check_votes(votes: Tensor, iterations: int, mask: Tensor | None) -> Tensor | None:
+    """Raise on arguments no routing can work with; returns the mask as booleans of the votes' leading shape."""
+    if votes.dim() < 3:
+        raise ValueError(f"votes has shape {list(votes.shape)}: must be […, inputs, outputs, size]")
+    if not votes.is_floating_point():
+        raise ValueError(f"votes has type {votes.dtype}: must be floating point")
+    if 0 in votes.shape[-3:]:
+        raise ValueError(f"votes has shape {list(votes.shape)}: inputs, outputs and size must each be at least 1")
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise ValueError(f"iterations={iterations!r}: must be an integer of at least 1")
+    if mask is None:
+        return None
+    if mask.is_floating_point():
+        raise ValueError(
+            f"mask has type {mask.dtype}: must be boolean (or integer), true for a real input; an additive mask of 0 "
+            "and -inf would mean the opposite"
+        )
+    try:
+        return mask.bool().expand(votes.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"mask has shape {list(mask.shape)}: must fit the votes without outputs and size, "
+            f"{list(votes.shape[:-2])}, one value for each input"
+        ) from None
+
+
+def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...] | torch.Size) -> None:
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {list(tensor.shape)}: must be {list(shape)} to go with the votes")

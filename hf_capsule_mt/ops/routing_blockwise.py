@@ -1,0 +1,140 @@
+"""Routing a block of positions at a time, keeping only its inputs for the backward pass.
+
+The reference functions make a dozen temporaries the size of the votes in every iteration, and autograd keeps most of
+them. Here the forward pass keeps none and the backward pass computes a block again before it differentiates it, so
+that a training step holds the votes and nothing larger, and the temporaries of a block stay in the cache of a CPU.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from hf_capsule_mt.ops.routing_reference import guided_scores
+
+# Elements of one temporary: small enough that a handful fit a core's cache, large enough to hide Python's overhead.
+CPU_BLOCK_ELEMENTS = 2**18
+ACCELERATOR_BLOCK_ELEMENTS = 2**25
+
+
+def block_length(elements_per_position: int, device: torch.device) -> int:
+    """How many positions make a block, given the size of one position's votes."""
+    limit = CPU_BLOCK_ELEMENTS if device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    return max(1, limit // max(1, elements_per_position))
+
+
+class _Blockwise(torch.autograd.Function):
+    """`function(*positional, *shared)` block by block over the first axis of the positional tensors."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: FunctionCtx, function: Callable[..., Tensor], positional: int, length: int, *tensors: Tensor | None
+    ) -> Tensor:
+        ctx.function, ctx.positional, ctx.length = function, positional, length  # type: ignore[attr-defined]
+        ctx.save_for_backward(*tensors)
+        count = _first(tensors).shape[0]
+        blocks = [function(*_block(tensors, positional, start, length)) for start in range(0, max(count, 1), length)]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        tensors: tuple[Tensor | None, ...] = ctx.saved_tensors
+        needs = ctx.needs_input_grad[3:]
+        grads = [
+            torch.zeros_like(tensor) if need and tensor is not None else None
+            for tensor, need in zip(tensors, needs, strict=True)
+        ]
+        count = _first(tensors).shape[0]
+        for start in range(0, count, ctx.length):
+            block = [
+                None if tensor is None else tensor.detach().requires_grad_(need)
+                for tensor, need in zip(_block(tensors, ctx.positional, start, ctx.length), needs, strict=True)
+            ]
+            with torch.enable_grad():
+                output = ctx.function(*block)
+            wanted = [tensor for tensor, need in zip(block, needs, strict=True) if tensor is not None and need]
+            found = iter(
+                torch.autograd.grad(output, wanted, grad_output[start : start + ctx.length], allow_unused=True)
+            )
+            for index, grad in enumerate(grads):
+                if grad is None:
+                    continue
+                part = next(found)
+                if part is None:
+                    continue
+                if index < ctx.positional:
+                    grad[start : start + ctx.length] = part
+                else:
+                    grad += part
+        return None, None, None, *grads
+
+
+def _first(tensors: tuple[Tensor | None, ...]) -> Tensor:
+    """The first tensor, the votes: it is never None and says how many positions there are."""
+    votes = tensors[0]
+    if votes is None:
+        raise ValueError("the first tensor of a blockwise function holds the votes and cannot be None")
+    return votes
+
+
+def _block(tensors: tuple[Tensor | None, ...], positional: int, start: int, length: int) -> tuple[Tensor | None, ...]:
+    return tuple(
+        tensor[start : start + length] if tensor is not None and index < positional else tensor
+        for index, tensor in enumerate(tensors)
+    )
+
+
+def blockwise(function: Callable[..., Tensor], positional: list[Tensor | None], shared: list[Tensor]) -> Tensor:
+    """Apply `function` to blocks of the first axis of `positional` (its first tensor is the votes `[N, I, O, D]`).
+
+    `shared` tensors go to every block whole; their gradients are summed over the blocks in order, so that results do
+    not change from run to run.
+    """
+    votes = _first(tuple(positional))
+    length = block_length(votes[0].numel() if len(votes) else 1, votes.device)
+    return _Blockwise.apply(function, len(positional), length, *positional, *shared)
+
+
+class _GuidedScores(torch.autograd.Function):
+    """Eq. (7), GDR without a `[B, T, I, O, D]` tensor kept for backward: target steps go through in blocks."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: FunctionCtx, guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(guide, keys, context, score_weight)
+        blocks = [
+            guided_scores(guide[:, steps], keys, context[:, steps], score_weight) for steps in _steps(guide, keys)
+        ]
+        return torch.cat(blocks, dim=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_scores: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        guide, keys, context, score_weight = ctx.saved_tensors
+        grad_guide, grad_context = torch.empty_like(guide), torch.empty_like(context)
+        grad_keys, grad_weight = torch.zeros_like(keys), torch.zeros_like(score_weight)
+        for steps in _steps(guide, keys):
+            hidden = (guide[:, steps, None, None, :] + keys[:, None] + context[:, steps, None]).tanh()
+            grad = grad_scores[:, steps].unsqueeze(-1)
+            grad_weight += (hidden * grad).sum(dim=(0, 1, 2, 3))
+            # d tanh = 1 - tanh^2, in place: `hidden` is not needed any more.
+            grad_hidden = hidden.square_().neg_().add_(1.0).mul_(score_weight).mul_(grad)
+            over_inputs = grad_hidden.sum(dim=2)
+            grad_context[:, steps] = over_inputs
+            grad_guide[:, steps] = over_inputs.sum(dim=2)
+            grad_keys += grad_hidden.sum(dim=1)
+        return grad_guide, grad_keys, grad_context, grad_weight
+
+
+def _steps(guide: Tensor, keys: Tensor) -> list[slice]:
+    """Slices of the target axis, each a block of at most the allowed number of elements."""
+    length = block_length(keys.numel(), keys.device)
+    return [slice(start, start + length) for start in range(0, max(guide.shape[1], 1), length)]
+
+
+def blockwise_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
+    """`guided_scores` of the reference, with its memory bounded in the forward and the backward pass."""
+    return _GuidedScores.apply(guide, keys, context, score_weight)

@@ -1,0 +1,274 @@
+"""Speed and memory of capsule models against stock Marian of the same size, in one run.
+
+    python scripts/benchmark.py train  --models em,dynamic --baseline marian --device cpu --json out.json
+    python scripts/benchmark.py decode --models em --baseline marian --device cpu --json out.json
+
+Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
+figures are medians, and ratios are to the baseline of the same run. Peak memory on the CPU is what one process grows
+by while it trains or decodes with one model alone; on CUDA it is the allocator's own peak.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import torch
+import transformers
+from transformers import MarianConfig, MarianMTModel, PreTrainedModel
+
+import hf_capsule_mt
+from hf_capsule_mt import CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianForConditionalGeneration
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"d_model": 128, "layers": 3, "heads": 4, "ffn": 512, "vocab": 2000},
+    "base": {"d_model": 512, "layers": 6, "heads": 8, "ffn": 2048, "vocab": 32000},
+    "big": {"d_model": 1024, "layers": 6, "heads": 16, "ffn": 4096, "vocab": 32000},
+}
+ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
+HEADS_ONLY = {"layer_aggregation": "none", "head_aggregation": "em_routing"}
+MODELS: dict[str, dict[str, Any] | None] = {
+    "marian": None,
+    "none": {"layer_aggregation": "none"},
+    "linear": {"layer_aggregation": "linear_combination"},
+    "dynamic-combination": {"layer_aggregation": "dynamic_combination"},
+    "dynamic": {"layer_aggregation": "dynamic_routing"},
+    "mean": {"layer_aggregation": "em_routing", "layer_routing_iterations": 1},
+    "em": {"layer_aggregation": "em_routing"},
+    "em-encoder": {"layer_aggregation": "em_routing", "layer_aggregation_side": "encoder"},
+    "em-decoder": {"layer_aggregation": "em_routing", "layer_aggregation_side": "decoder"},
+    "heads-em": HEADS_ONLY,
+    "heads-simple": {"layer_aggregation": "none", "head_aggregation": "simple_routing"},
+    "heads-em-two": {**HEADS_ONLY, "head_aggregation_layers": [0, 1]},
+    "heads-em-all": {**HEADS_ONLY, "head_aggregation_attentions": ALL_ATTENTIONS},
+}
+
+
+def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
+    """A model of the asked size with random weights from the seed."""
+    size = SIZES[args.size]
+    last = size["vocab"] - 1
+    common = {
+        "vocab_size": size["vocab"],
+        "d_model": size["d_model"],
+        "encoder_layers": size["layers"],
+        "decoder_layers": size["layers"],
+        "encoder_attention_heads": size["heads"],
+        "decoder_attention_heads": size["heads"],
+        "encoder_ffn_dim": size["ffn"],
+        "decoder_ffn_dim": size["ffn"],
+        "max_position_embeddings": 512,
+        "pad_token_id": last,
+        "decoder_start_token_id": last,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+    }
+    options = MODELS[name]
+    torch.manual_seed(args.seed)
+    model = (
+        MarianMTModel(MarianConfig(**common))
+        if options is None
+        else CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**common, **options))
+    )
+    dtype = torch.bfloat16 if args.dtype == "bf16" and args.command == "decode" else torch.float32
+    return model.to(args.device, dtype)
+
+
+def batch(args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(args.seed)
+    high = SIZES[args.size]["vocab"] - 1
+    source = torch.randint(1, high, (args.batch, args.source_length), generator=generator)
+    target = torch.randint(1, high, (args.batch, args.target_length), generator=generator)
+    return {key: value.to(args.device) for key, value in {"input_ids": source, "labels": target}.items()}
+
+
+def train_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
+    """One step of training: forward, backward, AdamW."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    inputs = batch(args)
+
+    def step() -> None:
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bf16"):
+            loss = model(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def decode_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
+    """One call of generate(): every model makes the same number of tokens."""
+    model.eval()
+    source = batch(args)["input_ids"]
+    length = args.target_length
+    options = {"num_beams": args.beams, "do_sample": False, "max_new_tokens": length, "min_new_tokens": length}
+    mask = torch.ones_like(source)
+
+    def step() -> None:
+        model.generate(input_ids=source, attention_mask=mask, **options)
+
+    return step
+
+
+STEPS = {"train": train_step, "decode": decode_step}
+
+
+def synchronize(args: argparse.Namespace) -> None:
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Seconds a step of every model, taking turns."""
+    models = {name: build(name, args) for name in names}
+    steps = {name: STEPS[args.command](model, args) for name, model in models.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for round_number in range(args.warmup + args.rounds):
+        # Every second round backwards: no model always runs right after the same other one.
+        for name in names if round_number % 2 == 0 else reversed(names):
+            synchronize(args)
+            start = time.perf_counter()
+            steps[name]()
+            synchronize(args)
+            if round_number >= args.warmup:
+                seconds[name].append(time.perf_counter() - start)
+        print(f"\rround {round_number + 1}/{args.warmup + args.rounds}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return {
+        name: {
+            "parameters": models[name].num_parameters(),
+            "median_s": statistics.median(values),
+            "fastest_s": min(values),
+            "slowest_s": max(values),
+        }
+        for name, values in seconds.items()
+    }
+
+
+def resident_bytes(field: str) -> int:
+    """VmRSS (now) or VmHWM (highest so far) of this process; Linux only."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {field} in /proc/self/status")
+
+
+def peak_memory(name: str, args: argparse.Namespace) -> int:
+    """Bytes that one model needs at its peak, parameters and optimizer state included."""
+    if args.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    before = resident_bytes("VmRSS") if args.device == "cpu" else torch.cuda.memory_allocated()
+    step = STEPS[args.command](build(name, args), args)
+    for _ in range(3):
+        step()
+    return (resident_bytes("VmHWM") if args.device == "cpu" else torch.cuda.max_memory_allocated()) - before
+
+
+def peak_in_subprocess(name: str) -> int:
+    """`peak_memory` in a process of its own, started with the arguments of this one."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--memory-of", name]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return int(output.strip().splitlines()[-1])
+
+
+def device_name(args: argparse.Namespace) -> str:
+    if args.device == "cuda":
+        return torch.cuda.get_device_name()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return f"{line.split(':', 1)[1].strip()}, {torch.get_num_threads()} threads"
+    return platform.processor()
+
+
+def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """Add ratios to the baseline, print the table, return what goes into the JSON."""
+    base = rows[args.baseline]
+    print(f"{'model':<20}{'parameters':>12}{'median ms':>12}{'time ratio':>12}{'peak MB':>10}{'memory ratio':>14}")
+    for name, row in rows.items():
+        row["time_ratio"] = row["median_s"] / base["median_s"]
+        memory = f"{'not measured':>24}"
+        if "peak_bytes" in row:
+            row["memory_ratio"] = row["peak_bytes"] / base["peak_bytes"]
+            memory = f"{row['peak_bytes'] / 1e6:>10.0f}{row['memory_ratio']:>14.3f}"
+        print(
+            f"{name:<20}{row['parameters'] / 1e6:>11.1f}M{row['median_s'] * 1e3:>12.1f}{row['time_ratio']:>12.3f}{memory}"
+        )
+    return {
+        "what": args.command,
+        "command": "python scripts/benchmark.py " + " ".join(sys.argv[1:]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device_name(args),
+        "settings": {key: value for key, value in vars(args).items() if key not in ("json", "memory_of")},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "accelerate": accelerate.__version__,
+            "hf_capsule_mt": hf_capsule_mt.__version__,
+        },
+        "rows": rows,
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=sorted(STEPS))
+    parser.add_argument("--models", default="em", help=f"comma-separated, any of {', '.join(MODELS)}")
+    parser.add_argument("--baseline", default="marian", choices=sorted(MODELS))
+    parser.add_argument("--size", default="base", choices=sorted(SIZES))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast when training")
+    parser.add_argument("--batch", type=int, help="sentences a step; default 32 for train, 1 for decode")
+    parser.add_argument("--source-length", type=int, default=25)
+    parser.add_argument("--target-length", type=int, default=25)
+    parser.add_argument("--beams", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.batch = args.batch or (32 if args.command == "train" else 1)
+    unknown = [name for name in args.models.split(",") if name not in MODELS]
+    if unknown:
+        parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(MODELS)}")
+    return args
+
+
+def main() -> None:
+    args = parse()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.memory_of:
+        print(peak_memory(args.memory_of, args))
+        return
+    names = list(dict.fromkeys([args.baseline, *args.models.split(",")]))
+    print(f"seed {args.seed}, {device_name(args)}, {args.size}, {args.dtype}", file=sys.stderr)
+    rows = measure(names, args)
+    if not args.no_memory:
+        for name, row in rows.items():
+            row["peak_bytes"] = peak_memory(name, args) if args.device == "cuda" else peak_in_subprocess(name)
+    results = report(rows, args)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(results, indent=2, default=str) + "\n")
+        print(f"written to {args.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Configurations that are saved, loaded, copied and changed."""
+
+import copy
+import json
+import logging
+import pickle
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from transformers import AutoConfig, BertConfig, MarianConfig
+
+from hf_capsule_mt import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.configuration.config_checks import field_defaults
+
+# Every field of ours away from its default.
+CHANGED = {
+    "layer_aggregation": "dynamic_routing",
+    "layer_aggregation_side": "decoder",
+    "layer_capsule_inputs": "own_layer",
+    "layer_num_capsules": 8,
+    "layer_routing_iterations": 2,
+    "aggregation_output": "gated",
+    "head_aggregation": "simple_routing",
+    "head_aggregation_attentions": ["decoder_cross", "encoder_self"],
+    "head_aggregation_layers": [1, 0],
+    "head_num_capsules": 4,
+    "head_routing_iterations": 5,
+    "head_vote_sharing": "per_head",
+    "em_variance_floor": 0.25,
+    "stop_assignment_gradient": True,
+}
+MARIAN = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "num_attention_heads": 4, "dropout": 0}
+
+
+@pytest.fixture
+def complaints() -> Iterator[list[str]]:
+    """What Transformers logs as a warning or worse."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+def own_values(config: CapsuleAggregatedMarianConfig) -> dict[str, object]:
+    return {name: getattr(config, name) for name in CHANGED}
+
+
+def test_saved_and_loaded_are_equal(tmp_path, complaints: list[str]) -> None:
+    config = CapsuleAggregatedMarianConfig(**MARIAN, **CHANGED)
+    config.save_pretrained(tmp_path)
+    for loaded in (
+        CapsuleAggregatedMarianConfig.from_pretrained(tmp_path),
+        AutoConfig.from_pretrained(tmp_path),
+        CapsuleAggregatedMarianConfig.from_dict(json.loads((tmp_path / "config.json").read_text())),
+        CapsuleAggregatedMarianConfig(**config.to_dict()),
+    ):
+        assert type(loaded) is CapsuleAggregatedMarianConfig
+        found, saved = loaded.to_dict(), config.to_dict()
+        for values in (found, saved):
+            values.pop("_name_or_path", None)  # where it was loaded from
+        assert found == saved
+        assert own_values(loaded) == CHANGED
+    assert complaints == []
+
+
+def test_every_default_survives_saving(tmp_path) -> None:
+    config = CapsuleAggregatedMarianConfig()
+    config.save_pretrained(tmp_path)
+    loaded = CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
+    for name in field_defaults(CapsuleAggregatedMarianConfig):
+        if name != "transformers_version":
+            assert getattr(loaded, name) == getattr(config, name), name
+
+
+def test_the_file_holds_every_field_of_ours_in_plain_json(tmp_path) -> None:
+    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in CHANGED.items()}
+    CapsuleAggregatedMarianConfig(**MARIAN, **tuples).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert {name: written[name] for name in CHANGED} == CHANGED
+    assert written["model_type"] == "capsule_aggregated_marian"
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))])
+def test_copies_are_equal_and_checked(duplicate) -> None:
+    config = CapsuleAggregatedMarianConfig(**MARIAN, **CHANGED, a_note="kept")
+    twin = duplicate(config)
+    assert type(twin) is type(config)
+    assert twin.to_dict() == config.to_dict()
+    assert twin.a_note == "kept"
+    twin.layer_num_capsules = 7
+    assert config.layer_num_capsules == 8
+    with pytest.raises(ValueError, match="layer_num_capsules=7"):
+        twin.check()
+
+
+def test_a_deep_copy_shares_no_list() -> None:
+    config = CapsuleAggregatedMarianConfig(**MARIAN, **CHANGED)
+    twin = copy.deepcopy(config)
+    twin.head_aggregation_layers.append(9)
+    assert config.head_aggregation_layers == [1, 0]
+    assert CapsuleAggregatedMarianConfig().head_aggregation_attentions is not (
+        CapsuleAggregatedMarianConfig().head_aggregation_attentions
+    )
+
+
+def test_a_list_given_is_not_the_list_kept() -> None:
+    layers, attentions = [0, 1], ["decoder_self"]
+    config = CapsuleAggregatedMarianConfig(head_aggregation_layers=layers, head_aggregation_attentions=attentions)
+    layers.append(99)
+    attentions.append("nowhere")
+    config.check()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("layer_aggregation", "mean"),
+        ("layer_num_capsules", 7),
+        ("layer_routing_iterations", 0),
+        ("head_aggregation_layers", [2]),
+        ("head_aggregation_attentions", []),
+        ("em_variance_floor", 0.0),
+        ("d_model", 33),
+        ("dropout", 1.0),
+    ],
+)
+def test_a_config_changed_for_the_worse_is_not_saved(field: str, value: object, tmp_path) -> None:
+    config = CapsuleAggregatedMarianConfig(**MARIAN, layer_num_capsules=8)
+    config.check()
+    setattr(config, field, value)
+    with pytest.raises(ValueError, match=field):
+        config.check()
+    with pytest.raises(ValueError, match=field):
+        config.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_all_problems_of_a_changed_config_are_reported_at_once() -> None:
+    config = CapsuleAggregatedMarianConfig(**MARIAN)
+    config.layer_num_capsules, config.em_variance_floor, config.head_vote_sharing = 5, -1.0, "none"
+    with pytest.raises(ValueError, match="has 3 problems"):
+        config.check()
+
+
+def test_a_wrong_override_is_refused_while_loading(tmp_path) -> None:
+    CapsuleAggregatedMarianConfig(**MARIAN).save_pretrained(tmp_path)
+    config, unused = CapsuleAggregatedMarianConfig.from_pretrained(
+        tmp_path, layer_num_capsules=16, not_a_field=1, return_unused_kwargs=True
+    )
+    assert config.layer_num_capsules == 16
+    assert unused == {"not_a_field": 1}
+    with pytest.raises(ValueError, match="layer_num_capsules=7: must divide d_model=32"):
+        CapsuleAggregatedMarianConfig.from_pretrained(tmp_path, layer_num_capsules=7)
+
+
+def test_a_wrong_file_is_refused_with_every_problem(tmp_path) -> None:
+    CapsuleAggregatedMarianConfig(**MARIAN).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "layer_aggregation": "best", "layer_num_capsule": 4, "d_model": "32"}))
+    with pytest.raises(ValueError, match="has 3 problems"):
+        CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
+
+
+def test_a_marian_folder_gives_ours_without_a_warning(tmp_path, complaints: list[str]) -> None:
+    marian = MarianConfig(**MARIAN, vocab_size=70, pad_token_id=69, decoder_start_token_id=69)
+    marian.save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config = CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
+    assert complaints == []
+    assert config.model_type == "capsule_aggregated_marian"
+    theirs, ours = marian.to_dict(), config.to_dict()
+    assert {name: ours[name] for name in theirs if name != "model_type"} == {
+        name: value for name, value in theirs.items() if name != "model_type"
+    }
+    defaults = CapsuleAggregatedMarianConfig()
+    assert own_values(config) == own_values(defaults)
+    assert type(AutoConfig.from_pretrained(tmp_path)) is MarianConfig, "a Marian folder stays Marian's for others"
+
+
+def test_a_marian_folder_takes_overrides(tmp_path) -> None:
+    MarianConfig(**MARIAN).save_pretrained(tmp_path)
+    config = CapsuleAggregatedMarianConfig.from_pretrained(tmp_path, aggregation_output="gated", layer_num_capsules=16)
+    assert (config.aggregation_output, config.layer_num_capsules, config.d_model) == ("gated", 16, 32)
+
+
+def test_a_folder_of_another_family_is_a_clear_error(tmp_path) -> None:
+    BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(ValueError) as error:
+        CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
+    for words in (str(tmp_path), "'bert'", "capsule_aggregated_marian", "marian", "AutoModelForSeq2SeqLM"):
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize("values", [{}, {"d_model": 64}, {"model_type": None}, {"model_type": ""}])
+def test_a_folder_without_a_family_is_a_clear_error(values: dict[str, object], tmp_path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="holds a checkpoint of model_type"):
+        CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
+
+
+def test_the_printed_config_names_what_was_set() -> None:
+    assert '"layer_num_capsules": 16' in repr(CapsuleAggregatedMarianConfig(**MARIAN, layer_num_capsules=16))

@@ -1,0 +1,295 @@
+"""Every rule of the configuration, broken by a value just outside it; and every value that is allowed."""
+
+import itertools
+import math
+import re
+
+import pytest
+
+from hf_capsule_mt import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.configuration import configuration_capsule_aggregated_marian as options
+
+SMALL = {
+    "vocab_size": 50,
+    "d_model": 24,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "pad_token_id": 49,
+    "decoder_start_token_id": 49,
+}
+LINE = re.compile(r"^- (?P<field>\w+)=(?P<value>.+?): (?P<rule>must .+)\. Fix: (?P<fix>.+)\.$")
+
+COUNTS = (*options.MARIAN_COUNTS, "layer_routing_iterations", "head_routing_iterations")
+OPTIONAL_COUNTS = ("layer_num_capsules", "head_num_capsules", "decoder_vocab_size")
+FLAGS = (*options.MARIAN_FLAGS, "stop_assignment_gradient")
+CHOICES = {
+    "layer_aggregation": options.LAYER_AGGREGATIONS,
+    "layer_aggregation_side": options.LAYER_AGGREGATION_SIDES,
+    "layer_capsule_inputs": options.LAYER_CAPSULE_INPUTS,
+    "aggregation_output": options.AGGREGATION_OUTPUTS,
+    "head_aggregation": options.HEAD_AGGREGATIONS,
+    "head_vote_sharing": options.HEAD_VOTE_SHARING,
+}
+
+
+def build(**changes: object) -> CapsuleAggregatedMarianConfig:
+    return CapsuleAggregatedMarianConfig(**{**SMALL, **changes})
+
+
+def problems(changes: dict[str, object]) -> dict[str, re.Match[str]]:
+    """The problems that building reports, by field; each line must have its four parts."""
+    with pytest.raises(ValueError) as error:
+        build(**changes)
+    head, *lines = str(error.value).splitlines()
+    count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
+    assert head == f"CapsuleAggregatedMarianConfig has {count}:"
+    found = [LINE.match(line) for line in lines]
+    assert all(found), f"not of the form '- field=value: must …. Fix: ….': {lines}"
+    return {match["field"]: match for match in found if match}
+
+
+def broken(field: str, value: object, *said: str, **others: object) -> None:
+    """`field=value` is the one problem, and its line says so; with the first allowed value there is none."""
+    found = problems({**others, field: value})
+    assert list(found) == [field]
+    assert found[field]["value"] == repr(value)
+    for words in said:
+        assert words in found[field][0]
+
+
+@pytest.mark.parametrize(("field", "value"), list(itertools.product(COUNTS, (0, -1, 2.0, "2", True, None))))
+def test_counts_are_integers_of_at_least_one(field: str, value: object) -> None:
+    assert field in problems({field: value})
+    line = problems({field: value})[field]
+    assert line["value"] == repr(value)
+    assert "must be an integer of at least 1" in line["rule"]
+    assert "set it to 1 or more" in line["fix"]
+
+
+@pytest.mark.parametrize(("field", "value"), list(itertools.product(OPTIONAL_COUNTS, (0, -1, 2.0, "2", True))))
+def test_optional_counts_are_integers_of_at_least_one_or_none(field: str, value: object) -> None:
+    broken(field, value, "must be an integer of at least 1, or None", "set it to 1 or more")
+    build(**{field: None})
+
+
+@pytest.mark.parametrize("field", ["layer_num_capsules", "head_num_capsules"])
+@pytest.mark.parametrize(("value", "instead"), [(5, 4), (23, 12), (48, 24)])
+def test_capsule_numbers_divide_the_model_size(field: str, value: int, instead: int) -> None:
+    broken(field, value, "must divide d_model=24", f"use {instead}, or a different d_model")
+
+
+@pytest.mark.parametrize("field", ["layer_num_capsules", "head_num_capsules"])
+@pytest.mark.parametrize("value", [1, 2, 3, 4, 6, 8, 12, 24])
+def test_every_divisor_is_a_capsule_number(field: str, value: int) -> None:
+    assert getattr(build(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize("field", ["encoder_attention_heads", "decoder_attention_heads"])
+def test_heads_divide_the_model_size(field: str) -> None:
+    broken(field, 5, "must divide d_model=24", "use 4")
+
+
+@pytest.mark.parametrize("value", [1.0, -0.01, math.nan, "0.1", True, None])
+@pytest.mark.parametrize("field", options.MARIAN_PROBABILITIES)
+def test_probabilities_are_at_least_zero_and_below_one(field: str, value: object) -> None:
+    broken(field, value, "must be a probability, at least 0 and below 1", "0.1")
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 0.999])
+@pytest.mark.parametrize("field", options.MARIAN_PROBABILITIES)
+def test_probabilities_just_inside(field: str, value: float) -> None:
+    assert getattr(build(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize("value", [1, 0, "true", None])
+@pytest.mark.parametrize("field", FLAGS)
+def test_flags_are_booleans(field: str, value: object) -> None:
+    broken(field, value, "must be True or False")
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, 1e-19, math.inf, math.nan, "1.0", True, None])
+def test_the_variance_floor_is_above_zero_and_finite(value: object) -> None:
+    broken("em_variance_floor", value, "must be above 0 and finite", "use 1.0")
+
+
+@pytest.mark.parametrize("value", [1e-18, 1e-4, 1, 1.0, 1e30])
+def test_variance_floors_just_inside(value: float) -> None:
+    assert build(em_variance_floor=value).em_variance_floor == value
+
+
+@pytest.mark.parametrize("value", ["", "EM_ROUTING", "em", None, 1, ["none"]])
+@pytest.mark.parametrize("field", list(CHOICES))
+def test_choices_are_named_in_the_error(field: str, value: object) -> None:
+    broken(field, value, "must be one of", *map(repr, CHOICES[field]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "meant"),
+    [
+        ("layer_aggregation", "em_routin", "em_routing"),
+        ("layer_aggregation", "dynamic_routng", "dynamic_routing"),
+        ("layer_aggregation_side", "decode", "decoder"),
+        ("layer_capsule_inputs", "all_layer", "all_layers"),
+        ("aggregation_output", "gate", "gated"),
+        ("head_aggregation", "simple_route", "simple_routing"),
+        ("head_vote_sharing", "perhead", "per_head"),
+    ],
+)
+def test_the_fix_of_a_choice_is_the_closest_one(field: str, value: str, meant: str) -> None:
+    broken(field, value, f"use {meant!r}")
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in CHOICES for value in CHOICES[field]])
+def test_every_choice_builds(field: str, value: str) -> None:
+    assert getattr(build(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize("field", list(CHOICES))
+def test_the_default_is_the_first_choice(field: str) -> None:
+    assert getattr(CapsuleAggregatedMarianConfig(), field) == CHOICES[field][0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["encoder_self", [], (), ["encoder"], ["encoder_self", "encoder_self"], [None], [["encoder_self"]], 3, {}],
+)
+def test_attentions_are_a_list_of_known_names_each_once(value: object) -> None:
+    broken("head_aggregation_attentions", value, *map(repr, options.HEAD_AGGREGATION_ATTENTIONS), "each once")
+
+
+ATTENTIONS = [
+    list(chosen)
+    for count in (1, 2, 3)
+    for chosen in itertools.combinations(options.HEAD_AGGREGATION_ATTENTIONS, count)
+]
+
+
+@pytest.mark.parametrize("value", ATTENTIONS, ids=lambda names: "+".join(names))
+def test_every_set_of_attentions_builds(value: list[str]) -> None:
+    assert build(head_aggregation_attentions=value).head_aggregation_attentions == value
+    assert build(head_aggregation_attentions=tuple(value)).head_aggregation_attentions == value
+
+
+@pytest.mark.parametrize(
+    ("attentions", "layers", "highest"),
+    [
+        (["encoder_self"], [3], 2),
+        (["encoder_self"], [0, -1], 2),
+        (["decoder_self"], [2], 1),
+        (["decoder_cross"], [0, 2], 1),
+        (["encoder_self", "decoder_self"], [3], 2),
+        (None, [3], 2),
+    ],
+)
+def test_head_layers_exist(attentions: list[str] | None, layers: list[int], highest: int) -> None:
+    said = (f"must name layers that exist, 0 to {highest}", "leave out")
+    broken("head_aggregation_layers", layers, *said, head_aggregation_attentions=attentions)
+
+
+@pytest.mark.parametrize("value", [[], "01", 1, [0.0], [True], ["0"], [None]])
+def test_head_layers_are_a_list_of_integers(value: object) -> None:
+    broken("head_aggregation_layers", value, "must be None or a list of one or more 0-based layer numbers")
+
+
+def test_head_layers_are_named_once() -> None:
+    broken("head_aggregation_layers", [1, 0, 1], "must name each layer once", "leave out the repeats")
+
+
+@pytest.mark.parametrize("value", [50, -1, None, 1.0, "49", True])
+@pytest.mark.parametrize("field", ["pad_token_id", "decoder_start_token_id"])
+def test_special_tokens_are_rows_of_the_embedding(field: str, value: object) -> None:
+    broken(field, value, "must be a token id, 0 to 49", "take it from the tokenizer")
+
+
+@pytest.mark.parametrize("field", ["pad_token_id", "decoder_start_token_id"])
+def test_special_tokens_are_rows_of_the_smaller_vocabulary_too(field: str) -> None:
+    found = problems({"decoder_vocab_size": 49})
+    assert "0 to 48" in found[field]["rule"]
+
+
+@pytest.mark.parametrize("value", [50, -1, 1.0, "0", [0, 50], [None], True])
+@pytest.mark.parametrize("field", options.MARIAN_TOKENS)
+def test_other_tokens_are_in_the_vocabulary_or_none(field: str, value: object) -> None:
+    broken(field, value, "must be a token id, 0 to 49", "or None", "take it from the tokenizer")
+    assert getattr(build(**{field: None}), field) is None
+    assert getattr(build(**{field: 49}), field) == 49
+
+
+@pytest.mark.parametrize("value", [-0.01, "0.02", None, 1, math.nan])
+def test_the_initial_deviation_is_a_float_of_at_least_zero(value: object) -> None:
+    broken("init_std", value, "must be a float of at least 0", "use 0.02")
+
+
+@pytest.mark.parametrize("value", [None, 3])
+def test_the_activation_function_is_a_name(value: object) -> None:
+    broken("activation_function", value, "must be the name of an activation function", "use 'gelu'")
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    wrong: dict[str, object] = {
+        "layer_aggregation": "em",
+        "layer_aggregation_side": "left",
+        "layer_capsule_inputs": "one",
+        "aggregation_output": "added",
+        "head_aggregation": "yes",
+        "head_vote_sharing": "both",
+        "layer_num_capsules": 7,
+        "head_num_capsules": 0,
+        "layer_routing_iterations": 0,
+        "head_routing_iterations": 1.5,
+        "head_aggregation_attentions": ["self"],
+        "head_aggregation_layers": [9],
+        "em_variance_floor": -1.0,
+        "stop_assignment_gradient": "no",
+        "dropout": 1.5,
+        "encoder_layers": "3",
+        "encoder_layerdrop": -1,
+        "use_cache": 1,
+        "decoder_attention_heads": 5,
+        "pad_token_id": 50,
+        "eos_token_id": "</s>",
+    }
+    # The depth of the encoder is one of the wrong values: with it unknown, which layers exist is not judged.
+    assert set(problems(wrong)) == set(wrong) - {"head_aggregation_layers"}
+    assert set(problems({**wrong, "encoder_layers": 3})) == set(wrong) - {"encoder_layers"}
+
+
+def test_layers_that_are_aggregated() -> None:
+    sides = {
+        side: [name for name in ("encoder", "decoder") if build(layer_aggregation_side=side).aggregates_layers(name)]
+        for side in options.LAYER_AGGREGATION_SIDES
+    }
+    assert sides == {"both": ["encoder", "decoder"], "encoder": ["encoder"], "decoder": ["decoder"]}
+    off = build(layer_aggregation="none")
+    assert not off.aggregates_layers("encoder") and not off.aggregates_layers("decoder")
+
+
+@pytest.mark.parametrize(
+    ("changes", "encoder_self", "decoder_cross", "decoder_self"),
+    [
+        ({}, [], [], []),
+        ({"head_aggregation": "em_routing"}, [0, 1, 2], [], []),
+        ({"head_aggregation": "simple_routing", "head_aggregation_layers": [2, 0]}, [0, 2], [], []),
+        ({"head_aggregation": "em_routing", "head_aggregation_attentions": ["decoder_cross"]}, [], [0, 1], []),
+        (
+            {
+                "head_aggregation": "em_routing",
+                "head_aggregation_attentions": ["encoder_self", "decoder_self"],
+                "head_aggregation_layers": [1, 2],
+            },
+            [1, 2],
+            [],
+            [1],
+        ),
+    ],
+)
+def test_layers_with_routed_heads(
+    changes: dict[str, object], encoder_self: list[int], decoder_cross: list[int], decoder_self: list[int]
+) -> None:
+    config = build(**changes)
+    found = [config.routed_head_layers(name) for name in ("encoder_self", "decoder_cross", "decoder_self")]
+    assert found == [encoder_self, decoder_cross, decoder_self]

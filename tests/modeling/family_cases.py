@@ -1,0 +1,309 @@
+"""The model families and the tiny configurations that the shared tests build.
+
+A new family adds one `Family` to `FAMILIES`. Sizes are all different (two encoder layers, three decoder layers, four
+and two heads, ...), and weights are far from their initial values, so that mixed-up axes and parts that do nothing show.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_capsule_mt.configuration import configuration_capsule_aggregated_marian as marian_options
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.modeling import CapsuleAggregatedMarianForConditionalGeneration, CapsuleAggregatedMarianModel
+
+END, PAD = 0, 1
+ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
+
+# Name of a routing site -> (iterations, side, inputs, capsules); the side says whose length the site has.
+Sites = dict[str, tuple[int, str, int, int]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model family: its classes, its configurations, and what the shared tests must know about it."""
+
+    name: str
+    config: type
+    model: type
+    translation: type
+    sizes: dict[str, Any]
+    configs: dict[str, dict[str, Any]]
+    # Fields with a fixed set of values, every one of which some configuration must build.
+    choices: dict[str, tuple[Any, ...]]
+    routing_sites: Callable[[Any], Sites]
+    # Where the modules look the routing functions up, "module:name".
+    routing_functions: tuple[str, ...]
+    # Configurations for the slow tests; the first has the most parts.
+    chosen: tuple[str, ...]
+    # Parameters that no loss depends on: adding a constant to all keys leaves the softmax of the scores alone.
+    # Marian's table of positions is not trained.
+    without_gradient: tuple[str, ...] = ("k_proj.bias", "embed_positions.weight")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration of one family."""
+
+    family: Family
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.family.name}-{self.name}"
+
+    def config(self, **changes: Any) -> Any:
+        return self.family.config(**{**self.family.sizes, **self.family.configs[self.name], **changes})
+
+    def build(self, base: bool = False, **changes: Any) -> Any:
+        """A model in evaluation mode with weights that make every part count."""
+        torch.manual_seed(7)
+        model = (self.family.model if base else self.family.translation)(self.config(**changes))
+        # EM routing needs far larger votes before it prefers one capsule.
+        spread_weights(model, 4.0 if "em_routing" in vars(model.config).values() else 1.5)
+        if not base:
+            # As in the published Marian checkpoints: the padding token is never generated.
+            model.generation_config.bad_words_ids = [[PAD]]
+            # Random weights repeat one word for ever; this way sentences differ, and end at different lengths.
+            model.generation_config.no_repeat_ngram_size = 1
+            model.generation_config.max_length = 14
+        return model.eval()
+
+
+@torch.no_grad()
+def spread_weights(model: nn.Module, vote_scale: float) -> None:
+    """Random values for whatever starts at zero or one, and larger ones for what routing reads."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn_like(parameter)
+        if name.endswith("gate"):
+            parameter.copy_(0.5 * noise)
+        elif "beta_" in name:
+            parameter.copy_(3.0 * noise)
+        elif ".votes." in name:
+            parameter.mul_(vote_scale)
+        elif name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
+            parameter.mul_(2.0)
+        elif ".encoder_attn." in name and name.endswith(("v_proj.weight", "out_proj.weight")):
+            parameter.mul_(2.0)  # so that sources differ in their translations
+        elif "norm.weight" in name:
+            parameter.copy_(1.0 + 0.2 * noise)
+        elif parameter.dim() == 1 or name.endswith("bias"):
+            parameter.add_(0.2 * noise)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.copy_(0.3 * torch.randn_like(model.final_logits_bias))
+        model.final_logits_bias[:, END] = 1.0  # so that sentences end, early and late
+
+
+def aggregated_marian_sites(config: CapsuleAggregatedMarianConfig) -> Sites:
+    """Which sites a full forward pass must report, written down from the documentation of the output class."""
+    sites: Sites = {}
+    routed = config.layer_aggregation in ("em_routing", "dynamic_routing")
+    for side, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        if routed and config.layer_aggregation_side in ("both", side):
+            capsules = config.layer_num_capsules or config.d_model
+            sites[f"{side}.layer_aggregation"] = (config.layer_routing_iterations, side, depth, capsules)
+    for kind, site, heads, depth in (
+        ("encoder_self", "encoder.layers.{}.self_attn", config.encoder_attention_heads, config.encoder_layers),
+        ("decoder_self", "decoder.layers.{}.self_attn", config.decoder_attention_heads, config.decoder_layers),
+        ("decoder_cross", "decoder.layers.{}.encoder_attn", config.decoder_attention_heads, config.decoder_layers),
+    ):
+        if config.head_aggregation != "none" and kind in config.head_aggregation_attentions:
+            for layer in range(depth):
+                if config.head_aggregation_layers is None or layer in config.head_aggregation_layers:
+                    capsules = config.head_num_capsules or config.d_model
+                    sites[site.format(layer)] = (config.head_routing_iterations, site[:7], heads, capsules)
+    return sites
+
+
+AGGREGATED_MARIAN = Family(
+    name="capsule_aggregated_marian",
+    config=CapsuleAggregatedMarianConfig,
+    model=CapsuleAggregatedMarianModel,
+    translation=CapsuleAggregatedMarianForConditionalGeneration,
+    sizes={
+        "vocab_size": 61,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 40,
+        "max_position_embeddings": 40,
+        "eos_token_id": END,
+        "pad_token_id": PAD,
+        "decoder_start_token_id": PAD,
+        "forced_eos_token_id": None,
+        "dropout": 0.0,
+        "init_std": 0.2,
+    },
+    configs={
+        "plain": {"layer_aggregation": "none"},
+        "em": {},
+        "em_everywhere": {"head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        "em_gated_everywhere": {
+            "aggregation_output": "gated",
+            "layer_num_capsules": 16,
+            "head_aggregation": "em_routing",
+            "head_aggregation_attentions": ALL_ATTENTIONS,
+            "head_num_capsules": 8,
+            "head_vote_sharing": "per_head",
+        },
+        "em_own_layer_replace": {
+            "layer_capsule_inputs": "own_layer",
+            "aggregation_output": "replace",
+            "layer_routing_iterations": 4,
+            "em_variance_floor": 0.1,
+            "stop_assignment_gradient": True,
+            "scale_embedding": True,
+        },
+        "dynamic_encoder_replace": {
+            "layer_aggregation": "dynamic_routing",
+            "layer_aggregation_side": "encoder",
+            "aggregation_output": "replace",
+            "layer_num_capsules": 8,
+            "layer_routing_iterations": 2,
+        },
+        "dynamic_decoder_simple_heads": {
+            "layer_aggregation": "dynamic_routing",
+            "layer_aggregation_side": "decoder",
+            "layer_capsule_inputs": "own_layer",
+            "head_aggregation": "simple_routing",
+            "head_aggregation_attentions": ("decoder_self", "decoder_cross"),
+            "head_aggregation_layers": (0, 2),
+            "stop_assignment_gradient": True,
+        },
+        "simple_heads_only": {
+            "layer_aggregation": "none",
+            "head_aggregation": "simple_routing",
+            "head_aggregation_layers": [1],
+            "head_routing_iterations": 2,
+            "head_vote_sharing": "per_head",
+            "head_num_capsules": 4,
+        },
+        "dynamic_combination_gated": {"layer_aggregation": "dynamic_combination", "aggregation_output": "gated"},
+        "linear_combination_replace": {"layer_aggregation": "linear_combination", "aggregation_output": "replace"},
+        "two_vocabularies": {
+            "share_encoder_decoder_embeddings": False,
+            "decoder_vocab_size": 53,
+            "head_aggregation": "em_routing",
+            "head_aggregation_layers": [0],
+        },
+        "untied": {
+            "tie_word_embeddings": False,
+            "share_encoder_decoder_embeddings": False,
+            "decoder_vocab_size": 67,
+            "layer_aggregation": "dynamic_combination",
+        },
+    },
+    choices={
+        "layer_aggregation": marian_options.LAYER_AGGREGATIONS,
+        "layer_aggregation_side": marian_options.LAYER_AGGREGATION_SIDES,
+        "layer_capsule_inputs": marian_options.LAYER_CAPSULE_INPUTS,
+        "aggregation_output": marian_options.AGGREGATION_OUTPUTS,
+        "head_aggregation": marian_options.HEAD_AGGREGATIONS,
+        "head_aggregation_attentions": marian_options.HEAD_AGGREGATION_ATTENTIONS,
+        "head_vote_sharing": marian_options.HEAD_VOTE_SHARING,
+        "stop_assignment_gradient": (True, False),
+        "share_encoder_decoder_embeddings": (True, False),
+        "tie_word_embeddings": (True, False),
+        "scale_embedding": (True, False),
+    },
+    routing_sites=aggregated_marian_sites,
+    routing_functions=(
+        "hf_capsule_mt.modeling.capsule_router:em_routing",
+        "hf_capsule_mt.modeling.capsule_router:dynamic_routing",
+    ),
+    chosen=("em_gated_everywhere", "em_everywhere", "dynamic_decoder_simple_heads"),
+)
+
+FAMILIES = (AGGREGATED_MARIAN,)
+
+CASES = [Case(family, name) for family in FAMILIES for name in family.configs]
+CHOSEN = [Case(family, name) for family in FAMILIES for name in family.chosen]
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+chosen_cases = pytest.mark.parametrize("case", CHOSEN, ids=str)
+
+
+@dataclass
+class Pairs:
+    """Sentence pairs of different lengths, and the batches that can be made of them."""
+
+    sources: list[Tensor] = field(default_factory=list)
+    targets: list[Tensor] = field(default_factory=list)
+
+    def one(self, index: int) -> "Pairs":
+        return Pairs([self.sources[index]], [self.targets[index]])
+
+    def batch(self, source_pad: int = 0, target_pad: int = 0, left: bool = False) -> dict[str, Tensor]:
+        """All inputs of a forward pass, with that much more padding than the longest sentence needs."""
+        start = torch.tensor([PAD])
+        sources, mask = _pad(self.sources, PAD, source_pad, left)
+        decoder, decoder_mask = _pad([torch.cat([start, t[:-1]]) for t in self.targets], PAD, target_pad, left)
+        labels, _ = _pad(self.targets, -100, target_pad, left)
+        return {
+            "input_ids": sources,
+            "attention_mask": mask,
+            "decoder_input_ids": decoder,
+            "decoder_attention_mask": decoder_mask,
+            "labels": labels,
+        }
+
+
+def make_pairs(config: Any, source_lengths=(7, 4, 9), target_lengths=(5, 8, 3), seed: int = 11) -> Pairs:
+    """Random sentences that end in the end token and hold no padding."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def sentence(length: int, vocabulary: int) -> Tensor:
+        words = torch.randint(PAD + 1, vocabulary, (length - 1,), generator=generator)
+        return torch.cat([words, torch.tensor([END])])
+
+    target_vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    return Pairs(
+        [sentence(length, config.vocab_size) for length in source_lengths],
+        [sentence(length, target_vocabulary) for length in target_lengths],
+    )
+
+
+def _pad(rows: list[Tensor], value: int, extra: int, left: bool) -> tuple[Tensor, Tensor]:
+    width = max(map(len, rows)) + extra
+    padded, mask = torch.full((len(rows), width), value), torch.zeros(len(rows), width, dtype=torch.long)
+    for index, row in enumerate(rows):
+        span = slice(width - len(row), width) if left else slice(0, len(row))
+        padded[index, span], mask[index, span] = row, 1
+    return padded, mask
+
+
+def without_target(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `generate` is given."""
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in batch.items() if name != "labels"}
+
+
+def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
+    """Equal within `tolerance`, relative to the larger of 1 and the values; both finite."""
+    assert actual.shape == expected.shape
+    assert torch.isfinite(actual).all() and torch.isfinite(expected).all()
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def assert_same_gradients(actual: nn.Module, expected: nn.Module, tolerance: float = 2e-5) -> None:
+    """Every gradient, by name."""
+    wanted = {name: parameter.grad for name, parameter in expected.named_parameters()}
+    found = {name: parameter.grad for name, parameter in actual.named_parameters()}
+    assert wanted.keys() == found.keys()
+    for name, gradient in wanted.items():
+        assert (gradient is None) == (found[name] is None), name
+        if gradient is not None:
+            assert torch.isfinite(gradient).all() and torch.isfinite(found[name]).all(), name
+            scale = max(1.0, gradient.abs().max().item())
+            difference = (found[name] - gradient).abs().max().item()
+            assert difference <= tolerance * scale, f"{name}: {difference}"

@@ -1,0 +1,162 @@
+"""Everything `generate` offers, and that the cache changes nothing."""
+
+import copy
+
+import pytest
+import torch
+from family_cases import END, PAD, Case, assert_close, chosen_cases, every_case, make_pairs, without_labels, without_target
+from transformers import DynamicCache, EncoderDecoderCache
+
+BEAMS = {"num_beams": 3, "num_return_sequences": 3}
+
+
+def inputs_of(case: Case) -> dict[str, torch.Tensor]:
+    return without_target(make_pairs(case.config()).batch())
+
+
+@every_case
+@pytest.mark.parametrize("chunks", [[1] * 8, [3, 1, 4], [7, 1]], ids=str)
+def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
+    model = case.build()
+    batch = without_labels(make_pairs(case.config()).batch())
+    with torch.no_grad():
+        expected = model(**batch).logits
+        encoder_outputs = model.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"])
+        cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+        found = []
+        for ids in batch["decoder_input_ids"].split(chunks, dim=1):
+            step = model(
+                encoder_outputs=encoder_outputs,
+                attention_mask=batch["attention_mask"],
+                decoder_input_ids=ids,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            found.append(step.logits)
+            cache = step.past_key_values
+    real = batch["decoder_attention_mask"].bool()
+    assert_close(torch.cat(found, dim=1)[real], expected[real])
+
+
+@every_case
+@pytest.mark.parametrize("settings", [{}, BEAMS, {"num_beams": 4, "length_penalty": 0.6}], ids=str)
+def test_cache_changes_nothing(case: Case, settings: dict):
+    model = case.build()
+    found, expected = (
+        model.generate(
+            **inputs_of(case), **settings, use_cache=use_cache, return_dict_in_generate=True, output_scores=True
+        )
+        for use_cache in (True, False)
+    )
+    assert torch.equal(found.sequences, expected.sequences)
+    assert len(found.scores) == len(expected.scores)
+    for step, wanted in zip(found.scores, expected.scores, strict=True):
+        open_words = torch.isfinite(wanted)
+        assert torch.equal(torch.isfinite(step), open_words)
+        assert_close(step[open_words], wanted[open_words])
+    if settings:
+        assert_close(found.sequences_scores, expected.sequences_scores)
+
+
+@every_case
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_beam_score_is_the_score_of_force_decoding(case: Case, length_penalty: float):
+    model = case.build()
+    inputs = inputs_of(case)
+    result = model.generate(
+        **inputs, **BEAMS, length_penalty=length_penalty, return_dict_in_generate=True, output_scores=True
+    )
+    targets = result.sequences[:, 1:]
+    # The end token counts, what follows it does not.
+    real = (targets == END).cumsum(dim=1) - (targets == END).long() == 0
+    with torch.no_grad():
+        outputs = model(
+            input_ids=inputs["input_ids"].repeat_interleave(3, dim=0),
+            attention_mask=inputs["attention_mask"].repeat_interleave(3, dim=0),
+            decoder_input_ids=result.sequences[:, :-1],
+        )
+    scores = outputs.logits.log_softmax(dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    total = scores.masked_fill(~real, 0.0).sum(dim=1)
+    # The generated length counts the end token but not the start token.
+    assert_close(result.sequences_scores, total / real.sum(dim=1) ** length_penalty)
+    ranked = result.sequences_scores.unflatten(0, (3, 3))
+    assert (ranked[:, :-1] >= ranked[:, 1:]).all()
+
+
+@every_case
+def test_greedy_logits_are_those_of_the_forward(case: Case):
+    model = case.build()
+    inputs = inputs_of(case)
+    result = model.generate(**inputs, return_dict_in_generate=True, output_logits=True, output_scores=True)
+    with torch.no_grad():
+        expected = model(**inputs, decoder_input_ids=result.sequences[:, :-1]).logits
+    steps = torch.stack(result.logits, dim=1)
+    assert steps.shape == expected.shape and len(result.scores) == steps.shape[1]
+    open_rows = (result.sequences[:, :-1] == END).cumsum(dim=1) == 0
+    assert_close(steps[open_rows], expected[open_rows])
+
+
+@every_case
+def test_one_beam_is_greedy(case: Case):
+    model = case.build()
+    best = model.generate(**inputs_of(case), num_beams=1)
+    assert torch.equal(best, model.generate(**inputs_of(case)))
+    assert (best[:, 0] == PAD).all() and best.shape[1] <= 14
+
+
+@every_case
+def test_sampling(case: Case):
+    model = case.build()
+    samples = []
+    for seed, use_cache in ((3, True), (3, False), (4, True)):
+        torch.manual_seed(seed)
+        settings = {"do_sample": True, "num_return_sequences": 4, "top_k": 20, "temperature": 1.3}
+        samples.append(model.generate(**inputs_of(case), **settings, use_cache=use_cache))
+    assert len(samples[0]) == 12 and len({tuple(row) for row in samples[0].tolist()}) > 3
+    assert torch.equal(samples[0], samples[1]), "the same seed must give the same sample, with cache and without"
+    assert samples[0].shape != samples[2].shape or not torch.equal(samples[0], samples[2])
+
+
+@every_case
+@pytest.mark.parametrize("settings", [{}, BEAMS], ids=["greedy", "beams"])
+def test_static_cache(case: Case, settings: dict):
+    model = case.build()
+    expected = model.generate(**inputs_of(case), **settings)
+    found = model.generate(**inputs_of(case), **settings, cache_implementation="static")
+    assert torch.equal(found, expected)
+
+
+@every_case
+def test_prompt_lookup_and_assisted_decoding(case: Case):
+    model = case.build()
+    model.generation_config.no_repeat_ngram_size = None
+    inputs = without_target(make_pairs(case.config()).one(0).batch())
+    expected = model.generate(**inputs)
+    assert torch.equal(model.generate(**inputs, assistant_model=copy.deepcopy(model)), expected)
+    # Looks for source words in the target: there must be one vocabulary, for stock Marian too.
+    if model.get_encoder().embed_tokens.num_embeddings == model.get_output_embeddings().out_features:
+        assert torch.equal(model.generate(**inputs, prompt_lookup_num_tokens=2), expected)
+
+
+@chosen_cases
+def test_generating_twice_and_after_training_mode(case: Case):
+    """Nothing of one call is left for the next."""
+    model = case.build()
+    first = model.generate(**inputs_of(case), **BEAMS)
+    model.train()
+    model(**make_pairs(case.config(), seed=5).batch()).loss.backward()
+    model.eval()
+    assert torch.equal(model.generate(**inputs_of(case), **BEAMS), first)
+
+
+@chosen_cases
+def test_given_encoder_outputs_and_prefix(case: Case):
+    model = case.build()
+    inputs = inputs_of(case)
+    whole = model.generate(**inputs)
+    with torch.no_grad():
+        encoder_outputs = model.get_encoder()(**inputs)
+    again = model.generate(encoder_outputs=encoder_outputs, attention_mask=inputs["attention_mask"])
+    assert torch.equal(again, whole)
+    continued = model.generate(**inputs, decoder_input_ids=whole[:, :3])
+    assert torch.equal(continued, whole)

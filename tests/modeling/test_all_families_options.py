@@ -1,0 +1,105 @@
+"""The table of configurations is complete, and what every model of it returns is sound."""
+
+import pytest
+import torch
+from family_cases import Case, Family, assert_close, every_case, every_family, make_pairs, without_labels
+from transformers import PreTrainedConfig
+
+from hf_capsule_mt.configuration.config_checks import own_fields
+
+
+@every_family
+def test_every_option_and_value_is_built(family: Family):
+    built = [Case(family, name).config() for name in family.configs]
+    for name, values in family.choices.items():
+        seen = set()
+        for config in built:
+            value = getattr(config, name)
+            seen.update(value if isinstance(value, list | tuple) else [value])
+        assert seen >= set(values), f"{name}: no configuration builds {set(values) - seen}"
+    for name in own_fields(family.config):
+        assert len({repr(getattr(config, name)) for config in built}) > 1, f"{name} has the same value everywhere"
+
+
+@every_family
+def test_sizes_are_all_different(family: Family):
+    config: PreTrainedConfig = Case(family, family.chosen[0]).config()
+    assert config.encoder_layers != config.decoder_layers
+    assert config.vocab_size not in (config.d_model, config.max_position_embeddings)
+
+
+@every_case
+def test_forward_is_finite_and_complete(case: Case):
+    model, config = case.build(), case.config()
+    batch = make_pairs(config).batch()
+    with torch.no_grad():
+        outputs = model(**batch, output_hidden_states=True)
+    rows, steps = batch["labels"].shape
+    assert outputs.logits.shape == (rows, steps, model.get_output_embeddings().out_features)
+    assert torch.isfinite(outputs.logits).all() and torch.isfinite(outputs.loss)
+    assert len(outputs.encoder_hidden_states) == config.encoder_layers + 1
+    assert len(outputs.decoder_hidden_states) == config.decoder_layers + 1
+    for states in (*outputs.encoder_hidden_states, *outputs.decoder_hidden_states):
+        assert torch.isfinite(states).all() and states.shape[-1] == config.d_model
+
+
+@every_case
+def test_last_hidden_states_agree(case: Case):
+    model = case.build(base=True)
+    batch = without_labels(make_pairs(case.config()).batch())
+    with torch.no_grad():
+        outputs = model(**batch, output_hidden_states=True)
+        plain = model(**batch)
+    assert torch.equal(outputs.encoder_hidden_states[-1], outputs.encoder_last_hidden_state)
+    assert torch.equal(outputs.decoder_hidden_states[-1], outputs.last_hidden_state)
+    assert torch.equal(outputs.last_hidden_state, plain.last_hidden_state)
+    assert plain.decoder_hidden_states is None and plain.encoder_hidden_states is None
+
+
+@every_case
+def test_tuples_hold_the_same(case: Case):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        outputs = model(**batch)
+        values = model(**batch, return_dict=False)
+    assert isinstance(values, tuple)
+    assert torch.equal(values[0], outputs.loss) and torch.equal(values[1], outputs.logits)
+
+
+@every_case
+def test_embeddings_instead_of_ids(case: Case):
+    model, config = case.build(), case.config()
+    batch = make_pairs(config).batch()
+    encoder, decoder = model.get_encoder(), model.get_decoder()
+    ids, decoder_ids = batch.pop("input_ids"), batch.pop("decoder_input_ids")
+    with torch.no_grad():
+        expected = model(input_ids=ids, decoder_input_ids=decoder_ids, **batch)
+        # Marian scales what it embeds itself: for the source only ids, for the target embeddings as well.
+        source = encoder.embed_tokens(ids) * getattr(encoder, "embed_scale", 1.0)
+        target = decoder.embed_tokens(decoder_ids)
+        found = model(inputs_embeds=source, decoder_inputs_embeds=target, **batch)
+    assert_close(found.logits, expected.logits)
+    assert_close(found.loss, expected.loss)
+
+
+@every_case
+@pytest.mark.parametrize("form", ["output", "tuple"])
+def test_given_encoder_outputs(case: Case, form: str):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        expected = model(**batch)
+        given = model.get_encoder()(input_ids=batch.pop("input_ids"), attention_mask=batch["attention_mask"])
+        found = model(encoder_outputs=given if form == "output" else given.to_tuple(), **batch)
+    assert_close(found.logits, expected.logits)
+
+
+@every_case
+def test_decoder_input_comes_from_labels(case: Case):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        expected = model(**batch).loss
+        found = model(**{name: batch[name] for name in ("input_ids", "attention_mask", "labels")}).loss
+    assert_close(found, expected)

@@ -1,0 +1,99 @@
+"""No result depends on how much padding a batch has, on which side it is or what stands in it."""
+
+import pytest
+import torch
+from family_cases import END, PAD, Case, assert_close, chosen_cases, every_case, make_pairs, without_labels, without_target
+
+PADDINGS = [(0, 0), (1, 0), (0, 3), (25, 20)]
+
+
+def without_positions(model):
+    """Marian counts positions from the left end of the row, padding included: left padding moves every word.
+
+    With the positions switched off nothing else may know about it.
+    """
+    for side in (model.get_encoder(), model.get_decoder()):
+        side.embed_positions.weight.data.zero_()
+    return model
+
+
+def real_logits(model, batch) -> list[torch.Tensor]:
+    with torch.no_grad():
+        outputs = model(**without_labels(batch))
+    assert torch.isfinite(outputs.logits[batch["labels"] != -100]).all()
+    return [logits[labels != -100] for logits, labels in zip(outputs.logits, batch["labels"], strict=True)]
+
+
+def words(row: torch.Tensor) -> list[int]:
+    """A generated row without its start token and without what follows the end token."""
+    tokens = row.tolist()[1:]
+    return tokens[: tokens.index(END) + 1] if END in tokens else [token for token in tokens if token != PAD]
+
+
+@every_case
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_logits_and_loss(case: Case, side: str):
+    model = case.build() if side == "right" else without_positions(case.build())
+    pairs = make_pairs(case.config())
+    alone = [real_logits(model, pairs.one(index).batch())[0] for index in range(3)]
+    with torch.no_grad():
+        losses = [model(**pairs.one(index).batch()).loss * len(pairs.targets[index]) for index in range(3)]
+        expected = torch.stack(losses).sum() / sum(map(len, pairs.targets))
+    for source_pad, target_pad in PADDINGS:
+        batch = pairs.batch(source_pad, target_pad, left=side == "left")
+        for found, wanted in zip(real_logits(model, batch), alone, strict=True):
+            assert_close(found, wanted)
+        with torch.no_grad():
+            assert_close(model(**batch).loss, expected)
+
+
+@every_case
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_what_stands_in_the_padding_does_not_matter(case: Case, side: str):
+    """With positions on, for either side."""
+    model = case.build()
+    batch = make_pairs(case.config()).batch(4, 3, left=side == "left")
+    expected = real_logits(model, batch)
+    batch["input_ids"] = torch.where(batch["attention_mask"] == 1, batch["input_ids"], 5)
+    batch["decoder_input_ids"] = torch.where(batch["decoder_attention_mask"] == 1, batch["decoder_input_ids"], 6)
+    for found, wanted in zip(real_logits(model, batch), expected, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@every_case
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_greedy_and_beam_output(case: Case, side: str):
+    model = case.build() if side == "right" else without_positions(case.build())
+    pairs = make_pairs(case.config())
+    for settings in ({"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 3}):
+        ways = settings.get("num_return_sequences", 1)
+        alone = [
+            words(row)
+            for index in range(3)
+            for row in model.generate(**without_target(pairs.one(index).batch()), **settings)
+        ]
+        for source_pad in (0, 1, 25):
+            inputs = without_target(pairs.batch(source_pad, left=side == "left"))
+            rows = model.generate(**inputs, **settings)
+            assert len(rows) == 3 * ways
+            assert [words(row) for row in rows] == alone
+
+
+@chosen_cases
+def test_generated_sentences_have_different_lengths(case: Case):
+    """Else the tests above would say little about beams that end early."""
+    model = case.build()
+    inputs = without_target(make_pairs(case.config(), range(3, 15), range(3, 15)).batch())
+    lengths = {len(words(row)) for row in model.generate(**inputs, max_length=30)}
+    assert len(lengths) > 1, lengths
+
+
+@every_case
+def test_order_of_the_batch_does_not_matter(case: Case):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    order = torch.tensor([2, 0, 1])
+    expected = real_logits(model, batch)
+    shuffled = real_logits(model, {name: tensor[order] for name, tensor in batch.items()})
+    for place, origin in enumerate(order.tolist()):
+        assert_close(shuffled[place], expected[origin])

@@ -1,0 +1,119 @@
+"""Half precision, extreme inputs, attention implementations and the compiler."""
+
+import shutil
+
+import pytest
+import torch
+from family_cases import CHOSEN, Case, assert_close, chosen_cases, every_case, make_pairs, without_labels
+
+
+def extreme(model, batch: dict[str, torch.Tensor], scale: float, dtype=torch.float32) -> dict[str, torch.Tensor]:
+    """Embeddings of that size in place of the ids."""
+    width = model.config.d_model
+    inputs = {name: tensor for name, tensor in batch.items() if name not in ("input_ids", "decoder_input_ids")}
+    inputs["inputs_embeds"] = (scale * torch.randn(*batch["input_ids"].shape, width)).to(dtype)
+    # The decoder multiplies what it is given, which must not be what leaves the range.
+    scale = scale / getattr(model.get_decoder(), "embed_scale", 1.0)
+    inputs["decoder_inputs_embeds"] = (scale * torch.randn(*batch["decoder_input_ids"].shape, width)).to(dtype)
+    return inputs
+
+
+def assert_trains(model, loss: torch.Tensor) -> None:
+    assert torch.isfinite(loss)
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert torch.isfinite(parameter.grad).all(), name
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+@every_case
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_autocast(case: Case, dtype: torch.dtype, scale: float):
+    model = case.build().train()
+    batch = make_pairs(case.config()).batch()
+    with torch.autocast("cpu", dtype=dtype):
+        loss = model(**(batch if scale == 1.0 else extreme(model, batch, scale))).loss
+    assert_trains(model, loss)
+    if scale == 1.0:
+        with torch.no_grad():
+            assert abs(loss.item() - model(**batch).loss.item()) < 0.1 * loss.item()
+
+
+@every_case
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
+def test_bf16_model(case: Case, scale: float):
+    model = case.build().train().to(torch.bfloat16)
+    batch = make_pairs(case.config()).batch()
+    outputs = model(**(batch if scale == 1.0 else extreme(model, batch, scale, torch.bfloat16)))
+    assert outputs.logits.dtype == torch.bfloat16
+    assert_trains(model, outputs.loss)
+
+
+@every_case
+@pytest.mark.parametrize("scale", [1e4, 1e-6, 0.0])
+def test_float32_on_extreme_inputs(case: Case, scale: float):
+    model = case.build().train()
+    batch = make_pairs(case.config()).batch()
+    assert_trains(model, model(**extreme(model, batch, scale)).loss)
+
+
+@every_case
+def test_float64_agrees_with_float32(case: Case):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        expected = model(**batch).logits
+        found = model.double()(**batch).logits
+    assert found.dtype == torch.float64
+    assert_close(found.float(), expected, 1e-4)
+
+
+@every_case
+@pytest.mark.parametrize("implementation", ["eager", "flex_attention"])
+def test_attention_implementations_agree(case: Case, implementation: str):
+    model = case.build()
+    assert model.config._attn_implementation == "sdpa"
+    batch = make_pairs(case.config()).batch(3, 2)
+    real = batch["labels"] != -100
+    with torch.no_grad():
+        expected = model(**batch).logits
+        model.set_attn_implementation(implementation)
+        # On the CPU, flex attention's kernel is checked without compiling it, which would take a minute a model.
+        with torch.compiler.set_stance("force_eager"):
+            found = model(**batch).logits
+    assert model.get_encoder().config._attn_implementation == implementation
+    assert_close(found[real], expected[real])
+
+
+@chosen_cases
+@pytest.mark.parametrize("output_routings", [False, True])
+def test_compiles_as_one_graph(case: Case, output_routings: bool):
+    torch._dynamo.reset()
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        expected = model(**batch, output_routings=output_routings)
+        found = torch.compile(model, fullgraph=True, backend="eager")(**batch, output_routings=output_routings)
+    assert_close(found.logits, expected.logits)
+    assert_close(found.loss, expected.loss)
+    if output_routings:
+        assert found.routings.keys() == expected.routings.keys()
+        for site, assignments in expected.routings.items():
+            assert_close(found.routings[site], assignments)
+    else:
+        assert found.routings is None
+    # The graph must not have kept a record open for the plain model.
+    assert model(**batch).routings is None
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_inductor():
+    torch._dynamo.reset()
+    case = CHOSEN[0]
+    model = case.build(encoder_layers=1, decoder_layers=1)
+    batch = without_labels(make_pairs(case.config()).batch())
+    with torch.no_grad():
+        expected = model(**batch).logits
+        assert_close(torch.compile(model, fullgraph=True)(**batch).logits, expected)

@@ -1,0 +1,179 @@
+"""`output_routings=True`: complete, right, and free of charge when off."""
+
+import importlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from family_cases import CASES, Case, assert_close, chosen_cases, every_case, make_pairs, without_labels, without_target
+
+from hf_capsule_mt.modeling.routing_record import open_record
+
+ROUTED = [case for case in CASES if case.family.routing_sites(case.config())]
+routed_cases = pytest.mark.parametrize("case", ROUTED, ids=str)
+
+
+@every_case
+def test_names_shapes_and_sums(case: Case):
+    model, config = case.build(), case.config()
+    batch = make_pairs(config).batch()
+    with torch.no_grad():
+        outputs = model(**batch, output_routings=True)
+    rows, source = batch["input_ids"].shape
+    length = {"encoder": source, "decoder": batch["decoder_input_ids"].shape[1]}
+    sites = case.family.routing_sites(config)
+    assert outputs.routings.keys() == sites.keys()
+    for site, (iterations, side, inputs, capsules) in sites.items():
+        assignments = outputs.routings[site]
+        assert assignments.shape == (iterations, rows, length[side], inputs, capsules), site
+        assert_close(assignments.sum(dim=-1), torch.ones(assignments.shape[:-1]))
+        assert_close(assignments[0], torch.full_like(assignments[0], 1 / capsules))
+        if iterations > 1:
+            assert (assignments[-1] - 1 / capsules).abs().max() > 0.02, f"{site} does not route"
+
+
+@every_case
+def test_same_results_with_and_without(case: Case):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        without, recorded = model(**batch), model(**batch, output_routings=True)
+    assert_close(recorded.logits, without.logits, 1e-6)
+    assert_close(recorded.loss, without.loss, 1e-6)
+    assert without.routings is None and "routings" not in without
+
+
+@every_case
+def test_same_gradients_with_and_without(case: Case):
+    model, gradients = case.build().train(), []
+    batch = make_pairs(case.config()).batch()
+    for output_routings in (False, True):
+        model.zero_grad()
+        model(**batch, output_routings=output_routings).loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert_close(gradients[1][name], gradient)
+
+
+@routed_cases
+def test_off_costs_nothing(case: Case, monkeypatch):
+    """The routing functions are never asked for assignments unless somebody wants them."""
+    asked: list[bool] = []
+    for place in case.family.routing_functions:
+        module_name, name = place.split(":")
+        module = importlib.import_module(module_name)
+
+        def watched(*args, routing=getattr(module, name), **kwargs):
+            asked.append(kwargs["return_assignments"])
+            return routing(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, watched)
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    model(**batch)
+    model(**batch, output_routings=False)
+    model.generate(**without_target(batch), num_beams=2)
+    assert asked and not any(asked)
+    asked.clear()
+    model(**batch, output_routings=True)
+    assert all(asked) and len(asked) == len(case.family.routing_sites(case.config()))
+
+
+@every_case
+def test_from_each_part_alone(case: Case):
+    model = case.build()
+    batch = without_labels(make_pairs(case.config()).batch())
+    with torch.no_grad():
+        whole = model(**batch, output_routings=True).routings
+        base = model.model(**batch, output_routings=True).routings
+        encoder = model.get_encoder()(batch["input_ids"], batch["attention_mask"], output_routings=True)
+        mask = batch["attention_mask"]
+        decoder = model.get_decoder()(
+            batch["decoder_input_ids"],
+            batch["decoder_attention_mask"],
+            encoder.last_hidden_state,
+            mask,
+            output_routings=True,
+        )
+        silent = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+        given = model(
+            encoder_outputs=silent,
+            attention_mask=mask,
+            decoder_input_ids=batch["decoder_input_ids"],
+            output_routings=True,
+        )
+    assert getattr(silent, "routings", None) is None
+    assert base.keys() == whole.keys() == encoder.routings.keys() | decoder.routings.keys()
+    assert encoder.routings.keys() == {site for site in whole if site.startswith("encoder.")}
+    assert given.routings.keys() == decoder.routings.keys()
+    for site, assignments in whole.items():
+        part = encoder if site.startswith("encoder.") else decoder
+        assert_close(part.routings[site], assignments)
+        assert_close(base[site], assignments)
+
+
+@routed_cases
+def test_routings_ignore_padding_elsewhere(case: Case):
+    model = case.build()
+    pairs = make_pairs(case.config())
+    with torch.no_grad():
+        alone = model(**pairs.one(1).batch(), output_routings=True).routings
+        padded = model(**pairs.batch(5, 4), output_routings=True).routings
+    for site, assignments in alone.items():
+        assert_close(padded[site][:, 1:2, : assignments.shape[2]], assignments, 1e-4)
+
+
+@chosen_cases
+def test_threads_do_not_mix(case: Case):
+    """All threads meet in the middle of the forward pass; who records gets their own assignments only."""
+    model = case.build()
+    barrier = threading.Barrier(3, timeout=60)
+
+    def meet(*_) -> None:
+        barrier.wait()
+
+    hook = model.get_encoder().layers[0].register_forward_hook(meet)
+    wishes = [(True, (0,)), (False, (1,)), (True, (1, 2))]
+    batches = []
+    for _, rows in wishes:
+        pairs = make_pairs(case.config())
+        pairs.sources = [pairs.sources[row] for row in rows]
+        pairs.targets = [pairs.targets[row] for row in rows]
+        batches.append(pairs.batch())
+
+    def translate(job: int):
+        with torch.no_grad():
+            return model(**batches[job], output_routings=wishes[job][0])
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(translate, range(3)))
+    hook.remove()
+    for batch, (wanted, _), result in zip(batches, wishes, results, strict=True):
+        with torch.no_grad():
+            alone = model(**batch, output_routings=wanted)
+        assert_close(result.logits, alone.logits)
+        assert (result.routings is None) == (not wanted)
+        if wanted:
+            assert result.routings.keys() == alone.routings.keys()
+            for site in alone.routings:
+                assert_close(result.routings[site], alone.routings[site])
+
+
+@chosen_cases
+def test_an_error_leaves_no_record_open(case: Case):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with pytest.raises(ValueError, match="token id"):
+        model(**{**batch, "decoder_input_ids": batch["decoder_input_ids"] + 1000}, output_routings=True)
+    assert open_record() is None
+    assert model(**batch).routings is None
+
+
+@chosen_cases
+def test_generation_with_routings_on(case: Case):
+    model = case.build()
+    inputs = without_target(make_pairs(case.config()).batch())
+    expected = model.generate(**inputs, num_beams=3)
+    assert torch.equal(model.generate(**inputs, num_beams=3, output_routings=True), expected)

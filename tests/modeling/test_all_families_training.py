@@ -1,0 +1,143 @@
+"""Gradients: complete, finite, and the same however memory is saved."""
+
+import copy
+
+import pytest
+import torch
+from family_cases import Case, assert_close, assert_same_gradients, chosen_cases, every_case, make_pairs
+from torch import nn
+
+
+@every_case
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("output_routings", [False, True])
+def test_gradient_checkpointing_changes_nothing(case: Case, use_reentrant: bool, output_routings: bool):
+    plain = case.build().train()
+    saving = copy.deepcopy(plain)
+    saving.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": use_reentrant})
+    batch = make_pairs(case.config()).batch()
+    extra = {"output_routings": True} if output_routings else {}
+    expected, found = plain(**batch, **extra), saving(**batch, **extra)
+    assert torch.equal(found.loss, expected.loss)
+    if output_routings:
+        assert found.routings.keys() == expected.routings.keys()
+        for site, assignments in found.routings.items():
+            assert_close(assignments, expected.routings[site])
+    expected.loss.backward()
+    found.loss.backward()
+    assert_same_gradients(saving, plain, tolerance=1e-6)
+
+
+@every_case
+def test_every_parameter_gets_a_gradient(case: Case):
+    model = case.build().train()
+    for seed in range(3):
+        model(**make_pairs(case.config(), seed=seed).batch()).loss.backward()
+    for name, parameter in model.named_parameters():
+        if not name.endswith(case.family.without_gradient):
+            assert parameter.grad is not None, name
+            assert torch.isfinite(parameter.grad).all(), name
+            assert parameter.grad.abs().max() > 0, name
+
+
+@every_case
+def test_gradients_reach_freshly_initialised_weights(case: Case):
+    """As they are before the first step, not spread out; a gate that starts at 0 holds back only what is behind it."""
+    torch.manual_seed(1)
+    model = case.family.translation(case.config()).train()
+    model(**make_pairs(case.config()).batch()).loss.backward()
+    gated = any(name.endswith("gate") for name, _ in model.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert torch.isfinite(parameter).all(), name
+        if name.endswith(case.family.without_gradient):
+            continue
+        assert torch.isfinite(parameter.grad).all(), name
+        if not gated:
+            assert parameter.grad.abs().max() > 0, name
+        if name.endswith("gate"):
+            assert (parameter == 0).all() and parameter.grad.abs().max() > 0, name
+
+
+@chosen_cases
+def test_gradients_of_the_source_embeddings(case: Case):
+    """`inputs_embeds` may need gradients, for attribution methods and prompt tuning."""
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    embeddings = model.get_encoder().embed_tokens(batch.pop("input_ids")).detach().requires_grad_()
+    model(inputs_embeds=embeddings, **batch).loss.backward()
+    real = batch["attention_mask"].bool()
+    assert torch.isfinite(embeddings.grad).all()
+    assert (embeddings.grad[real].abs().amax(dim=-1) > 0).all()
+    assert (embeddings.grad[~real] == 0).all()
+
+
+@every_case
+def test_layerdrop(case: Case):
+    """Dropped layers hand on their input; aggregation always sees as many layers as it has weights for."""
+    model = case.build(encoder_layerdrop=0.5, decoder_layerdrop=0.5)
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, case.build()(**batch).logits), "evaluation drops nothing"
+    model.train()
+    losses = set()
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model.zero_grad()
+        outputs = model(**batch, output_routings=True)
+        outputs.loss.backward()
+        assert torch.isfinite(outputs.loss)
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+        losses.add(round(outputs.loss.item(), 5))
+    assert len(losses) > 2, "some layers must have been dropped"
+
+
+@every_case
+def test_dropout_is_on_in_training_only(case: Case):
+    model = case.build(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1)
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, model(**batch).logits)
+        model.train()
+        assert not torch.equal(model(**batch).logits, model(**batch).logits)
+
+
+@every_case
+def test_num_items_in_batch_divides_the_sum(case: Case):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    count = int((batch["labels"] != -100).sum())
+    with torch.no_grad():
+        outputs = model(**batch)
+        total = nn.functional.cross_entropy(
+            outputs.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100, reduction="sum"
+        )
+        assert_close(outputs.loss, total / count)
+        for items in (count, 5 * count, torch.tensor(37)):
+            assert_close(model(**batch, num_items_in_batch=items).loss, total / int(items))
+
+
+@every_case
+def test_labels_that_are_all_padding(case: Case):
+    model = case.build().train()
+    batch = make_pairs(case.config()).batch()
+    batch["labels"] = torch.full_like(batch["labels"], -100)
+    for extra in ({}, {"num_items_in_batch": 0}, {"num_items_in_batch": torch.tensor(0)}):
+        loss = model(**batch, **extra).loss
+        assert loss.item() == 0.0
+        loss.backward()
+    assert all((p.grad == 0).all() for p in model.parameters() if p.grad is not None)
+
+
+@chosen_cases
+def test_a_few_steps_lower_the_loss(case: Case):
+    model = case.build().train()
+    batch = make_pairs(case.config()).batch()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(25):
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0], losses

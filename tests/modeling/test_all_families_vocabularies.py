@@ -1,0 +1,80 @@
+"""Vocabularies that grow, shrink and differ."""
+
+import pytest
+import torch
+from family_cases import CASES, PAD, Case, assert_close, make_pairs, without_labels, without_target
+
+ONE_VOCABULARY = [case for case in CASES if case.config().share_encoder_decoder_embeddings]
+TWO_VOCABULARIES = [case for case in CASES if not case.config().share_encoder_decoder_embeddings]
+
+
+def resized_batch(case: Case, source_words: int, target_words: int) -> dict[str, torch.Tensor]:
+    """Only words that exist before and after."""
+    batch = make_pairs(case.config()).batch()
+    batch["input_ids"] = batch["input_ids"].clamp(max=source_words - 1)
+    for name in ("decoder_input_ids", "labels"):
+        batch[name] = batch[name].clamp(max=target_words - 1)
+    return batch
+
+
+@pytest.mark.parametrize("case", ONE_VOCABULARY, ids=str)
+@pytest.mark.parametrize("size", [75, 40])
+def test_resize(case: Case, size: int, tmp_path):
+    model = case.build()
+    words = min(size, model.config.vocab_size)
+    batch = resized_batch(case, words, words)
+    with torch.no_grad():
+        before = model(**batch).logits
+        model.resize_token_embeddings(size)
+        outputs = model(**batch)
+    assert model.config.vocab_size == model.config.decoder_vocab_size == size
+    assert outputs.logits.shape[-1] == model.final_logits_bias.shape[-1] == size
+    assert model.lm_head.weight is model.get_encoder().embed_tokens.weight is model.get_decoder().embed_tokens.weight
+    assert_close(outputs.logits[..., :words], before[..., :words])
+    assert torch.isfinite(outputs.loss)
+    model.generate(**without_target(batch), num_beams=2)
+    model.save_pretrained(tmp_path)
+    loaded = case.family.translation.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, outputs.logits)
+
+
+@pytest.mark.parametrize("case", TWO_VOCABULARIES, ids=str)
+@pytest.mark.parametrize(("source", "target"), [(75, 80), (40, 30)])
+def test_resize_both_vocabularies(case: Case, source: int, target: int, tmp_path):
+    model = case.build()
+    old = model.config.decoder_vocab_size
+    words = min(target, old)
+    batch = resized_batch(case, min(source, model.config.vocab_size), words)
+    with torch.no_grad():
+        before = model(**batch).logits
+        assert before.shape[-1] == old
+        model.resize_token_embeddings(source)
+        assert_close(model(**batch).logits, before)
+        model.resize_decoder_token_embeddings(target)
+        outputs = model(**batch)
+    assert model.config.vocab_size == source and model.config.decoder_vocab_size == target
+    assert outputs.logits.shape[-1] == target
+    assert_close(outputs.logits[..., :words], before[..., :words])
+    model.save_pretrained(tmp_path)
+    loaded = case.family.translation.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, outputs.logits)
+
+
+@pytest.mark.parametrize("case", TWO_VOCABULARIES, ids=str)
+def test_words_of_one_side_only(case: Case):
+    """Ids that exist in the larger vocabulary alone are right on that side and an error on the other."""
+    model = case.build()
+    batch = without_labels(make_pairs(case.config()).batch())
+    source, target = model.config.vocab_size, model.config.decoder_vocab_size
+    larger, smaller = ("input_ids", "decoder_input_ids") if source > target else ("decoder_input_ids", "input_ids")
+    fine = {**batch, larger: batch[larger].clone()}
+    fine[larger][0, 1] = max(source, target) - 1
+    assert torch.isfinite(model(**fine).logits).all()
+    wrong = {**batch, smaller: batch[smaller].clone()}
+    wrong[smaller][0, 1] = min(source, target)
+    with pytest.raises(ValueError, match=f"{smaller} holds the token id {min(source, target)}"):
+        model(**wrong)
+    rows = model.generate(**without_target(batch))
+    assert rows.max() < target and (rows[:, 1:] != PAD).any()

@@ -1,0 +1,154 @@
+"""Seeded arguments for the routing functions, and the comparisons that the tests share.
+
+A case is a kind of routing with its keyword arguments. Legend as in the package: `I` inputs, `O` outputs, `D` size,
+`T` steps.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
+
+KINDS = ("dynamic", "normalized", "em", "em_without_activations", "guided")
+FUNCTIONS = {
+    "dynamic": dynamic_routing,
+    "normalized": dynamic_routing,
+    "em": em_routing,
+    "em_without_activations": em_routing,
+    "guided": guided_routing,
+}
+# Where the axis of the inputs is, counted from the end, in the arguments that have one.
+INPUT_AXIS = {"votes": -3, "vote_keys": -3, "activations": -1, "mask": -1}
+
+
+@dataclass
+class Case:
+    kind: str
+    arguments: dict[str, Any]
+
+    def __call__(self, **changes: Any) -> Any:
+        return FUNCTIONS[self.kind](**{**self.arguments, **changes})
+
+    @property
+    def votes(self) -> Tensor:
+        return self.arguments["votes"]
+
+    @property
+    def mask(self) -> Tensor | None:
+        return self.arguments["mask"]
+
+    def changed(self, **changes: Any) -> "Case":
+        return replace(self, arguments={**self.arguments, **changes})
+
+    def by_input(self, change) -> "Case":
+        """The case with `change(name, tensor, axis)` for each argument that has an axis of inputs."""
+        present = {name: self.arguments.get(name) for name in INPUT_AXIS}
+        return self.changed(
+            **{name: change(name, tensor, INPUT_AXIS[name]) for name, tensor in present.items() if tensor is not None}
+        )
+
+    def differentiable(self) -> dict[str, Tensor]:
+        """Fresh leaves of all floating point arguments, by name."""
+        return {
+            name: value.detach().clone().requires_grad_()
+            for name, value in self.arguments.items()
+            if isinstance(value, Tensor) and value.is_floating_point()
+        }
+
+    def value_and_gradients(
+        self, forward: AbstractContextManager | None = None, **changes: Any
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """The result, computed inside `forward`, and the gradient of every argument for an uneven output gradient."""
+        leaves = self.differentiable()
+        with forward or nullcontext():
+            result = self(**{**leaves, **changes})
+        capsules = result[0] if isinstance(result, tuple) else result
+        uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+        loss = (capsules * uneven.to(capsules.dtype)).sum()
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        zeros = (torch.zeros_like(leaf) for leaf in leaves.values())
+        gradients = (zero if grad is None else grad for grad, zero in zip(found, zeros, strict=True))
+        return result, dict(zip(leaves, gradients, strict=True))
+
+
+def make_case(
+    kind: str,
+    seed: int,
+    lead: tuple[int, ...] = (2,),
+    inputs: int = 4,
+    outputs: int = 3,
+    size: int = 3,
+    steps: int = 2,
+    dtype: torch.dtype = torch.float64,
+    masked: bool = True,
+    scale: float = 1.5,
+    iterations: int = 3,
+) -> Case:
+    """Random votes of the given scale; with `masked` about a third of the inputs are padding, never all of them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int, times: float = 1.0) -> Tensor:
+        return (torch.randn(*shape, generator=generator, dtype=torch.float64) * times).to(dtype)
+
+    mask = None
+    if masked:
+        mask = torch.rand(*lead, inputs, generator=generator) > 0.35
+        mask[..., 0] = True
+    arguments: dict[str, Any] = {
+        "votes": random(*lead, inputs, outputs, size, times=scale),
+        "iterations": iterations,
+        "mask": mask,
+    }
+    if kind == "normalized":
+        arguments["normalize"] = True
+    if kind.startswith("em"):
+        # A high inverse temperature, so that activations and betas matter to the result.
+        arguments |= {"beta_a": random(outputs), "beta_u": random(outputs), "inverse_temperature": 0.7}
+        arguments |= {"variance_floor": 0.4, "activations": None}
+    if kind == "em":
+        present = torch.rand(*lead, inputs, generator=generator, dtype=torch.float64) * 0.8 + 0.1
+        arguments["activations"] = present.to(dtype)
+    if kind == "guided":
+        arguments["guide"] = random(lead[0], steps, size)
+        arguments["vote_keys"] = random(*lead, inputs, outputs, size)
+        arguments |= {"output_weight": random(size, size), "score_weight": random(size, times=2.0)}
+    return Case(kind, arguments)
+
+
+def leads(kind: str) -> list[tuple[int, ...]]:
+    """The leading axes a kind can have: guided routing takes one, the batch."""
+    return [(2,)] if kind == "guided" else [(), (2,), (2, 3)]
+
+
+def assignment_mask(case: Case, assignments: Tensor) -> Tensor:
+    """The mask (all true without one) in the shape `[…, I]` of one round of assignments."""
+    mask = case.mask
+    if mask is None:
+        return torch.ones(assignments.shape[1:-1], dtype=torch.bool)
+    return (mask[:, None] if case.kind == "guided" else mask).expand(assignments.shape[1:-1])
+
+
+def assert_finite(name: str, tensor: Tensor) -> None:
+    assert bool(tensor.isfinite().all()), f"{name} has {int((~tensor.isfinite()).sum())} values that are not finite"
+
+
+def assert_close(name: str, actual: Tensor, expected: Tensor, rtol: float = 1e-9, atol: float = 1e-10) -> None:
+    """Equal shapes, finite on both sides, and close."""
+    assert actual.shape == expected.shape, f"{name}: shape {list(actual.shape)}, expected {list(expected.shape)}"
+    assert_finite(name, actual)
+    assert_finite(f"expected {name}", expected)
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, msg=lambda text: f"{name}: {text}")
+
+
+def assert_gradients_close(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-8, atol: float = 1e-9
+) -> None:
+    """Every gradient by name; each must be somewhere different from 0, or the comparison would say nothing."""
+    assert actual.keys() == expected.keys()
+    for name, grad in expected.items():
+        assert bool(grad.any()), f"the expected gradient of {name} is all zero"
+        assert_close(f"gradient of {name}", actual[name], grad, rtol, atol)

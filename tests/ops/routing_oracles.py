@@ -1,0 +1,122 @@
+"""The routing algorithms once more, one number at a time: slow, obvious, and sharing no line with the package.
+
+Plain Python floats and loops over `i` (input capsules), `n` or `j` (output capsules), `h` (dimensions) and rounds.
+Each function treats one position and returns `(capsules[n][h], rounds[r][i][n])`, the second being the assignments
+before each update. `mask` is a list of booleans; a masked input takes part in nothing.
+"""
+
+import math
+
+Matrix = list[list[float]]
+Votes = list[list[list[float]]]  # [input][output][dimension]
+
+
+def squashed(vector: list[float]) -> list[float]:
+    """Eq. (5), DLA / Eq. (8), HEADS / Eq. (4), GDR, as printed; the zero vector stays."""
+    length = math.sqrt(sum(value * value for value in vector))
+    if length == 0.0:
+        return [0.0 for _ in vector]
+    return [length**2 / (1.0 + length**2) * value / length for value in vector]
+
+
+def shares(logits: Matrix, mask: list[bool]) -> Matrix:
+    """Eq. (9), DLA / Eq. (6), GDR: each real input divides itself among the outputs."""
+    result = []
+    for i, row in enumerate(logits):
+        if not mask[i]:
+            result.append([0.0 for _ in row])
+            continue
+        top = max(row)
+        exponentials = [math.exp(value - top) for value in row]
+        result.append([value / sum(exponentials) for value in exponentials])
+    return result
+
+
+def dynamic(votes: Votes, mask: list[bool], iterations: int, normalize: bool) -> tuple[Matrix, list[Matrix]]:
+    """Algorithm 1, DLA; Algorithm 1, HEADS with `normalize`, where Eq. (7) is squashed by Eq. (8)."""
+    inputs, outputs, size = len(votes), len(votes[0]), len(votes[0][0])
+    logits = [[0.0] * outputs for _ in range(inputs)]
+    rounds, capsules = [], [[0.0] * size for _ in range(outputs)]
+    for _ in range(iterations):
+        assigned = shares(logits, mask)
+        rounds.append(assigned)
+        for n in range(outputs):
+            total = [sum(assigned[i][n] * votes[i][n][h] for i in range(inputs)) for h in range(size)]
+            if normalize:
+                weight = sum(assigned[i][n] for i in range(inputs))
+                total = [value / weight if weight > 0.0 else 0.0 for value in total]
+            capsules[n] = squashed(total)
+        for i in range(inputs):
+            for n in range(outputs):
+                logits[i][n] += sum(capsules[n][h] * votes[i][n][h] for h in range(size))
+    return capsules, rounds
+
+
+def em(
+    votes: Votes,
+    activations: list[float],
+    beta_a: list[float],
+    beta_u: list[float],
+    mask: list[bool],
+    iterations: int,
+    inverse_temperature: float,
+    variance_floor: float,
+) -> tuple[Matrix, list[Matrix]]:
+    """Algorithm 2, DLA; Algorithm 2, HEADS with activations of 1."""
+    inputs, outputs, size = len(votes), len(votes[0]), len(votes[0][0])
+    real = [i for i in range(inputs) if mask[i]]
+    assigned = [[1.0 / outputs if mask[i] else 0.0] * outputs for i in range(inputs)]
+    means = [[0.0] * size for _ in range(outputs)]
+    variances = [[0.0] * size for _ in range(outputs)]
+    presence = [0.0] * outputs
+    rounds = []
+    for iteration in range(1, iterations + 1):
+        rounds.append([list(row) for row in assigned])
+        temperature = inverse_temperature * (1.0 - 0.95**iteration)
+        for n in range(outputs):  # M step
+            weight = {i: assigned[i][n] * activations[i] for i in real}
+            total = sum(weight.values())
+            cost = 0.0
+            for h in range(size):
+                mean = sum(weight[i] * votes[i][n][h] for i in real) / total if real else 0.0  # Eq. (11)
+                spread = sum(weight[i] * (votes[i][n][h] - mean) ** 2 for i in real)
+                means[n][h] = mean
+                variances[n][h] = (spread / total if real else 0.0) + variance_floor  # Eq. (12) and the floor
+                deviation = math.sqrt(variances[n][h])
+                cost += (math.log(deviation) + (1.0 + math.log(2.0 * math.pi)) / 2.0) * total  # Eq. (13)
+            presence[n] = 1.0 / (1.0 + math.exp(-temperature * (beta_a[n] - beta_u[n] * total - cost)))  # Eq. (14)
+        for i in real:  # E step
+            densities = []
+            for n in range(outputs):
+                density = 1.0
+                for h in range(size):  # Eq. (15) with the normal density's constant
+                    exponent = -((votes[i][n][h] - means[n][h]) ** 2) / (2.0 * variances[n][h])
+                    density *= math.exp(exponent) / math.sqrt(2.0 * math.pi * variances[n][h])
+                densities.append(presence[n] * density)
+            assigned[i] = [density / sum(densities) for density in densities]  # Eq. (16)
+    return [[presence[n] * value for value in means[n]] for n in range(outputs)], rounds
+
+
+def guided(
+    votes: Votes,
+    state: list[float],
+    joint_weight: Matrix,
+    score_weight: list[float],
+    mask: list[bool],
+    iterations: int,
+) -> tuple[Matrix, list[Matrix]]:
+    """Algorithm 1, GDR for one target step with Eq. (7) as printed: `w^T tanh(W_b [z; v; Omega])`, nothing split."""
+    inputs, outputs, size = len(votes), len(votes[0]), len(votes[0][0])
+    logits = [[0.0] * outputs for _ in range(inputs)]
+    rounds, capsules = [], [[0.0] * size for _ in range(outputs)]
+    for _ in range(iterations):
+        assigned = shares(logits, mask)
+        rounds.append(assigned)
+        for j in range(outputs):
+            capsules[j] = squashed([sum(assigned[i][j] * votes[i][j][h] for i in range(inputs)) for h in range(size)])
+        for i in range(inputs):
+            for j in range(outputs):
+                joined = [*state, *votes[i][j], *capsules[j]]
+                for w, row in zip(score_weight, joint_weight, strict=True):
+                    logits[i][j] += w * math.tanh(sum(a * b for a, b in zip(row, joined, strict=True)))
+    return capsules, rounds

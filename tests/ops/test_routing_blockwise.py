@@ -1,0 +1,181 @@
+"""The blockwise path against plain autograd on the reference, and what it keeps for the backward pass.
+
+Asking for assignments runs the reference under plain autograd; not asking runs blocks. Blocks are made tiny here.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case
+
+from hf_capsule_mt.ops import routing, routing_blockwise
+
+REFERENCES = {
+    "dynamic": "reference_dynamic_routing",
+    "normalized": "reference_dynamic_routing",
+    "em": "reference_em_routing",
+    "em_without_activations": "reference_em_routing",
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_memory_is_nan() -> Iterator[None]:
+    """Fill uninitialised memory with NaN, so that reading a value nobody wrote shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(before[0])
+    torch.utils.deterministic.fill_uninitialized_memory = before[1]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[int]]:
+    """Count the positions that each call of a reference function is given."""
+
+    def watch(kind: str) -> list[int]:
+        name = REFERENCES[kind]
+        original, seen = getattr(routing, name), []
+
+        def counted(votes, *others):
+            seen.append(len(votes))
+            return original(votes, *others)
+
+        monkeypatch.setattr(routing, name, counted)
+        return seen
+
+    return watch
+
+
+def set_block(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    monkeypatch.setattr(routing_blockwise, "CPU_BLOCK_ELEMENTS", elements)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("outputs", "size"), [(5, 3), (7, 1)])
+@pytest.mark.parametrize("positions", [1, 63, 1000])
+@pytest.mark.parametrize("kind", list(REFERENCES))
+def test_blocks_equal_the_reference(
+    kind: str, positions: int, outputs: int, size: int, masked: bool, monkeypatch: pytest.MonkeyPatch, calls
+) -> None:
+    case = make_case(kind, seed=31, lead=(positions,), outputs=outputs, size=size, masked=masked)
+    (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
+    per_block = 10
+    set_block(monkeypatch, per_block * case.votes[0].numel() + 1)
+    seen = calls(kind)
+    capsules, gradients = case.value_and_gradients()
+    whole, rest = divmod(positions, per_block)
+    blocks = [per_block] * whole + [rest] * (rest > 0)
+    assert seen == blocks * 2, "forward and backward go through the same blocks"
+    assert_close("capsules", capsules, wanted)
+    assert_gradients_close(gradients, wanted_gradients)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("steps", "inputs", "size"), [(1, 1, 1), (63, 5, 3), (1000, 3, 5)])
+def test_guided_blocks_equal_the_reference(
+    steps: int, inputs: int, size: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = make_case("guided", seed=37, lead=(3,), inputs=inputs, outputs=5, size=size, steps=steps, masked=masked)
+    (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
+    set_block(monkeypatch, 10 * case.votes.numel() + 1)
+    slices = routing_blockwise._steps(case.arguments["guide"], case.arguments["vote_keys"])
+    assert len(slices) == -(-steps // 10)
+    capsules, gradients = case.value_and_gradients()
+    assert_close("capsules", capsules, wanted)
+    assert_gradients_close(gradients, wanted_gradients)
+
+
+@pytest.mark.parametrize("elements", [1, 2**18])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_one_position_and_one_block_for_all(
+    kind: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = (4,) if kind == "guided" else (2, 3, 2)
+    case = make_case(kind, seed=41, lead=lead, outputs=3, size=2, steps=5)
+    (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
+    set_block(monkeypatch, elements)
+    capsules, gradients = case.value_and_gradients()
+    assert_close("capsules", capsules, wanted)
+    assert_gradients_close(gradients, wanted_gradients)
+
+
+@pytest.mark.parametrize("kind", list(REFERENCES))
+def test_blocks_equal_the_reference_with_stopped_assignments(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(kind, seed=43, lead=(17,), outputs=3, size=2).changed(stop_assignment_gradient=True)
+    (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
+    set_block(monkeypatch, 5 * case.votes[0].numel())
+    capsules, gradients = case.value_and_gradients()
+    assert_close("capsules", capsules, wanted)
+    assert_gradients_close(gradients, wanted_gradients)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_runs_are_equal_to_the_last_bit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_block(monkeypatch, 100)
+    case = make_case(kind, seed=47, lead=(63,), outputs=5, size=3, dtype=torch.float32)
+    first, first_gradients = case.value_and_gradients()
+    second, second_gradients = case.value_and_gradients()
+    assert torch.equal(first, second)
+    for name, grad in first_gradients.items():
+        assert bool(grad.any())
+        assert torch.equal(grad, second_gradients[name]), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_batch_gives_an_empty_answer(kind: str) -> None:
+    case = make_case(kind, seed=53, lead=(0,), masked=False)
+    capsules, gradients = case.value_and_gradients()
+    assert capsules.numel() == 0 and capsules.shape[0] == 0
+    for name, grad in gradients.items():
+        assert grad.shape == case.arguments[name].shape
+        assert not bool(grad.any())
+    empty, assignments = case(return_assignments=True)
+    assert empty.shape == capsules.shape
+    assert assignments.shape[:2] == (3, 0)
+
+
+def saved_for_backward(case: Case, **changes: object) -> dict[int, tuple[int, int]]:
+    """Elements and bytes of each distinct piece of memory that autograd keeps."""
+    kept: dict[int, tuple[int, int]] = {}
+    alive = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        alive.append(tensor)  # or its address could be used again
+        kept[tensor.untyped_storage().data_ptr()] = (tensor.numel(), tensor.numel() * tensor.element_size())
+        return tensor
+
+    leaves = case.differentiable()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = case(**{**leaves, **changes})
+    assert result is not None
+    return kept
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", list(REFERENCES))
+def test_nothing_larger_than_the_votes_is_kept(kind: str, dtype: torch.dtype, iterations: int) -> None:
+    case = make_case(kind, seed=59, lead=(50,), outputs=16, size=4, dtype=dtype, iterations=iterations)
+    votes = case.votes.numel()
+    kept = saved_for_backward(case)
+    assert kept, "nothing at all was kept: the hooks saw no graph"
+    assert max(elements for elements, _ in kept.values()) <= votes
+    assert sum(size for _, size in kept.values()) <= 2 * votes * dtype.itemsize
+    if iterations > 1:
+        plain = saved_for_backward(case, return_assignments=True)
+        assert sum(size for _, size in plain.values()) > 2 * votes * dtype.itemsize, "the bound would hold anyway"
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_guided_routing_keeps_nothing_with_steps_inputs_outputs_and_size(masked: bool) -> None:
+    batch, steps, inputs, outputs, size = 2, 12, 40, 3, 32
+    case = make_case("guided", 61, (batch,), inputs, outputs, size, steps, dtype=torch.float32, masked=masked)
+    forbidden = batch * steps * inputs * outputs * size
+    kept = [elements for elements, _ in saved_for_backward(case).values()]
+    assert max(kept) <= max(batch * inputs * outputs * size, batch * steps * outputs * size)
+    assert sum(kept) < forbidden
+    plain = [elements for elements, _ in saved_for_backward(case, return_assignments=True).values()]
+    assert max(plain) == forbidden, "the plain reference is what this saves"

@@ -1,0 +1,67 @@
+"""The routing functions inside one graph of torch.compile."""
+
+import pytest
+import torch
+from routing_cases import KINDS, assert_close, assert_gradients_close, make_case
+from torch import Tensor
+
+from hf_capsule_mt.ops import dynamic_routing
+
+
+@pytest.mark.parametrize("return_assignments", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_graph_gives_the_eager_values(kind: str, return_assignments: bool) -> None:
+    torch._dynamo.reset()
+    case = make_case(kind, 103, (3,), size=4, dtype=torch.float32)
+    tensors = {name: value for name, value in case.arguments.items() if isinstance(value, Tensor)}
+
+    def routed(**given: Tensor):
+        return case(**given, return_assignments=return_assignments)
+
+    found = torch.compile(routed, fullgraph=True, backend="eager")(**tensors)
+    wanted = routed(**tensors)
+    if not return_assignments:
+        found, wanted = (found,), (wanted,)
+    for name, actual, expected in zip(("capsules", "assignments"), found, wanted, strict=False):
+        assert_close(name, actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_graph_gives_the_eager_gradients(kind: str, masked: bool) -> None:
+    torch._dynamo.reset()
+    case = make_case(kind, 107, (3,), size=3, dtype=torch.float32, masked=masked)
+    wanted, wanted_gradients = case.value_and_gradients()
+    compiled = torch.compile(lambda **given: case(**given), fullgraph=True, backend="aot_eager")
+    leaves = case.differentiable()
+    capsules = compiled(**leaves)
+    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+    grads = torch.autograd.grad((capsules * uneven.float()).sum(), list(leaves.values()))
+    assert_close("capsules", capsules.detach(), wanted.detach(), rtol=1e-5, atol=1e-6)
+    assert_gradients_close(dict(zip(leaves, grads, strict=True)), wanted_gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["em", "guided"])
+def test_one_graph_under_autocast_routes_in_float32(kind: str) -> None:
+    torch._dynamo.reset()
+    case = make_case(kind, 109, (3,), size=4, dtype=torch.float32)
+    compiled = torch.compile(lambda **given: case(**given), fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        capsules = compiled(votes=case.votes)
+    assert capsules.dtype == torch.float32
+    assert_close("capsules", capsules, case(), rtol=1e-5, atol=1e-6)
+
+
+def test_one_graph_serves_every_number_of_positions() -> None:
+    torch._dynamo.reset()
+    graphs = []
+
+    def counting(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(dynamic_routing, fullgraph=True, backend=counting, dynamic=True)
+    for positions in (2, 5, 9):
+        votes = make_case("dynamic", 113, (positions,), dtype=torch.float32).votes
+        assert_close("capsules", compiled(votes), dynamic_routing(votes), rtol=1e-5, atol=1e-6)
+    assert len(graphs) == 1

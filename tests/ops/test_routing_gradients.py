@@ -1,0 +1,119 @@
+"""Gradients: against finite differences in float64, and with the assignments held constant."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case
+from torch import Tensor
+
+from hf_capsule_mt.ops import guided_routing
+
+ROUTED = ("dynamic", "normalized", "em", "em_without_activations")
+
+
+def check_gradients(case: Case, **changes: object) -> None:
+    leaves = case.differentiable()
+
+    def function(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return case(**dict(zip(leaves, tensors, strict=True)), **changes)
+
+    assert torch.autograd.gradcheck(function, list(leaves.values()), eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("return_assignments", [False, True])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradcheck(kind: str, size: int, masked: bool, return_assignments: bool) -> None:
+    case = make_case(kind, seed=7, lead=(2,), inputs=3, outputs=2, size=size, masked=masked, scale=0.8)
+    check_gradients(case, return_assignments=return_assignments)
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradcheck_with_fewer_rounds(kind: str, iterations: int) -> None:
+    check_gradients(make_case(kind, seed=8, lead=(1,), inputs=3, outputs=3, size=2, iterations=iterations))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_some_arguments_alone(kind: str) -> None:
+    """Frozen arguments are skipped and the others keep their gradient, whichever they are."""
+    case = make_case(kind, seed=9, lead=(2,), inputs=4, outputs=3, size=2)
+    _, wanted = case.value_and_gradients()
+    for name in wanted:
+        leaf = case.arguments[name].clone().requires_grad_()
+        capsules = case(**{name: leaf})
+        uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+        (grad,) = torch.autograd.grad((capsules * uneven).sum(), leaf)
+        assert_close(f"gradient of {name} alone", grad, wanted[name])
+
+
+def last_update(case: Case, leaves: dict[str, Tensor], assigned: Tensor) -> Tensor:
+    """The update of the last round by hand, from its assignments `[…, I, O]` as constants."""
+    votes = leaves["votes"]
+    if case.kind.startswith("em"):
+        weight = assigned if case.arguments["activations"] is None else assigned * leaves["activations"].unsqueeze(-1)
+        total = weight.sum(dim=-2)
+        share = (weight / total.unsqueeze(-2)).unsqueeze(-1)
+        mean = (share * votes).sum(dim=-3)
+        variance = (share * (votes - mean.unsqueeze(-3)) ** 2).sum(dim=-3) + case.arguments["variance_floor"]
+        cost = ((variance.sqrt().log() + (1 + math.log(2 * math.pi)) / 2) * total.unsqueeze(-1)).sum(dim=-1)
+        temperature = case.arguments["inverse_temperature"] * (1 - 0.95 ** case.arguments["iterations"])
+        presence = torch.sigmoid(temperature * (leaves["beta_a"] - leaves["beta_u"] * total - cost))
+        return presence.unsqueeze(-1) * mean
+    if case.kind == "normalized":
+        assigned = assigned / assigned.sum(dim=-2, keepdim=True)
+    total = (assigned.unsqueeze(-1) * votes).sum(dim=-3)
+    length = (total**2).sum(dim=-1, keepdim=True).sqrt()
+    return length**2 / (1 + length**2) * total / length
+
+
+@pytest.mark.parametrize("return_assignments", [False, True])
+@pytest.mark.parametrize(("kind", "masked"), list(itertools.product(ROUTED, (True, False))))
+def test_stopped_assignment_gradients_are_those_of_the_last_update(
+    kind: str, masked: bool, return_assignments: bool
+) -> None:
+    case = make_case(kind, seed=13, lead=(2, 2), masked=masked).changed(return_assignments=return_assignments)
+    _, assignments = case(return_assignments=True)
+    result, stopped = case.value_and_gradients(stop_assignment_gradient=True)
+    capsules = result[0] if return_assignments else result
+
+    leaves = case.differentiable()
+    by_hand = last_update(case, leaves, assignments[-1])
+    assert_close("capsules", capsules, by_hand.detach())
+    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+    grads = torch.autograd.grad((by_hand * uneven).sum(), list(leaves.values()))
+    assert_gradients_close(stopped, dict(zip(leaves, grads, strict=True)))
+
+    _, full = case.value_and_gradients()
+    assert (full["votes"] - stopped["votes"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ROUTED)
+def test_stopping_assignment_gradients_changes_nothing_in_one_round(kind: str) -> None:
+    """The assignments of the first round are constants anyway."""
+    case = make_case(kind, seed=17, lead=(2,), iterations=1)
+    _, stopped = case.value_and_gradients(stop_assignment_gradient=True)
+    _, full = case.value_and_gradients()
+    assert_gradients_close(stopped, full)
+
+
+@pytest.mark.parametrize("kind", ROUTED)
+def test_stopped_assignments_carry_no_gradient(kind: str) -> None:
+    case = make_case(kind, seed=19, lead=(2,))
+    leaves = case.differentiable()
+    _, assignments = case(**leaves, return_assignments=True, stop_assignment_gradient=True)
+    (grad,) = torch.autograd.grad(assignments.square().sum() + leaves["votes"].sum() * 0, leaves["votes"])
+    assert not bool(grad.any())
+
+
+def test_guided_assignments_learn_from_the_guide() -> None:
+    """Eq. (7), GDR exists so that the decoder state steers the assignments: its gradient must arrive."""
+    case = make_case("guided", seed=29, lead=(2,))
+    guide = case.arguments["guide"].clone().requires_grad_()
+    arguments = {**case.arguments, "guide": guide}
+    capsules = guided_routing(**arguments)
+    (grad,) = torch.autograd.grad(capsules.square().sum(), guide)
+    assert grad.abs().max() > 1e-3

@@ -1,0 +1,168 @@
+"""The routing functions against the slow loops of `routing_oracles`, in value and in every assignment."""
+
+import itertools
+import math
+
+import pytest
+import routing_oracles as oracles
+import torch
+from routing_cases import assert_close, leads, make_case
+from torch import Tensor
+
+from hf_capsule_mt.ops import guided_routing
+
+ROUTED = ("dynamic", "normalized", "em", "em_without_activations")
+# A mean in the place of routing must be further away than any tolerance below.
+VISIBLE = 1e-3
+
+SHAPES = [
+    pytest.param(kind, lead, size, masked, id=f"{kind}-lead{len(lead)}-D{size}-{'masked' if masked else 'full'}")
+    for kind, size, masked in itertools.product(ROUTED, (1, 3), (True, False))
+    for lead in leads(kind)
+]
+
+
+def expected(case, iterations: int) -> tuple[Tensor, Tensor]:
+    """The oracle at every leading position: capsules `[…, O, D]`, assignments `[iterations, …, I, O]`."""
+    arguments = case.arguments
+    lead = case.votes.shape[:-3]
+    inputs = case.votes.shape[-3]
+    flat = case.votes.reshape(-1, *case.votes.shape[-3:]).tolist()
+    masks = [[True] * inputs] * len(flat) if case.mask is None else case.mask.reshape(-1, inputs).tolist()
+    capsules, rounds = [], []
+    for position, (votes, mask) in enumerate(zip(flat, masks, strict=True)):
+        if case.kind in ("dynamic", "normalized"):
+            found = oracles.dynamic(votes, mask, iterations, case.kind == "normalized")
+        else:
+            given = arguments["activations"]
+            activations = [1.0] * inputs if given is None else given.reshape(-1, inputs)[position].tolist()
+            found = oracles.em(
+                votes,
+                activations,
+                arguments["beta_a"].tolist(),
+                arguments["beta_u"].tolist(),
+                mask,
+                iterations,
+                arguments["inverse_temperature"],
+                arguments["variance_floor"],
+            )
+        capsules.append(found[0])
+        rounds.append(found[1])
+    values = torch.tensor(capsules, dtype=torch.float64)
+    assignments = torch.tensor(rounds, dtype=torch.float64).transpose(0, 1)
+    return values.reshape(*lead, *values.shape[1:]), assignments.reshape(iterations, *lead, *assignments.shape[2:])
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+@pytest.mark.parametrize(("kind", "lead", "size", "masked"), SHAPES)
+def test_routing_equals_the_loops(kind: str, lead: tuple[int, ...], size: int, masked: bool, iterations: int) -> None:
+    case = make_case(kind, seed=11, lead=lead, size=size, masked=masked, iterations=iterations)
+    values, rounds = expected(case, iterations)
+    assert_close("capsules", case(), values)
+    capsules, assignments = case(return_assignments=True)
+    assert_close("capsules beside assignments", capsules, values)
+    assert_close("assignments", assignments, rounds)
+    if iterations > 1:
+        mean, _ = expected(case, 1)
+        assert (values - mean).abs().max() > VISIBLE
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("kind", ROUTED)
+def test_float32_is_the_float64_result_rounded(kind: str, masked: bool) -> None:
+    case = make_case(kind, seed=5, lead=(3,), masked=masked, iterations=3)
+    single = {
+        name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in case.arguments.items()
+    }
+    result = case.changed(**single)()
+    assert result.dtype == torch.float32
+    assert_close("capsules", result.double(), expected(case, 3)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_em_defaults_are_the_documented_ones() -> None:
+    case = make_case("em_without_activations", seed=3, lead=())
+    stated = case.changed(inverse_temperature=0.01, variance_floor=1.0, iterations=3)
+    left_out = {name: case.arguments[name] for name in ("votes", "activations", "beta_a", "beta_u", "mask")}
+    plain = case.changed()
+    plain.arguments = left_out
+    assert_close("capsules", plain(), expected(stated, 3)[0])
+
+
+def test_em_with_one_input_is_its_vote_times_its_presence() -> None:
+    """One input has variance 0 in every capsule: the case the variance floor is for."""
+    votes = torch.tensor([[[2.0], [-3.0]]], dtype=torch.float64)
+    case = make_case("em_without_activations", seed=0, lead=(), inputs=1, outputs=2, size=1, masked=False)
+    case = case.changed(votes=votes, variance_floor=1e-6)
+    capsules, _ = case(return_assignments=True)
+    values, _ = expected(case, 3)
+    assert_close("capsules", capsules, values)
+    assert capsules[0, 0] > 0 > capsules[1, 0]
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("size", "state_size"), [(1, 2), (3, 5)])
+def test_guided_routing_equals_the_loops(size: int, state_size: int, masked: bool, iterations: int) -> None:
+    """The oracle multiplies the joint weight of Eq. (7), GDR; the function gets the projections of its parts."""
+    batch, steps, inputs, outputs = 2, 3, 4, 3
+    generator = torch.Generator().manual_seed(23)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    votes, states = 1.5 * random(batch, inputs, outputs, size), random(batch, steps, state_size)
+    joint, score_weight = random(size, state_size + 2 * size), 2.0 * random(size)
+    of_state, of_vote, of_capsule = joint.split([state_size, size, size], dim=1)
+    mask = torch.tensor([[True, True, False, True], [True, False, False, True]]) if masked else None
+    capsules, assignments = guided_routing(
+        votes,
+        guide=states @ of_state.T,
+        vote_keys=votes @ of_vote.T,
+        output_weight=of_capsule,
+        score_weight=score_weight,
+        iterations=iterations,
+        mask=mask,
+        return_assignments=True,
+    )
+    assert capsules.shape == (batch, steps, outputs, size)
+    assert assignments.shape == (iterations, batch, steps, inputs, outputs)
+    moved = 0.0
+    for b, t in itertools.product(range(batch), range(steps)):
+        keep = [True] * inputs if mask is None else mask[b].tolist()
+        oracle = [votes[b].tolist(), states[b, t].tolist(), joint.tolist(), score_weight.tolist(), keep]
+        values, rounds = oracles.guided(*oracle, iterations)
+        assert_close(f"capsules of step {b}, {t}", capsules[b, t], torch.tensor(values, dtype=torch.float64))
+        for number, expected_round in enumerate(rounds):
+            wanted = torch.tensor(expected_round, dtype=torch.float64)
+            assert_close(f"round {number} of step {b}, {t}", assignments[number, b, t], wanted)
+        mean, _ = oracles.guided(*oracle, 1)
+        moved = max(moved, (capsules[b, t] - torch.tensor(mean, dtype=torch.float64)).abs().max().item())
+    plain = guided_routing(
+        votes,
+        states @ of_state.T,
+        votes @ of_vote.T,
+        of_capsule,
+        score_weight,
+        iterations=iterations,
+        mask=mask,
+    )
+    assert_close("capsules without assignments", plain, capsules)
+    assert iterations == 1 or moved > VISIBLE
+
+
+def test_oracles_know_a_case_worked_out_by_hand() -> None:
+    """The judge is judged: two inputs, two outputs of size 1, two rounds."""
+    votes = [[[1.0], [0.0]], [[1.0], [2.0]]]
+    capsules, rounds = oracles.dynamic(votes, [True, True], 2, normalize=False)
+    # Round 1: totals 1 and 1, both squashed to 1/2; logits [1/2, 0] and [1/2, 1].
+    first, second = 1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(0.5))
+    totals = (first + second, 2 * (1 - second))
+    assert rounds[0] == [[0.5, 0.5], [0.5, 0.5]]
+    assert rounds[1][0][0] == pytest.approx(first) and rounds[1][1][0] == pytest.approx(second)
+    assert [row[0] for row in capsules] == pytest.approx([total**2 / (1 + total**2) for total in totals])
+
+    capsules, rounds = oracles.em([[[0.0]], [[2.0]]], [1.0, 1.0], [0.3], [0.1], [True, True], 1, 2.0, 0.5)
+    # One output takes all: mean 1, variance 1 + 0.5, total assignment 2, temperature 2 * 0.05.
+    cost = 2 * (0.5 * math.log(1.5) + 0.5 * (1 + math.log(2 * math.pi)))
+    assert capsules[0][0] == pytest.approx(1 / (1 + math.exp(-0.1 * (0.3 - 0.1 * 2 - cost))))

@@ -1,0 +1,274 @@
+"""Who may import whom, read from the source; and what importing the package does, seen in a fresh process."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import hf_capsule_mt
+
+ROOT = Path(hf_capsule_mt.__file__).resolve().parent
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGE = "hf_capsule_mt"
+FLAT = ("configuration", "ops", "modeling")
+LIBRARIES = ("data", "evaluation", "analysis")
+HEAVY = ("datasets", "evaluate", "matplotlib", "pandas", "sacrebleu", "triton")
+
+
+class Import(NamedTuple):
+    file: str
+    line: int
+    module: str  # the absolute name of what is imported from
+    names: tuple[str, ...]  # what `from module import …` takes; empty for `import module`
+    relative: bool
+    guarded: bool  # inside a function, or a `try` that catches ImportError
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module} {', '.join(self.names)}"
+
+
+def imports(path: Path, root: Path = ROOT) -> Iterator[Import]:
+    file = path.relative_to(root).as_posix()
+    package = [PACKAGE, *path.relative_to(root).parts[:-1]]
+
+    def visit(node: ast.AST, guarded: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name, (), False, guarded)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = tuple(alias.name for alias in node.names)
+            yield Import(file, node.lineno, module, names, node.level > 0, guarded)
+        inside_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for field, value in ast.iter_fields(node):
+            catches = (
+                isinstance(node, ast.Try) and field == "body" and "Import" in ast.dump(ast.Module(node.handlers, []))
+            )
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from visit(child, guarded or inside_function or catches)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8")), False)
+
+
+def files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def all_imports() -> list[Import]:
+    return [found for path in sorted(ROOT.rglob("*.py")) for found in imports(path)]
+
+
+def part(module: str) -> str:
+    """`modeling` for `hf_capsule_mt.modeling.x`; empty for the package itself."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def targets(found: Import) -> list[str]:
+    """The parts of the package an import reaches: `from hf_capsule_mt import ops` reaches `ops`."""
+    if found.module == PACKAGE and found.names:
+        return [name if (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file() else "" for name in found.names]
+    return [part(found.module)]
+
+
+def declared() -> set[str]:
+    """Third parties that the project's own metadata asks for, and what comes with them."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    names = {re.split(r"[^A-Za-z0-9_-]", name)[0].replace("-", "_") for name in wanted}
+    return names | {"numpy", "huggingface_hub"}
+
+
+# Folder or file: (third parties, parts of this package); "" is the package's public interface, None means any.
+ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
+    "configuration": ({"transformers"}, {"configuration"}),
+    "ops": ({"torch", "triton"}, {"ops"}),
+    "modeling": ({"torch", "transformers"}, {"configuration", "ops", "modeling"}),
+    "data": (None, {"data", "evaluation", "analysis", ""}),
+    "evaluation": (None, {"data", "evaluation", "analysis", ""}),
+    "analysis": (None, {"data", "evaluation", "analysis", ""}),
+    "training": (None, {"configuration", "ops", "modeling", "data", "evaluation", "analysis", "training", ""}),
+    "hub": ({"transformers", "huggingface_hub"}, {"configuration", "modeling", "hub"}),
+    "pipelines.py": ({"transformers", "huggingface_hub"}, {"configuration", "modeling"}),
+    "registration.py": ({"transformers", "huggingface_hub"}, {"configuration", "modeling", "pipelines"}),
+}
+
+
+def judge(found: Import) -> list[str]:
+    """What the table has against one import."""
+    place = found.file.split("/")[0]
+    if place == "__init__.py":
+        return []
+    if place not in ALLOWED:
+        return [f"{found}: {place} is not in the table; say what it may import"]
+    thirds, own = ALLOWED[place]
+    top = found.module.split(".")[0]
+    if top == PACKAGE:
+        return [f"{found}: {place} may not" for target in targets(found) if own is not None and target not in own]
+    if top in sys.stdlib_module_names:
+        return []
+    if top in ("scripts", "tests"):
+        return [f"{found}: nothing imports {top}"]
+    if top == "triton" and not found.guarded:
+        return [f"{found}: triton must be guarded"]
+    allowed = declared() | {"triton"} if thirds is None else thirds
+    return [] if top in allowed else [f"{found}: {place} may not import {top}"]
+
+
+def judge_flat(found: Import, package_file: bool) -> list[str]:
+    """The rule of the folders that are exported as flat files, where one line is rewritten for each sibling."""
+    if package_file or found.module.split(".")[0] != PACKAGE:
+        return []
+    match = re.fullmatch(rf"{PACKAGE}\.({'|'.join(FLAT)})\.(\w+)", found.module)
+    if found.relative or not found.names or not match or "*" in found.names:
+        return [f"{found}: write from {PACKAGE}.<folder>.<file> import Name"]
+    exists = (ROOT / match[1] / f"{match[2]}.py").is_file()
+    return [] if exists else [f"{found}: there is no such file"]
+
+
+def test_who_may_import_whom() -> None:
+    found = all_imports()
+    assert len(found) > 50, "the files were not read"
+    assert [line for one in found for line in judge(one)] == []
+
+
+def test_flat_folders_import_siblings_by_file_and_name() -> None:
+    lines = [
+        line
+        for path in files(*FLAT)
+        for found in imports(path)
+        for line in judge_flat(found, path.name == "__init__.py")
+    ]
+    assert lines == []
+
+
+def test_flat_folders_have_unique_file_names_and_no_folders() -> None:
+    names = [path.stem for path in files(*FLAT) if path.name != "__init__.py"]
+    assert len(names) > 5
+    assert sorted(names) == sorted(set(names))
+    assert not set(names) & set(sys.stdlib_module_names)
+    assert {path.parent.name for path in files(*FLAT)} == set(FLAT)
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("configuration", "import torch"),
+        ("configuration", "from hf_capsule_mt.modeling.x import Y"),
+        ("configuration", "import numpy"),
+        ("ops", "import transformers"),
+        ("ops", "import triton"),
+        ("ops", "from hf_capsule_mt.configuration.config_checks import Values"),
+        ("ops", "from hf_capsule_mt import modeling"),
+        ("modeling", "from hf_capsule_mt.data import SyntheticPair"),
+        ("modeling", "from hf_capsule_mt import SyntheticPair"),
+        ("modeling", "def f():\n    import sacrebleu"),
+        ("data", "from hf_capsule_mt.modeling.x import Y"),
+        ("data", "from ..training import x"),
+        ("evaluation", "import a_library_nobody_declared"),
+        ("hub", "import datasets"),
+        ("hub", "from hf_capsule_mt.ops.routing import em_routing"),
+        ("training", "import scripts.benchmark"),
+        ("elsewhere", "import torch"),
+    ],
+)
+def test_the_table_catches(place: str, line: str, tmp_path: Path) -> None:
+    path = tmp_path / place / "file.py"
+    path.parent.mkdir()
+    path.write_text(line)
+    (found,) = imports(path, tmp_path)
+    assert judge(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import hf_capsule_mt.ops.routing",
+        "from hf_capsule_mt.ops import em_routing",
+        "from hf_capsule_mt.ops import routing",
+        "from .routing import em_routing",
+        "from hf_capsule_mt.ops.routing import *",
+        "from hf_capsule_mt.ops.no_such_file import em_routing",
+        "from hf_capsule_mt import em_routing",
+    ],
+)
+def test_the_flat_rule_catches(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "ops" / "file.py"
+    path.parent.mkdir()
+    path.write_text(line)
+    (found,) = imports(path, tmp_path)
+    assert judge_flat(found, package_file=False)
+
+
+def test_guarded_triton_is_seen_as_guarded(tmp_path: Path) -> None:
+    path = tmp_path / "ops" / "file.py"
+    path.parent.mkdir()
+    path.write_text("try:\n    import triton\nexcept ImportError:\n    triton = None\ndef f():\n    import triton\n")
+    assert [judge(found) for found in imports(path, tmp_path)] == [[], []]
+
+
+WATCHED = """
+import json, socket, sys
+
+def refused(*args, **kwargs):
+    raise OSError("an import opened a connection")
+
+socket.socket.connect = socket.socket.connect_ex = refused
+socket.getaddrinfo = refused
+{statement}
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def modules_after(statement: str) -> set[str]:
+    command = [sys.executable, "-c", WATCHED.format(statement=statement)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "Warning" not in done.stderr, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def loaded() -> tuple[set[str], set[str]]:
+    """The modules there after importing Marian alone, and after importing this package."""
+    return modules_after("from transformers import MarianMTModel"), modules_after("import hf_capsule_mt")
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_importing_the_package_loads_no(name: str, loaded: tuple[set[str], set[str]]) -> None:
+    marian, ours = loaded
+    assert PACKAGE in ours and PACKAGE not in marian
+    extra = sorted(module for module in ours - marian if module.split(".")[0] == name)
+    assert extra == []
+
+
+def test_importing_the_package_loads_none_of_its_lazy_parts(loaded: tuple[set[str], set[str]]) -> None:
+    parts = {module.split(".")[1] for module in loaded[1] if module.startswith(f"{PACKAGE}.")}
+    assert parts & {"data", "training", "evaluation", "analysis", "hub"} == set()
+    assert set(FLAT) <= parts
+
+
+@pytest.mark.parametrize("name", hf_capsule_mt.__all__)
+def test_every_public_name_exists(name: str) -> None:
+    assert getattr(hf_capsule_mt, name) is not None
+    assert name in dir(hf_capsule_mt)
+
+
+def test_public_names_are_listed_once() -> None:
+    assert len(set(hf_capsule_mt.__all__)) == len(hf_capsule_mt.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        hf_capsule_mt.no_such_name  # noqa: B018
