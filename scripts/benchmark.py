@@ -202,9 +202,8 @@ def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[st
         if "peak_bytes" in row:
             row["memory_ratio"] = row["peak_bytes"] / base["peak_bytes"]
             memory = f"{row['peak_bytes'] / 1e6:>10.0f}{row['memory_ratio']:>14.3f}"
-        print(
-            f"{name:<20}{row['parameters'] / 1e6:>11.1f}M{row['median_s'] * 1e3:>12.1f}{row['time_ratio']:>12.3f}{memory}"
-        )
+        speed = f"{row['median_s'] * 1e3:>12.1f}{row['time_ratio']:>12.3f}"
+        print(f"{name:<20}{row['parameters'] / 1e6:>11.1f}M{speed}{memory}")
     return {
         "what": args.command,
         "command": "python scripts/benchmark.py " + " ".join(sys.argv[1:]),

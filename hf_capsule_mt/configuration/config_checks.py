@@ -96,6 +96,10 @@ class CheckedConfig:
     # `from_pretrained` also takes checkpoints of these families and starts ours from their weights.
     warm_start_model_types: ClassVar[tuple[str, ...]] = ()
 
+    # Left at their defaults, these may be set after construction, as Transformers does with token ids; a model is not
+    # built and a config not saved before they are right.
+    checked_when_used: ClassVar[tuple[str, ...]] = ()
+
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         # The base class turns the subclass into a dataclass here and generates its constructor. Ours goes around it:
         # the base reports the first wrong type only, and only of some fields.
@@ -108,10 +112,12 @@ class CheckedConfig:
                 # Aliases last: where a checkpoint has both names, Transformers lets the alias win.
                 ordered = sorted(given, key=lambda name: name in cls.attribute_map)
                 given = {cls.attribute_map.get(name, name): given[name] for name in ordered}
-                _raise(cls, check_given(cls, given) + cls.find_problems({**field_defaults(cls), **given}))
+                problems = check_given(cls, given) + cls.find_problems({**field_defaults(cls), **given})
+                unstated = tuple(f"{name}=" for name in cls.checked_when_used if name not in given)
+                _raise(cls, [line for line in problems if not line.startswith(unstated)])
             generated(self, **given)
 
-        cls.__init__ = checked_init  # type: ignore[method-assign]
+        cls.__init__ = checked_init  # type: ignore[assignment, method-assign]
 
     @classmethod
     def find_problems(cls, values: Values) -> list[str]:

@@ -106,6 +106,7 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
 
     model_type = "capsule_aggregated_marian"
     warm_start_model_types: ClassVar[tuple[str, ...]] = ("marian",)
+    checked_when_used: ClassVar[tuple[str, ...]] = ("pad_token_id", "decoder_start_token_id")
 
     layer_aggregation: str = "em_routing"
     layer_aggregation_side: str = "both"

@@ -45,7 +45,7 @@ def translate(
                 return_token_type_ids=False,
             ).to(model.device)
             with torch.no_grad():
-                tokens = model.generate(**batch, **generation)
+                tokens = model.generate(**batch, **generation)  # type: ignore[operator]
             for index, text in zip(chosen, tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True):
                 translations[index] = text
     finally:

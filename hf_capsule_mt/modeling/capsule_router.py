@@ -5,19 +5,42 @@ Legend: `…` batch and positions, `I` input capsules, `O` output capsules, `D` 
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from hf_capsule_mt.modeling.routing_record import open_record
 from hf_capsule_mt.ops.routing import dynamic_routing, em_routing
 
 
-class StackedLinear(nn.Module):
+class CapsuleModule(nn.Module):
+    """A module that initialises its own parameters; `_init_weights` of our models calls it.
+
+    Only its own: Transformers has filled the children, and a parameter that is filled is left alone from then on.
+    """
+
+    def init_capsule_weights(self, std: float) -> None:
+        """Fill the parameters with the functions of `transformers.initialization`, which leave loaded ones alone.
+
+        `std` is the model's `init_std`, which plain linear layers start with too.
+        """
+        raise NotImplementedError
+
+
+class StackedLinear(CapsuleModule):
     """One linear map for each of I inputs, as a single batched product: `[…, I, in]` to `[…, I, out]`."""
 
-    def __init__(self, inputs: int, in_features: int, out_features: int, bias: bool = True) -> None:
+    def __init__(
+        self, inputs: int, in_features: int, out_features: int, bias: bool = True, bias_start: float = 0.0
+    ) -> None:
         super().__init__()
+        self.bias_start = bias_start
         self.inputs, self.in_features, self.out_features = inputs, in_features, out_features
         self.weight = nn.Parameter(torch.empty(inputs, out_features, in_features))
         self.bias = nn.Parameter(torch.empty(inputs, 1, out_features)) if bias else None
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.normal_(self.weight, std=std)
+        if self.bias is not None:
+            init.constant_(self.bias, self.bias_start)
 
     def forward(self, features: Tensor) -> Tensor:
         lead = features.shape[:-2]
@@ -30,7 +53,7 @@ class StackedLinear(nn.Module):
         return f"inputs={self.inputs}, in_features={self.in_features}, out_features={self.out_features}"
 
 
-class CapsuleRouter(nn.Module):
+class CapsuleRouter(CapsuleModule):
     """Routes votes `[…, I, O, D]` to one vector `[…, O * D]`, the output capsules side by side.
 
     Args:
@@ -54,6 +77,11 @@ class CapsuleRouter(nn.Module):
         if algorithm == "em_routing":
             self.beta_a = nn.Parameter(torch.empty(num_capsules))
             self.beta_u = nn.Parameter(torch.empty(num_capsules))
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.algorithm == "em_routing":
+            init.zeros_(self.beta_a)
+            init.zeros_(self.beta_u)
 
     def forward(self, votes: Tensor, activations: Tensor | None = None) -> Tensor:
         """`votes` `[…, I, O * D]`, `activations` `[…, I]` or None."""

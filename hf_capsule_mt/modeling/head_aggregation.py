@@ -5,9 +5,10 @@ Legend: `…` batch and positions, `H` heads, `d` model width, `N` output capsul
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
+from hf_capsule_mt.modeling.capsule_router import CapsuleModule, CapsuleRouter, StackedLinear
 from hf_capsule_mt.modeling.split_linear import SplitLinear
 
 
@@ -48,7 +49,7 @@ def _finite(product: Tensor) -> Tensor:
     return product.clamp(-limit, limit)
 
 
-class GatedRoutedProjection(nn.Linear):
+class GatedRoutedProjection(CapsuleModule, nn.Linear):
     """Marian's own projection plus a gate times the routed one; the gate starts at 0.
 
     The weights keep the names they have in a Marian checkpoint, so a warm start loads all of them and begins exactly
@@ -59,6 +60,9 @@ class GatedRoutedProjection(nn.Linear):
         super().__init__(config.d_model, config.d_model)
         self.routed = RoutedProjection(config, heads, site)
         self.gate = nn.Parameter(torch.empty(config.d_model))
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.zeros_(self.gate)
 
     def forward(self, heads: Tensor) -> Tensor:
         return super().forward(heads) + self.gate * self.routed(heads)

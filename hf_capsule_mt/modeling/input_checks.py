@@ -50,4 +50,6 @@ def check_source_mask(mask: Tensor | None) -> None:
 
 def check_labels(labels: Tensor, vocab_size: int) -> None:
     """Raise on labels that are neither token ids nor -100."""
-    check_tokens("labels", labels if labels.device.type != "cpu" else labels.masked_fill(labels == -100, 0), vocab_size)
+    check_tokens(
+        "labels", labels if labels.device.type != "cpu" else labels.masked_fill(labels == -100, 0), vocab_size
+    )

@@ -5,18 +5,22 @@ Legend: `B` batch, `T` positions, `L` layers, `d` model width, `N` output capsul
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
+from hf_capsule_mt.modeling.capsule_router import CapsuleModule, CapsuleRouter, StackedLinear
 from hf_capsule_mt.modeling.split_linear import SplitLinear
 
 
-class LinearCombination(nn.Module):
+class LinearCombination(CapsuleModule):
     """Eq. (3), DLA: a learned weight vector a layer, started at 1/L. `[B, T, L, d]` to `[B, T, d]`."""
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(layers, width))
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.constant_(self.weight, 1.0 / len(self.weight))
 
     def forward(self, stacked: Tensor) -> Tensor:
         return (stacked * self.weight).sum(dim=-2)
@@ -31,7 +35,7 @@ class DynamicCombination(nn.Module):
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
         self.hidden = SplitLinear(layers * width, layers * width)
-        self.weights = StackedLinear(layers, width, width)
+        self.weights = StackedLinear(layers, width, width, bias_start=1.0 / layers)
 
     def forward(self, stacked: Tensor) -> Tensor:
         hidden = self.hidden(stacked.flatten(-2)).relu().unflatten(-1, stacked.shape[-2:])
@@ -47,7 +51,9 @@ class RoutedCombination(nn.Module):
         self.sees_all_layers = config.layer_capsule_inputs == "all_layers"
         # Eq. (8): F_l, linear on the concatenation (or on the layer's own output) and a ReLU.
         self.capsules = (
-            SplitLinear(layers * width, layers * width) if self.sees_all_layers else StackedLinear(layers, width, width)
+            SplitLinear(layers * width, layers * width)
+            if self.sees_all_layers
+            else StackedLinear(layers, width, width)
         )
         # Eq. (7): the vote matrices W_{l->n} of one layer side by side, d x (N * d / N).
         self.votes = StackedLinear(layers, width, width, bias=False)
@@ -73,7 +79,7 @@ class RoutedCombination(nn.Module):
         return self.router(self.votes(capsules), activations)
 
 
-class LayerAggregation(nn.Module):
+class LayerAggregation(CapsuleModule):
     """One representation `[B, T, d]` from the outputs of all layers, by `config.layer_aggregation`.
 
     What becomes of it is `config.aggregation_output`: `residual` LayerNorm(H^L + aggregate), `replace` the aggregate,
@@ -91,6 +97,10 @@ class LayerAggregation(nn.Module):
             self.combination = RoutedCombination(config, layers, site)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.aggregation_output == "residual" else None
         self.gate = nn.Parameter(torch.empty(config.d_model)) if config.aggregation_output == "gated" else None
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.gate is not None:
+            init.zeros_(self.gate)
 
     def forward(self, layer_outputs: list[Tensor]) -> Tensor:
         """`layer_outputs`: H^1 … H^L, each `[B, T, d]`, without the embedding."""

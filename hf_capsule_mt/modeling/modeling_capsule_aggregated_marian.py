@@ -6,12 +6,10 @@ here swaps the output projection of attention for a routed one, and aggregates t
 Legend: `B` batch, `S` source and `T` target positions, `d` model width, `V` target vocabulary.
 """
 
-from math import sqrt
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
@@ -24,7 +22,7 @@ from transformers.models.marian.modeling_marian import (
     MarianMTModel,
     MarianPreTrainedModel,
 )
-from transformers.utils import can_return_tuple, logging
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.modeling.capsule_outputs import (
@@ -34,15 +32,10 @@ from hf_capsule_mt.modeling.capsule_outputs import (
     CapsuleSeq2SeqModelOutput,
     with_routings,
 )
-from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
-from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection, RoutedProjection, routed_projection
+from hf_capsule_mt.modeling.capsule_router import CapsuleModule
+from hf_capsule_mt.modeling.head_aggregation import routed_projection
 from hf_capsule_mt.modeling.input_checks import check_labels, check_length, check_source_mask, check_tokens
-from hf_capsule_mt.modeling.layer_aggregation import (
-    DynamicCombination,
-    LayerAggregation,
-    LinearCombination,
-    RoutedCombination,
-)
+from hf_capsule_mt.modeling.layer_aggregation import LayerAggregation
 from hf_capsule_mt.modeling.routing_record import record_routings
 from hf_capsule_mt.modeling.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
@@ -89,30 +82,15 @@ class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, MarianPreTrainedM
     config_class = CapsuleAggregatedMarianConfig
     _no_split_modules = ["CapsuleAggregatedMarianEncoderLayer", "CapsuleAggregatedMarianDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
+    # Of the encoder and the decoder, which alone call the methods that use them.
+    layers: nn.ModuleList
+    layerdrop: float
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, StackedLinear):
-            init.normal_(module.weight, std=1.0 / sqrt(module.in_features))
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, CapsuleRouter):
-            if module.algorithm == "em_routing":
-                init.zeros_(module.beta_a)
-                init.zeros_(module.beta_u)
-        elif isinstance(module, RoutedCombination | RoutedProjection):
-            _init_relu_input(module.capsules)
-            if isinstance(getattr(module, "votes", None), nn.Linear):
-                init.normal_(module.votes.weight, std=1.0 / sqrt(module.votes.in_features))
-        elif isinstance(module, LinearCombination):
-            init.constant_(module.weight, 1.0 / len(module.weight))
-        elif isinstance(module, DynamicCombination):
-            _init_relu_input(module.hidden)
-            init.constant_(module.weights.bias, 1.0 / module.weights.inputs)
-            init.normal_(module.weights.weight, std=self.config.init_std)
-        elif isinstance(module, LayerAggregation | GatedRoutedProjection) and module.gate is not None:
-            init.zeros_(module.gate)
+        if isinstance(module, CapsuleModule):
+            module.init_capsule_weights(self.config.init_std)
 
     def _route_heads(self, side: str, attention: str, layers: nn.ModuleList) -> None:
         """Swap `out_proj` of the layers' `attention` for a routed projection where the config says so."""
@@ -128,7 +106,7 @@ class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, MarianPreTrainedM
         if self.config.aggregates_layers(side):
             self.layer_aggregation = LayerAggregation(self.config, len(self.layers), f"{side}.layer_aggregation")
             for layer in self.layers:
-                layer.layerdrop = self.layerdrop
+                layer.layerdrop = self.layerdrop  # type: ignore[assignment]
             self.layerdrop = 0.0
 
     def _run_stack(self, stack: Any, kind: type, output_routings: bool | None, arguments: dict[str, Any]) -> Any:
@@ -147,13 +125,14 @@ class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, MarianPreTrainedM
             return with_routings(kind, outputs, record) if output_routings else outputs
 
     def _is_checkpointing(self, output_routings: bool | None) -> bool:
-        return bool(output_routings) and self.training and self.is_gradient_checkpointing
+        if not output_routings or not self.training:
+            return False
+        return any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
-
-def _init_relu_input(module: nn.Module) -> None:
-    """He initialisation of a linear map that feeds a ReLU."""
-    init.normal_(module.weight, std=sqrt(2.0 / module.in_features))
-    init.zeros_(module.bias)
+    def _keep_checkpointing(self, wanted: bool) -> None:
+        """For configs that ask for it: the parent's constructor turned it on in modules that are replaced since."""
+        if wanted:
+            self.gradient_checkpointing_enable()
 
 
 class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, MarianEncoder):
@@ -175,7 +154,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_routings: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         check_tokens("input_ids", input_ids, self.embed_tokens.num_embeddings)
         source = input_ids if input_ids is not None else inputs_embeds
@@ -210,7 +189,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_routings: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         check_tokens("decoder_input_ids", input_ids, self.embed_tokens.num_embeddings)
         target = input_ids if input_ids is not None else inputs_embeds
@@ -235,10 +214,12 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
+        checkpointing = getattr(config, "gradient_checkpointing", False)
         super().__init__(config)
         self.encoder = CapsuleAggregatedMarianEncoder(config)
         self.decoder = CapsuleAggregatedMarianDecoder(config)
         self.post_init()
+        self._keep_checkpointing(checkpointing)
 
     @can_return_tuple
     def forward(
@@ -253,7 +234,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_routings: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> CapsuleSeq2SeqModelOutput:
         r"""
         output_routings (`bool`, *optional*):
@@ -287,13 +268,15 @@ class CapsuleAggregatedMarianForConditionalGeneration(
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
+        checkpointing = getattr(config, "gradient_checkpointing", False)
         super().__init__(config)
         self.model = CapsuleAggregatedMarianModel(config)
         self.lm_head = SplitLinear(config.d_model, self.lm_head.out_features, bias=False)
         self.post_init()
+        self._keep_checkpointing(checkpointing)
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[misc]
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: Tensor | None = None,
@@ -307,7 +290,7 @@ class CapsuleAggregatedMarianForConditionalGeneration(
         use_cache: bool | None = None,
         output_routings: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> CapsuleSeq2SeqLMOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):

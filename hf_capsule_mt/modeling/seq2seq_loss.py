@@ -16,7 +16,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
         keep = labels != -100
         wanted = labels.masked_fill(~keep, 0).unsqueeze(-1)
         total = logits.new_zeros((), dtype=torch.float32 if logits.dtype != torch.float64 else torch.float64)
@@ -30,7 +30,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_total: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx, grad_total: Tensor) -> tuple[Tensor, None]:
         logits, norms, wanted, keep = ctx.saved_tensors
         grad = torch.empty_like(logits)
         scale = (keep * grad_total).unsqueeze(-1)  # [rows, 1], 0 for padding

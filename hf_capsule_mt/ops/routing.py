@@ -207,11 +207,11 @@ class _FromFloat16(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, half: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx, half: Tensor) -> Tensor:
         return half.float()
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx, grad: Tensor) -> Tensor:
         limit = torch.finfo(torch.float16).max
         return torch.where(grad.isfinite(), grad.clamp(-limit, limit), grad).to(torch.float16)
 

@@ -28,18 +28,18 @@ class _Blockwise(torch.autograd.Function):
     """`function(*positional, *shared)` block by block over the first axis of the positional tensors."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: FunctionCtx, function: Callable[..., Tensor], positional: int, length: int, *tensors: Tensor | None
     ) -> Tensor:
         ctx.function, ctx.positional, ctx.length = function, positional, length  # type: ignore[attr-defined]
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*tensors)  # type: ignore[arg-type]
         count = _first(tensors).shape[0]
         blocks = [function(*_block(tensors, positional, start, length)) for start in range(0, max(count, 1), length)]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_output: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         tensors: tuple[Tensor | None, ...] = ctx.saved_tensors
         needs = ctx.needs_input_grad[3:]
         grads = [
@@ -101,9 +101,7 @@ class _GuidedScores(torch.autograd.Function):
     """Eq. (7), GDR without a `[B, T, I, O, D]` tensor kept for backward: target steps go through in blocks."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: FunctionCtx, guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor
-    ) -> Tensor:
+    def forward(ctx: FunctionCtx, guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
         ctx.save_for_backward(guide, keys, context, score_weight)
         blocks = [
             guided_scores(guide[:, steps], keys, context[:, steps], score_weight) for steps in _steps(guide, keys)
@@ -112,7 +110,7 @@ class _GuidedScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_scores: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx, grad_scores: Tensor) -> tuple[Tensor, ...]:
         guide, keys, context, score_weight = ctx.saved_tensors
         grad_guide, grad_context = torch.empty_like(guide), torch.empty_like(context)
         grad_keys, grad_weight = torch.zeros_like(keys), torch.zeros_like(score_weight)

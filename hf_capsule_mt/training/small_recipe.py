@@ -32,10 +32,15 @@ class SmallTask:
     test_references: list[str]
 
 
-def small_task(train_size: int = 20_000, test_size: int = 200, vocab_size: int = 1_000, seed: int = 0) -> SmallTask:
-    """Draw the synthetic pair: `train_size` pairs to learn from, `test_size` unseen ones to translate."""
-    pairs = synthetic_dataset(train_size, seed=seed, split="train")
-    test = synthetic_dataset(test_size, seed=seed, split="test")
+def small_task(
+    train_size: int = 30_000, test_size: int = 300, vocab_size: int = 2_000, seed: int = 0, **limits: int
+) -> SmallTask:
+    """Draw the synthetic pair: `train_size` pairs to learn from, `test_size` unseen ones to translate.
+
+    `limits`, `max_words` and `min_words`, go to the synthetic pair.
+    """
+    pairs = synthetic_dataset(train_size, seed=seed, split="train", **limits)
+    test = synthetic_dataset(test_size, seed=seed, split="test", **limits)
     texts = [text for pair in pairs[: min(train_size, 5_000)]["translation"] for text in pair.values()]
     tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
     return SmallTask(
@@ -60,6 +65,8 @@ def small_config(tokenizer: PreTrainedTokenizerFast, **options: Any) -> CapsuleA
         "activation_function": "relu",
         "dropout": 0.1,
         "scale_embedding": True,
+        # 1 / sqrt(width): scaled embeddings start at size 1, as large as the positions that are added to them.
+        "init_std": 0.088,
     }
     return CapsuleAggregatedMarianConfig(**{**small, **marian_token_ids(tokenizer), **options})
 
@@ -89,8 +96,8 @@ def train_small(
     task: SmallTask,
     folder: str | Path,
     steps: int = 600,
-    batch_size: int = 48,
-    learning_rate: float = 1e-3,
+    batch_size: int = 64,
+    learning_rate: float = 2e-3,
     warmup_steps: int = 100,
     seed: int = 0,
     show_progress: bool = True,
@@ -108,7 +115,7 @@ def train_small(
                 "per_device_train_batch_size": batch_size,
                 "learning_rate": learning_rate,
                 "warmup_steps": warmup_steps,
-                "lr_scheduler_type": "inverse_sqrt",
+                "lr_scheduler_type": "linear",
                 "adam_beta2": 0.98,
                 "train_sampling_strategy": "group_by_length",
                 "logging_steps": 20,

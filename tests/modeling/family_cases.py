@@ -40,6 +40,8 @@ class Family:
     routing_functions: tuple[str, ...]
     # Configurations for the slow tests; the first has the most parts.
     chosen: tuple[str, ...]
+    # Changes that make a configuration as shallow as it can be, for the compiler.
+    shallow: dict[str, Any]
     # Parameters that no loss depends on: adding a constant to all keys leaves the softmax of the scores alone.
     # Marian's table of positions is not trained.
     without_gradient: tuple[str, ...] = ("k_proj.bias", "embed_positions.weight")
@@ -218,6 +220,7 @@ AGGREGATED_MARIAN = Family(
         "hf_capsule_mt.modeling.capsule_router:dynamic_routing",
     ),
     chosen=("em_gated_everywhere", "em_everywhere", "dynamic_decoder_simple_heads"),
+    shallow={"encoder_layers": 1, "decoder_layers": 1, "head_aggregation_layers": None},
 )
 
 FAMILIES = (AGGREGATED_MARIAN,)

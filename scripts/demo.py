@@ -1,0 +1,85 @@
+"""Train a small capsule model on the synthetic pair, score it, save it, reload it, translate, and draw its routing.
+
+    python scripts/demo.py --output runs/demo --sentence "The doctors have shown the square to the colleague."
+
+The model is Marian with EM routing over the layers of encoder and decoder; the trainer is the stock `Seq2SeqTrainer`.
+"""
+
+import argparse
+import resource
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
+
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    assignment_entropy,
+    corpus_scores,
+    plot_assignments,
+    translate,
+)
+from hf_capsule_mt.training import small_config, small_task, train_small
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="folder of the checkpoint")
+    parser.add_argument("--sentence", default="The doctors have shown the square to the colleague.")
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--train-size", type=int, default=30_000, help="synthetic pairs to learn from")
+    parser.add_argument("--test-size", type=int, default=300, help="unseen pairs to score on")
+    parser.add_argument("--max-words", type=int, default=14, help="longest sentence, in words")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if not args.sentence.strip():
+        parser.error("--sentence is empty: give a sentence to translate")
+    return args
+
+
+def heading(text: str) -> None:
+    print(f"\n== {text}", flush=True)
+
+
+def main() -> None:
+    args = parse()
+    started = time.perf_counter()
+    heading(f"Data: {args.train_size} synthetic pairs, seed {args.seed}")
+    task = small_task(args.train_size, args.test_size, seed=args.seed, max_words=args.max_words)
+    set_seed(args.seed)
+    model = CapsuleAggregatedMarianForConditionalGeneration(small_config(task.tokenizer))
+    heading(f"Training: {model.num_parameters() / 1e6:.1f}M parameters, EM routing over layers, {args.steps} steps")
+    train_small(model, task, args.output / "trainer", steps=args.steps, seed=args.seed)
+
+    heading(f"Translating {args.test_size} unseen sentences")
+    translations = translate(model, task.tokenizer, task.test_sources, show_progress=True, max_new_tokens=80)
+    print(corpus_scores(translations, task.test_references))
+    for index in range(5):
+        print(f"\n  source       {task.test_sources[index]}")
+        print(f"  translation  {translations[index]}")
+        print(f"  reference    {task.test_references[index]}")
+
+    heading(f"Saving to {args.output} and loading it back with AutoModelForSeq2SeqLM")
+    model.save_pretrained(args.output)
+    task.tokenizer.save_pretrained(args.output)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(args.output).eval()
+    tokenizer = AutoTokenizer.from_pretrained(args.output)
+    print(f"  {args.sentence}\n  {translate(loaded, tokenizer, [args.sentence], max_new_tokens=80)[0]}")
+
+    heading("Routing of that sentence")
+    inputs = tokenizer(args.sentence, return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        routings = loaded.get_encoder()(**inputs, output_routings=True).routings
+    site, assignments = next(iter(routings.items()))
+    entropies = ", ".join(f"{assignment_entropy(iteration):.3f}" for iteration in assignments)
+    print(f"  {site}: entropy of the assignments by iteration {entropies}")
+    tokens = [tokenizer.decode([token]) for token in inputs["input_ids"][0]]
+    picture = plot_assignments(assignments[:, 0], args.output / "layer_assignments.png", tokens, title=site)
+    print(f"  heat map: {picture}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"\n{time.perf_counter() - started:.0f} s, at most {peak:.1f} GB of memory")
+
+
+if __name__ == "__main__":
+    main()

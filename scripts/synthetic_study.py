@@ -1,0 +1,235 @@
+"""Does it learn? Every aggregation of layers and heads on the synthetic pair, from scratch and from a baseline.
+
+    python scripts/synthetic_study.py --seeds 1,2 --jobs 2 --output model_cards/synthetic
+
+Each run is the small recipe (width 128, three layers a side) with other options. Writes `results.json`, which keeps
+every run ever finished (they are not repeated), and `README.md` with the table.
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
+HEADS = {"layer_aggregation": "none"}
+# Name: (options, whether it starts from the baseline trained with the same seed).
+SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
+    "baseline (plain Marian)": ({"layer_aggregation": "none"}, False),
+    "linear combination": ({"layer_aggregation": "linear_combination"}, False),
+    "dynamic combination": ({"layer_aggregation": "dynamic_combination"}, False),
+    "dynamic routing": ({"layer_aggregation": "dynamic_routing"}, False),
+    "EM routing": ({}, False),
+    "EM routing, 1 iteration (a mean of the votes)": ({"layer_routing_iterations": 1}, False),
+    "EM routing, assignment gradients stopped": ({"stop_assignment_gradient": True}, False),
+    "EM routing, capsules from own layer": ({"layer_capsule_inputs": "own_layer"}, False),
+    "EM routing, 16 capsules": ({"layer_num_capsules": 16}, False),
+    "EM routing, encoder only": ({"layer_aggregation_side": "encoder"}, False),
+    "EM routing, decoder only": ({"layer_aggregation_side": "decoder"}, False),
+    "EM routing, replace": ({"aggregation_output": "replace"}, False),
+    "EM routing, gated": ({"aggregation_output": "gated"}, False),
+    "heads: EM, encoder self": ({**HEADS, "head_aggregation": "em_routing"}, False),
+    "heads: simple, encoder self": ({**HEADS, "head_aggregation": "simple_routing"}, False),
+    "heads: EM, all attentions": (
+        {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        False,
+    ),
+    "heads: EM, encoder self, a vote matrix a head": (
+        {**HEADS, "head_aggregation": "em_routing", "head_vote_sharing": "per_head"},
+        False,
+    ),
+    "EM routing of layers and encoder heads": ({"head_aggregation": "em_routing"}, False),
+    "warm start: baseline trained on": ({"layer_aggregation": "none"}, True),
+    "warm start: EM routing, replace": ({"aggregation_output": "replace"}, True),
+    "warm start: dynamic routing, replace": (
+        {"aggregation_output": "replace", "layer_aggregation": "dynamic_routing"},
+        True,
+    ),
+    "warm start: EM routing, gated": ({"aggregation_output": "gated"}, True),
+    "warm start: EM routing, residual": ({}, True),
+}
+BASELINE = "baseline (plain Marian)"
+
+
+def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
+    """Train and score one setting with one seed, in a process of its own."""
+    import torch
+    from transformers import set_seed
+    from transformers.utils import logging
+
+    from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration, corpus_scores, translate
+    from hf_capsule_mt.training import small_config, small_task, train_small
+
+    name, seed, settings, checkpoints = job
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    options, warm = SETTINGS[name]
+    task = small_task(settings["train_size"], settings["test_size"], seed=seed, max_words=settings["max_words"])
+    set_seed(seed)
+    baseline = Path(checkpoints) / f"baseline-{seed}"
+    kind = CapsuleAggregatedMarianForConditionalGeneration
+    model = kind.from_pretrained(baseline, **options) if warm else kind(small_config(task.tokenizer, **options))
+    steps = settings["warm_steps"] if warm else settings["steps"]
+    started = time.perf_counter()
+    curve = train_small(
+        model,
+        task,
+        Path(checkpoints) / "trainer",
+        steps=steps,
+        seed=seed + 1000 * warm,  # a warm start sees the pairs in another order than the baseline did
+        show_progress=False,
+    )
+    seconds = time.perf_counter() - started
+    if name == BASELINE:
+        model.save_pretrained(baseline)
+    translations = translate(model, task.tokenizer, task.test_sources, max_new_tokens=80)
+    scores = corpus_scores(translations, task.test_references)
+    return {
+        "setting": name,
+        "seed": seed,
+        "options": options,
+        "warm_start": warm,
+        "steps": steps,
+        "parameters": model.num_parameters(),
+        "final_loss": curve.tail(),
+        "loss_curve": [(step, round(loss, 4)) for step, loss in curve.points],
+        **scores.as_dict(),
+        "train_seconds": round(seconds, 1),
+        "settings": settings,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def steps_to(curve: list[list[float]], loss: float) -> int | None:
+    return next((int(step) for step, value in curve if value < loss), None)
+
+
+def table(results: dict[str, Any]) -> str:
+    """The Markdown table: mean over seeds, single values in brackets."""
+    runs = results["runs"]
+    half = {run["seed"]: run["final_loss"] / 2 for run in runs if run["setting"] == BASELINE}
+    lines = [
+        "| setting | parameters | loss | BLEU | chrF | steps to half the baseline's loss |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in SETTINGS:
+        rows = sorted((run for run in runs if run["setting"] == name), key=lambda run: run["seed"])
+        if not rows:
+            continue
+        reached = [
+            "never" if (step := steps_to(run["loss_curve"], half[run["seed"]])) is None else str(step)
+            for run in rows
+            if run["seed"] in half
+        ]
+        lines.append(
+            f"| {name} | {rows[0]['parameters'] / 1e6:.2f}M | {spread(rows, 'final_loss', 3)} | "
+            f"{spread(rows, 'bleu', 1)} | {spread(rows, 'chrf', 1)} | {', '.join(reached)} |"
+        )
+    return "\n".join(lines)
+
+
+def spread(rows: list[dict[str, Any]], key: str, digits: int) -> str:
+    values = [row[key] for row in rows]
+    return f"{statistics.mean(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in values)})"
+
+
+def write(results: dict[str, Any], folder: Path) -> None:
+    """`results.json` and `README.md`, the second from the first; written whole or not at all."""
+    (folder / "results.json.part").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "results.json.part").replace(folder / "results.json")
+    first = results["runs"][0]
+    settings = first["settings"]
+    text = f"""# What learns on the synthetic pair
+
+Made by `{results["command"]}` from `results.json`, which holds every run with its loss curve, options and versions.
+
+- Pair: {settings["train_size"]} training and {settings["test_size"]} unseen test sentences of at most
+  {settings["max_words"]} words; the data seed is the run's seed.
+- Model: width 128, three layers a side, four heads, joint vocabulary of 2000; batch 64, AdamW, peak learning rate
+  2e-3 after 100 steps, then linear to 0; stock `Seq2SeqTrainer`.
+- From scratch: {settings["steps"]} steps. Warm start: {settings["warm_steps"]} more steps from the trained baseline of
+  the same seed.
+- Loss: training loss, mean over the last 100 steps. Each cell: mean over seeds (each seed:
+  {", ".join(map(str, sorted({run["seed"] for run in results["runs"]})))}).
+- {first["bleu_signature"]}
+- Device: {results["device"]}; versions: {", ".join(f"{key} {value}" for key, value in results["versions"].items())}.
+
+{table(results)}
+"""
+    (folder / "README.md").write_text(text)
+
+
+def versions() -> dict[str, str]:
+    import sacrebleu
+    import torch
+    import transformers
+
+    import hf_capsule_mt
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "sacrebleu": sacrebleu.__version__,
+        "hf_capsule_mt": hf_capsule_mt.__version__,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="1,2")
+    parser.add_argument("--only", default="", help="comma-separated parts of the names of settings; default: all")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--warm-steps", type=int, default=300)
+    parser.add_argument("--train-size", type=int, default=30_000)
+    parser.add_argument("--test-size", type=int, default=300)
+    parser.add_argument("--max-words", type=int, default=14)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--output", type=Path, default=Path("runs/synthetic"))
+    args = parser.parse_args()
+    keys = ("steps", "warm_steps", "train_size", "test_size", "max_words")
+    settings = {key: getattr(args, key) for key in keys}
+    args.output.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {"runs": []}
+    if (args.output / "results.json").exists():
+        results = json.loads((args.output / "results.json").read_text())
+    results["command"] = "python scripts/synthetic_study.py " + " ".join(sys.argv[1:])
+    results["device"] = f"CPU, {platform.machine()}, one thread a run"
+    results["versions"] = versions()
+    done = {(run["setting"], run["seed"]) for run in results["runs"] if run["settings"] == settings}
+    wanted = [part for part in args.only.split(",") if part]
+    with tempfile.TemporaryDirectory() as checkpoints, multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        # Warm starts need their baseline, so a baseline that is done but whose weights are gone is trained again.
+        jobs = [
+            (name, int(seed), settings, checkpoints)
+            for name in SETTINGS
+            for seed in args.seeds.split(",")
+            if not wanted or any(part in name for part in wanted)
+        ]
+        cold = [job for job in jobs if not SETTINGS[job[0]][1] and (job[:2] not in done or job[0] == BASELINE)]
+        hot = [job for job in jobs if SETTINGS[job[0]][1] and job[:2] not in done]
+        if not hot:
+            cold = [job for job in cold if job[:2] not in done]
+        for group in (cold, hot):
+            for run in pool.imap_unordered(run_one, group):
+                if (run["setting"], run["seed"]) not in done:
+                    results["runs"].append(run)
+                    write(results, args.output)
+                print(
+                    f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}, "
+                    f"{run['train_seconds']:.0f} s",
+                    flush=True,
+                )
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

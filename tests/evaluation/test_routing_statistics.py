@@ -1,0 +1,47 @@
+import math
+
+import pytest
+import torch
+
+from hf_capsule_mt import assignment_entropy, capsule_diversity
+
+
+def test_uniform_assignments_give_the_papers_first_iteration():
+    """DLA reports entropy 6.24 (ln 512) and diversity 0.0 for iteration 1, where assignments are uniform."""
+    uniform = torch.full((5, 6, 512), 1 / 512)
+    assert assignment_entropy(uniform) == pytest.approx(6.24, abs=0.005)
+    assert capsule_diversity(uniform) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_one_hot_assignments():
+    """Each of three inputs sends everything to a capsule of its own: certain, and no two capsules alike."""
+    assignments = torch.eye(3).unsqueeze(0)
+    assert assignment_entropy(assignments) == 0.0
+    assert capsule_diversity(assignments) == pytest.approx(1.0)
+
+
+def test_against_the_printed_sums():
+    torch.manual_seed(3)
+    values = torch.rand(4, 2, 5).softmax(-1)
+    entropy = -sum(float(c) * math.log(float(c)) for c in values.flatten()) / (4 * 2)
+    cosines = [
+        float(torch.cosine_similarity(position[:, i], position[:, j], dim=0))
+        for position in values
+        for i in range(5)
+        for j in range(i + 1, 5)
+    ]
+    assert assignment_entropy(values) == pytest.approx(entropy, rel=1e-5)
+    assert capsule_diversity(values) == pytest.approx(1 - sum(cosines) / len(cosines), rel=1e-4)
+
+
+def test_masked_positions_do_not_count():
+    torch.manual_seed(4)
+    values = torch.rand(4, 2, 5).softmax(-1)
+    mask = torch.tensor([1, 0, 1, 0])
+    assert assignment_entropy(values, mask) == pytest.approx(assignment_entropy(values[[0, 2]]))
+    assert capsule_diversity(values, mask) == pytest.approx(capsule_diversity(values[[0, 2]]))
+
+
+def test_diversity_needs_two_capsules():
+    with pytest.raises(ValueError, match="at least two"):
+        capsule_diversity(torch.ones(3, 2, 1))

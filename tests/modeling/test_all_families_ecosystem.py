@@ -1,0 +1,107 @@
+"""Accelerate's device maps and PEFT's adapters."""
+
+import pytest
+import torch
+from family_cases import Case, assert_close, chosen_cases, every_case, make_pairs, without_target
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+
+
+@every_case
+def test_device_map_auto(case: Case, tmp_path):
+    model = case.build()
+    model.save_pretrained(tmp_path)
+    loaded = case.family.translation.from_pretrained(tmp_path, device_map="auto")
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    assert torch.equal(loaded.generate(**without_target(batch)), model.generate(**without_target(batch)))
+
+
+def blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """The largest parts that need not be split and hold nothing that must not be: layers, embeddings, aggregations."""
+    found: dict[str, nn.Module] = {}
+
+    def visit(name: str, module: nn.Module) -> None:
+        whole = {type(part).__name__ for part in module.modules()} & set(model._no_split_modules)
+        if type(module).__name__ in model._no_split_modules or not whole:
+            found[name] = module
+        else:
+            for child_name, child in module.named_children():
+                visit(f"{name}.{child_name}".removeprefix("."), child)
+
+    visit("", model)
+    return found
+
+
+@every_case
+def test_device_map_with_parts_on_disk(case: Case, tmp_path):
+    """Weights that arrive just before their module runs: no module may read those of another."""
+    model = case.build()
+    model.save_pretrained(tmp_path / "model", max_shard_size="50KB")
+    parts = blocks(model)
+    assert any(type(part).__name__ in model._no_split_modules for part in parts.values())
+    device_map: dict[str, str] = {name: "cpu" for name in ("final_logits_bias",)}
+    for name, part in parts.items():
+        stays = any(word in name for word in ("embed", "shared", "lm_head")) or not list(part.parameters())
+        device_map[name] = "cpu" if stays else "disk"
+    assert "disk" in device_map.values()
+    loaded = case.family.translation.from_pretrained(
+        tmp_path / "model", device_map=device_map, offload_folder=str(tmp_path / "offload")
+    )
+    assert any(parameter.is_meta for parameter in loaded.parameters())
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        found = loaded(**batch, output_routings=True)
+        expected = model(**batch, output_routings=True)
+    assert_close(found.logits, expected.logits)
+    for site, assignments in expected.routings.items():
+        assert_close(found.routings[site], assignments)
+    inputs = without_target(batch)
+    assert torch.equal(loaded.generate(**inputs, num_beams=2), model.generate(**inputs, num_beams=2))
+
+
+@every_case
+def test_blocks_that_must_stay_together_exist(case: Case):
+    model = case.build()
+    assert set(model._no_split_modules) <= {type(module).__name__ for module in model.modules()}
+
+
+@chosen_cases
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_lora(case: Case, checkpointing: bool, tmp_path):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        before = model(**batch).logits
+    settings = LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])
+    adapted = get_peft_model(model, settings)
+    if checkpointing:
+        adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        adapted.enable_input_require_grads()
+    adapted.train()
+    frozen = {name: p.clone() for name, p in adapted.named_parameters() if not p.requires_grad}
+    optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.02)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = adapted(**batch).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    for name, parameter in adapted.named_parameters():
+        if parameter.requires_grad:
+            assert "lora_" in name
+        else:
+            assert torch.equal(parameter, frozen[name]), name
+    adapted.eval()
+    adapted.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(case.build(), tmp_path).eval()
+    inputs = without_target(batch)
+    with torch.no_grad():
+        after = adapted(**batch).logits
+        assert (after - before).abs().max() > 1e-3
+        assert_close(again(**batch).logits, after)
+        assert torch.equal(again.generate(**inputs, num_beams=2), adapted.generate(**inputs, num_beams=2))
+        assert_close(again.merge_and_unload()(**batch).logits, after, 1e-4)
