@@ -229,9 +229,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", default="base", choices=sorted(SIZES))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast when training")
-    parser.add_argument("--batch", type=int, help="sentences a step; default 32 for train, 1 for decode")
-    parser.add_argument("--source-length", type=int, default=25)
-    parser.add_argument("--target-length", type=int, default=25)
+    parser.add_argument("--batch", type=int, help="sentences a step; default 64 for train, 1 for decode")
+    parser.add_argument("--source-length", type=int, help="tokens; default 32 for train, 25 for decode")
+    parser.add_argument("--target-length", type=int, help="tokens; default as the source")
     parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--warmup", type=int, default=2)
@@ -241,7 +241,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.batch = args.batch or (32 if args.command == "train" else 1)
+    args.batch = args.batch or (64 if args.command == "train" else 1)
+    args.source_length = args.source_length or (32 if args.command == "train" else 25)
+    args.target_length = args.target_length or args.source_length
     unknown = [name for name in args.models.split(",") if name not in MODELS]
     if unknown:
         parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(MODELS)}")

@@ -83,13 +83,14 @@ def prepare(tests: Path) -> Path:
 
 def run_pytest(target: Path, workers: int, expression: str, report: Path) -> str:
     """Run the file in a process of its own; returns what it printed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--maxfail=100000", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-c", os.devnull, f"--rootdir={target.parent.parent}", f"--junitxml={report}", "-rf", "--tb=short"]
     command += ["-n", str(workers)] if workers else []
     command += ["-k", expression] if expression else []
     paths = [str(ROOT), str(target.parent.parent), os.environ.get("PYTHONPATH", "")]
-    # What the files do is known: they are the library's own, and their custom test cases are what is run.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
+    # Settings of a pytest that this script was started from are not for the one it starts.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [*command, str(target)], env=environment, cwd=target.parent.parent, capture_output=True, text=True
     )

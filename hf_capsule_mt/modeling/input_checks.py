@@ -14,11 +14,7 @@ def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
         return
     if ids.dim() != 2:
         raise ValueError(f"{name} has shape {list(ids.shape)}: must be [batch, tokens]")
-    if 0 in ids.shape:
-        raise ValueError(
-            f"{name} has shape {list(ids.shape)}: an empty batch or sentence cannot be translated; "
-            "leave it out, or let the tokenizer add its end token"
-        )
+    check_not_empty(name, ids)
     if ids.device.type != "cpu" or torch.compiler.is_compiling():
         return
     lowest, highest = (int(end) for end in torch.aminmax(ids))
@@ -27,6 +23,15 @@ def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
         raise ValueError(
             f"{name} holds the token id {wrong}: must be 0 to {vocab_size - 1}; the tokenizer and the model do not "
             "belong together, or the embedding was not resized (resize_token_embeddings)"
+        )
+
+
+def check_not_empty(name: str, tensor: Tensor | None) -> None:
+    """Raise on ids or embeddings of no sentence, or of sentences without a token."""
+    if tensor is not None and 0 in tensor.shape[:2]:
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}: an empty batch or sentence cannot be translated; "
+            "leave it out, or let the tokenizer add its end token"
         )
 
 

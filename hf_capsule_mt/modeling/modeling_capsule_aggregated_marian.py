@@ -6,6 +6,7 @@ here swaps the output projection of attention for a routed one, and aggregates t
 Legend: `B` batch, `S` source and `T` target positions, `d` model width, `V` target vocabulary.
 """
 
+from copy import copy
 from typing import Any, Unpack
 
 import torch
@@ -34,7 +35,13 @@ from hf_capsule_mt.modeling.capsule_outputs import (
 )
 from hf_capsule_mt.modeling.capsule_router import CapsuleModule
 from hf_capsule_mt.modeling.head_aggregation import routed_projection
-from hf_capsule_mt.modeling.input_checks import check_labels, check_length, check_source_mask, check_tokens
+from hf_capsule_mt.modeling.input_checks import (
+    check_labels,
+    check_length,
+    check_not_empty,
+    check_source_mask,
+    check_tokens,
+)
 from hf_capsule_mt.modeling.layer_aggregation import LayerAggregation
 from hf_capsule_mt.modeling.routing_record import record_routings
 from hf_capsule_mt.modeling.safe_loading import SafeLoadingMixin
@@ -157,6 +164,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         check_tokens("input_ids", input_ids, self.embed_tokens.num_embeddings)
+        check_not_empty("inputs_embeds", inputs_embeds)
         source = input_ids if input_ids is not None else inputs_embeds
         if source is not None:
             check_length("the source", source.shape[1], self.max_source_positions)
@@ -192,11 +200,13 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         check_tokens("decoder_input_ids", input_ids, self.embed_tokens.num_embeddings)
+        check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        # A static cache counts on the device: asking would wait for it at every step.
-        if target is not None and isinstance(past, int):
-            check_length("the target", past + target.shape[1], self.max_target_positions)
+        # A static cache counts on the device: asking an accelerator would wait for it at every step.
+        known = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
+        if target is not None and known:
+            check_length("the target", int(past) + target.shape[1], self.max_target_positions)
         arguments = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -339,3 +349,15 @@ class CapsuleAggregatedMarianForConditionalGeneration(
         loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
         states = {key: value for key, value in outputs.items() if key != "last_hidden_state"}
         return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)
+
+    def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers, which up to 5.19 takes the number of target words from the source's `vocab_size`."""
+        view = self
+        if self.config.vocab_size != self.lm_head.out_features:
+            # The same modules with a config of its own, since another thread may be using this one.
+            view = copy(self)
+            view.config = copy(self.config)
+            view.config.vocab_size = self.lm_head.out_features
+        return super(CapsuleAggregatedMarianForConditionalGeneration, view)._beam_search(  # type: ignore[misc]
+            *args, **kwargs
+        )

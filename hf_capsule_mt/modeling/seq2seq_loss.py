@@ -36,9 +36,12 @@ class _SummedCrossEntropy(torch.autograd.Function):
         scale = (keep * grad_total).unsqueeze(-1)  # [rows, 1], 0 for padding
         minus = torch.full((1, 1), -1.0, dtype=norms.dtype, device=norms.device)
         for rows in _row_blocks(logits):
-            shares = (logits[rows].to(norms.dtype) - norms[rows].unsqueeze(-1)).exp_()
+            # Written where they belong when the type allows; otherwise rounded once, at the end.
+            place = grad[rows] if grad.dtype == norms.dtype else None
+            shares = torch.sub(logits[rows], norms[rows].unsqueeze(-1), out=place).exp_()
             shares.scatter_add_(-1, wanted[rows], minus.expand(len(shares), 1)).mul_(scale[rows])
-            grad[rows] = shares
+            if place is None:
+                grad[rows] = shares
         return grad, None
 
 

@@ -138,9 +138,13 @@ def _m_step(
 
 def _e_step(squares: Tensor, variances: Tensor, log_presence: Tensor) -> Tensor:
     """Eq. (15)-(16), DLA, with the normal density's own constant: log assignments `[…, I, O]`."""
-    distances = sum_size(squares * (0.5 / variances).unsqueeze(-3))
-    offsets = log_presence - 0.5 * sum_size(variances.log() + LOG_TWO_PI)
-    return (offsets.unsqueeze(-2) - distances).log_softmax(dim=-1)
+    precisions = (0.5 / variances).unsqueeze(-3)
+    offsets = (log_presence - 0.5 * sum_size(variances.log() + LOG_TWO_PI)).unsqueeze(-2)
+    if squares.shape[-1] == 1:
+        log_densities = torch.addcmul(offsets, squares.squeeze(-1), precisions.squeeze(-1), value=-1.0)
+    else:
+        log_densities = offsets - (squares * precisions).sum(dim=-1)
+    return log_densities.log_softmax(dim=-1)
 
 
 def guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:

@@ -63,10 +63,12 @@ def small_config(tokenizer: PreTrainedTokenizerFast, **options: Any) -> CapsuleA
         "decoder_ffn_dim": 512,
         "max_position_embeddings": 256,
         "activation_function": "relu",
-        "dropout": 0.1,
         "scale_embedding": True,
-        # 1 / sqrt(width): scaled embeddings start at size 1, as large as the positions that are added to them.
-        "init_std": 0.088,
+        # The pair is endless, there is nothing to overfit.
+        "dropout": 0.0,
+        # Between Transformers' 0.02 and 1 / sqrt(width) = 0.088: in 300 steps plain Marian came to a loss of 3.0, 1.1
+        # and 3.1 with these three.
+        "init_std": 0.04,
     }
     return CapsuleAggregatedMarianConfig(**{**small, **marian_token_ids(tokenizer), **options})
 

@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from family_cases import END, PAD, Case, assert_close, chosen_cases, every_case, make_pairs, without_labels, without_target
+from family_cases import (
+    END,
+    PAD,
+    Case,
+    assert_close,
+    chosen_cases,
+    every_case,
+    make_pairs,
+    without_labels,
+    without_target,
+)
 
 PADDINGS = [(0, 0), (1, 0), (0, 3), (25, 20)]
 

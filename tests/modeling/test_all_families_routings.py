@@ -6,7 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from family_cases import CASES, Case, assert_close, chosen_cases, every_case, make_pairs, without_labels, without_target
+from family_cases import (
+    CASES,
+    Case,
+    assert_close,
+    chosen_cases,
+    every_case,
+    make_pairs,
+    without_labels,
+    without_target,
+)
 
 from hf_capsule_mt.modeling.routing_record import open_record
 
@@ -39,8 +48,8 @@ def test_same_results_with_and_without(case: Case):
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
         without, recorded = model(**batch), model(**batch, output_routings=True)
-    assert_close(recorded.logits, without.logits, 1e-6)
-    assert_close(recorded.loss, without.loss, 1e-6)
+    assert_close(recorded.logits, without.logits, 1e-5)
+    assert_close(recorded.loss, without.loss, 1e-5)
     assert without.routings is None and "routings" not in without
 
 
@@ -61,15 +70,18 @@ def test_same_gradients_with_and_without(case: Case):
 def test_off_costs_nothing(case: Case, monkeypatch):
     """The routing functions are never asked for assignments unless somebody wants them."""
     asked: list[bool] = []
-    for place in case.family.routing_functions:
-        module_name, name = place.split(":")
-        module = importlib.import_module(module_name)
 
-        def watched(*args, routing=getattr(module, name), **kwargs):
+    def watched(routing):
+        def ask(*args, **kwargs):
             asked.append(kwargs["return_assignments"])
             return routing(*args, **kwargs)
 
-        monkeypatch.setattr(module, name, watched)
+        return ask
+
+    for place in case.family.routing_functions:
+        module_name, name = place.split(":")
+        module = importlib.import_module(module_name)
+        monkeypatch.setattr(module, name, watched(getattr(module, name)))
     model = case.build()
     batch = make_pairs(case.config()).batch()
     model(**batch)
@@ -122,7 +134,7 @@ def test_routings_ignore_padding_elsewhere(case: Case):
         alone = model(**pairs.one(1).batch(), output_routings=True).routings
         padded = model(**pairs.batch(5, 4), output_routings=True).routings
     for site, assignments in alone.items():
-        assert_close(padded[site][:, 1:2, : assignments.shape[2]], assignments, 1e-4)
+        assert_close(padded[site][:, 1:2, : assignments.shape[2]], assignments)
 
 
 @chosen_cases

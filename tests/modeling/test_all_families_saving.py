@@ -41,9 +41,7 @@ def test_translation_model_round_trip(case: Case, loader: str, tmp_path):
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
         assert torch.equal(loaded(**batch).logits, model(**batch).logits)
-        assert torch.equal(
-            loaded.generate(**without_target(batch)), model.generate(**without_target(batch))
-        )
+        assert torch.equal(loaded.generate(**without_target(batch)), model.generate(**without_target(batch)))
     assert loaded.generation_config.num_beams == 2 and loaded.generation_config.length_penalty == 0.7
     assert loaded.generation_config.bad_words_ids == [[PAD]]
 

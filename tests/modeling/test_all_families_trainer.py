@@ -73,7 +73,10 @@ def train(model: Any, case: Case, folder: Any, **settings: Any) -> Seq2SeqTraine
         },
     )
     trainer = Seq2SeqTrainer(
-        model=model, args=arguments, train_dataset=Sentences(case), eval_dataset=Sentences(case),
+        model=model,
+        args=arguments,
+        train_dataset=Sentences(case),
+        eval_dataset=Sentences(case),
         data_collator=Collator(model),
     )
     trainer.train()

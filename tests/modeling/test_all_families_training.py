@@ -25,7 +25,7 @@ def test_gradient_checkpointing_changes_nothing(case: Case, use_reentrant: bool,
             assert_close(assignments, expected.routings[site])
     expected.loss.backward()
     found.loss.backward()
-    assert_same_gradients(saving, plain, tolerance=1e-6)
+    assert_same_gradients(saving, plain, tolerance=1e-5)
 
 
 @every_case

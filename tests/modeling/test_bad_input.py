@@ -1,0 +1,244 @@
+"""Input no model can translate, and folders no model can be loaded from: an error that says what is wrong."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, CHOSEN, PAD, Case, Family, chosen_cases, every_family, make_pairs
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel
+
+LIMIT = AGGREGATED_MARIAN.sizes["max_position_embeddings"]
+
+
+def inputs_of(case: Case, **changes: torch.Tensor) -> dict[str, torch.Tensor]:
+    batch = make_pairs(case.config()).batch()
+    return {name: batch[name] for name in ("input_ids", "attention_mask", "labels")} | changes
+
+
+def words(*shape: int) -> torch.Tensor:
+    return torch.full(shape, 5)
+
+
+@chosen_cases
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)], ids=["no sentence", "no word", "nothing"])
+def test_empty_source(case: Case, shape: tuple[int, int]):
+    model, wrong = case.build(), torch.zeros(shape, dtype=torch.long)
+    message = re.escape(f"input_ids has shape {list(shape)}: an empty batch or sentence cannot be translated")
+    with pytest.raises(ValueError, match=message):
+        model(**inputs_of(case, input_ids=wrong, attention_mask=wrong))
+    with pytest.raises(ValueError, match=message):
+        model(input_ids=wrong, decoder_input_ids=words(2, 1))
+    for settings in ({}, {"num_beams": 2}):
+        with pytest.raises(ValueError, match=message):
+            model.generate(wrong, **settings)
+
+
+@chosen_cases
+def test_empty_target(case: Case):
+    model = case.build()
+    with pytest.raises(ValueError, match=r"has shape \[3, 0\]: an empty batch or sentence"):
+        model(**inputs_of(case, labels=torch.zeros(3, 0, dtype=torch.long)))
+    batch = inputs_of(case)
+    batch.pop("labels")
+    with pytest.raises(ValueError, match=r"decoder_input_ids has shape \[3, 0\]"):
+        model(**batch, decoder_input_ids=torch.zeros(3, 0, dtype=torch.long))
+
+
+@chosen_cases
+def test_empty_embeddings(case: Case):
+    model = case.build()
+    for shape in ((0, 4, 32), (2, 0, 32)):
+        with pytest.raises(ValueError, match="inputs_embeds has shape .* an empty batch or sentence"):
+            model(inputs_embeds=torch.zeros(shape), decoder_input_ids=words(max(shape[0], 1), 2))
+
+
+@chosen_cases
+def test_a_single_sentence_without_its_batch(case: Case):
+    with pytest.raises(ValueError, match=r"input_ids has shape \[4\]: must be \[batch, tokens\]"):
+        case.build()(input_ids=words(4), decoder_input_ids=words(1, 2))
+
+
+@chosen_cases
+def test_source_that_is_too_long(case: Case):
+    model = case.build()
+    model(input_ids=words(1, LIMIT), decoder_input_ids=words(1, 2))
+    message = f"the source has {LIMIT + 1} tokens, the model has {LIMIT} positions.*max_length={LIMIT}"
+    for source in ({"input_ids": words(1, LIMIT + 1)}, {"inputs_embeds": torch.zeros(1, LIMIT + 1, 32)}):
+        with pytest.raises(ValueError, match=message):
+            model(**source, decoder_input_ids=words(1, 2))
+    for settings in ({}, {"num_beams": 2}, {"cache_implementation": "static"}):
+        with pytest.raises(ValueError, match=message):
+            model.generate(words(1, LIMIT + 1), **settings)
+
+
+@chosen_cases
+def test_target_that_is_too_long(case: Case):
+    model = case.build()
+    message = f"the target has {LIMIT + 1} tokens, the model has {LIMIT} positions"
+    assert model(input_ids=words(1, 3), labels=words(1, LIMIT)).loss.isfinite()
+    with pytest.raises(ValueError, match=message):
+        model(input_ids=words(1, 3), labels=words(1, LIMIT + 1))
+    with pytest.raises(ValueError, match=message):
+        model(input_ids=words(1, 3), decoder_inputs_embeds=torch.zeros(1, LIMIT + 1, 32))
+
+
+@chosen_cases
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"num_beams": 2}, {"use_cache": False}, {"cache_implementation": "static"}],
+    ids=["greedy", "beams", "no cache", "static"],
+)
+def test_generating_beyond_the_positions(case: Case, settings: dict):
+    model = case.build()
+    model.generation_config.eos_token_id = None
+    model.generation_config.no_repeat_ngram_size = None
+    # The last token is produced, never read: as many as there are positions can be generated.
+    rows = model.generate(words(1, 3), max_length=None, max_new_tokens=LIMIT, **settings)
+    assert rows.shape == (1, LIMIT + 1)
+    with pytest.raises(ValueError, match=f"the target has {LIMIT + 1} tokens, the model has {LIMIT} positions"):
+        model.generate(words(1, 3), max_length=None, max_new_tokens=LIMIT + 1, **settings)
+
+
+@chosen_cases
+@pytest.mark.parametrize("wrong", ["-1", "vocabulary"])
+@pytest.mark.parametrize("name", ["input_ids", "labels", "decoder_input_ids"])
+def test_ids_out_of_range(case: Case, name: str, wrong: str):
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    size = model.config.vocab_size
+    value = -1 if wrong == "-1" else size
+    batch[name][1, 1] = value
+    with pytest.raises(ValueError, match=f"{name} holds the token id {value}: must be 0 to {size - 1}"):
+        model(**batch)
+    if name == "input_ids":
+        with pytest.raises(ValueError, match=f"{name} holds the token id {value}"):
+            model.generate(batch["input_ids"], num_beams=2)
+
+
+@chosen_cases
+def test_a_sentence_that_is_masked_completely(case: Case):
+    model = case.build()
+    mask = torch.ones(3, 9, dtype=torch.long)
+    mask[1] = 0
+    message = r"attention_mask is 0 everywhere in sentence 1 \(of 3\)"
+    with pytest.raises(ValueError, match=message):
+        model(**inputs_of(case, attention_mask=mask))
+    with pytest.raises(ValueError, match=message):
+        model.generate(inputs_of(case)["input_ids"], attention_mask=mask)
+
+
+@chosen_cases
+def test_nothing_or_two_things_to_translate(case: Case):
+    model = case.build()
+    with pytest.raises(ValueError, match="input_ids or inputs_embeds"):
+        model(decoder_input_ids=words(1, 2))
+    with pytest.raises(ValueError, match="input_ids or inputs_embeds"):
+        model(input_ids=words(1, 3), inputs_embeds=torch.zeros(1, 3, 32), decoder_input_ids=words(1, 2))
+
+
+@every_family
+def test_folder_of_another_model(family: Family, tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=20, **sizes)).save_pretrained(tmp_path)
+    for loader in (family.translation, family.model, family.config):
+        with pytest.raises(ValueError, match=f"model_type 'bert'; {family.config.__name__} loads {family.name}"):
+            loader.from_pretrained(tmp_path)
+
+
+@every_family
+def test_folder_without_a_model_type(family: Family, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"{family.config.__name__} loads {family.name}"):
+        family.translation.from_pretrained(tmp_path)
+
+
+@pytest.fixture(params=CHOSEN[:1], ids=str)
+def saved(request, tmp_path):
+    """The case, and the folder its model was saved to."""
+    request.param.build().save_pretrained(tmp_path)
+    return request.param, tmp_path
+
+
+def loaders(case: Case):
+    return (case.family.translation, case.family.model, AutoModelForSeq2SeqLM)
+
+
+def test_missing_folder(saved):
+    case, folder = saved
+    for loader in loaders(case):
+        with pytest.raises(OSError, match="no_such_folder"):
+            loader.from_pretrained(folder / "no_such_folder")
+
+
+def test_folder_without_weights(saved):
+    case, folder = saved
+    (folder / "model.safetensors").unlink()
+    for loader in loaders(case):
+        with pytest.raises(OSError, match="model.safetensors"):
+            loader.from_pretrained(folder)
+
+
+def test_pickled_weights_are_not_loaded(saved):
+    case, folder = saved
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    for loader in loaders(case):
+        with pytest.raises(OSError, match="safetensors"):
+            loader.from_pretrained(folder)
+        with pytest.raises(ValueError, match="loads safetensors only"):
+            loader.from_pretrained(folder, use_safetensors=False)
+
+
+@pytest.mark.parametrize("kept", ["nothing", "length", "header", "data"])
+def test_truncated_weights(saved, kept: str):
+    case, folder = saved
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    size = {"nothing": 0, "length": 5, "header": 8 + header // 2, "data": len(content) - 1000}[kept]
+    path.write_bytes(content[:size])
+    for loader in loaders(case):
+        with pytest.raises(OSError, match=f"weights in {re.escape(str(folder))} cannot be read.*cut off or damaged"):
+            loader.from_pretrained(folder)
+
+
+def test_weights_of_other_sizes(saved):
+    case, folder = saved
+    with pytest.raises((RuntimeError, ValueError), match="(?s)mismatch|size"):
+        case.family.translation.from_pretrained(folder, vocab_size=77)
+
+
+def test_a_missing_tensor_is_reported(saved, tmp_path_factory):
+    """Loading goes on, as in Transformers, but not silently."""
+    case, folder = saved
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("fc1.weight"))
+    damaged = tmp_path_factory.mktemp("damaged")
+    shutil.copy(folder / "config.json", damaged)
+    save_file({key: value for key, value in weights.items() if key != name}, damaged / "model.safetensors")
+    _, info = case.family.translation.from_pretrained(damaged, output_loading_info=True)
+    assert set(info["missing_keys"]) == {name}
+
+
+def test_broken_config(saved):
+    case, folder = saved
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "d_model": 33, "pad_token_id": 1000}))
+    with pytest.raises(ValueError, match="(?s)pad_token_id=1000.*d_model=33|d_model=33.*pad_token_id=1000"):
+        case.family.translation.from_pretrained(folder)
+    path.write_text(json.dumps(values)[:-20])
+    with pytest.raises(OSError, match="config.json"):
+        case.family.translation.from_pretrained(folder)
+
+
+def test_a_changed_config_is_checked_before_a_model_is_built():
+    config = CHOSEN[0].config()
+    config.layer_num_capsules = 5
+    for build in (CHOSEN[0].family.model, CHOSEN[0].family.translation):
+        with pytest.raises(ValueError, match="layer_num_capsules=5: must divide d_model=32"):
+            build(config)
+    assert PAD < config.vocab_size

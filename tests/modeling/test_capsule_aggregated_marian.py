@@ -1,0 +1,314 @@
+"""Marian underneath: aggregation off, warm starts, what is replaced and how many parameters that costs."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, END, PAD, Case, chosen_cases, make_pairs, without_target
+from packaging.version import Version
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianModel, MarianMTModel
+
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianConfig,
+    CapsuleAggregatedMarianForConditionalGeneration,
+    CapsuleAggregatedMarianModel,
+)
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import LAYER_AGGREGATIONS
+from hf_capsule_mt.modeling.capsule_router import CapsuleRouter
+from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection, RoutedProjection
+
+SIZES = AGGREGATED_MARIAN.sizes
+ROUTED_HEADS = {"head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS}
+VOCABULARIES = [{}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 53}]
+BEAMS = {"num_beams": 3, "num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
+
+# What the config.json of a published opus-mt checkpoint holds beside the fields of MarianConfig.
+PUBLISHED_EXTRAS = {
+    "add_bias_logits": False,
+    "add_final_layer_norm": False,
+    "bad_words_ids": [[PAD]],
+    "classif_dropout": 0.0,
+    "classifier_dropout": 0.0,
+    "extra_pos_embeddings": 61,
+    "force_bos_token_to_be_generated": False,
+    "gradient_checkpointing": False,
+    "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"},
+    "label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2},
+    "max_length": 12,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "num_beams": 4,
+    "static_position_embeddings": True,
+}
+
+
+# Before, stock Marian cannot search with beams when its vocabularies have different sizes; ours can.
+STOCK_BEAMS_WORK = Version(transformers.__version__) >= Version("5.20")
+
+
+def stock_vocabularies_differ(config: MarianConfig) -> bool:
+    return config.vocab_size != config.decoder_vocab_size
+
+
+def stock_marian(seed: int = 3, **changes) -> MarianMTModel:
+    """Stock Marian with a bias on its logits, as published checkpoints have."""
+    torch.manual_seed(seed)
+    model = MarianMTModel(MarianConfig(**{**SIZES, **changes})).eval()
+    model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
+    model.generation_config.bad_words_ids = [[PAD]]
+    model.generation_config.no_repeat_ngram_size = 1
+    model.generation_config.max_length = 12
+    return model
+
+
+def assert_same_translations(found, expected, changes: dict) -> None:
+    """Exactly the same logits, base states, greedy output and beams with their scores."""
+    pairs = make_pairs(CapsuleAggregatedMarianConfig(**{**SIZES, **changes}))
+    for padding in ((0, 0), (3, 2)):
+        batch = pairs.batch(*padding)
+        batch.pop("labels")
+        with torch.no_grad():
+            outputs, wanted = found(**batch), expected(**batch)
+            assert torch.isfinite(wanted.logits).all()
+            assert torch.equal(outputs.logits, wanted.logits)
+            assert torch.equal(outputs.encoder_last_hidden_state, wanted.encoder_last_hidden_state)
+        inputs = without_target(batch)
+        assert torch.equal(found.generate(**inputs), expected.generate(**inputs))
+        if not STOCK_BEAMS_WORK and stock_vocabularies_differ(expected.config):
+            ours = expected if type(found) is MarianMTModel else found
+            assert torch.isfinite(ours.generate(**inputs, **BEAMS).sequences_scores).all()
+            continue
+        beams, wanted = found.generate(**inputs, **BEAMS), expected.generate(**inputs, **BEAMS)
+        assert torch.equal(beams.sequences, wanted.sequences)
+        assert torch.equal(beams.sequences_scores, wanted.sequences_scores)
+
+
+@pytest.mark.parametrize("changes", VOCABULARIES, ids=["one", "two"])
+def test_aggregation_off_is_marian(changes: dict):
+    stock = stock_marian(**changes)
+    config = CapsuleAggregatedMarianConfig(**{**SIZES, **changes}, layer_aggregation="none")
+    ours = CapsuleAggregatedMarianForConditionalGeneration(config).eval()
+    assert list(ours.state_dict()) == list(stock.state_dict())
+    ours.load_state_dict(stock.state_dict(), strict=True)
+    ours.generation_config = stock.generation_config
+    assert_same_translations(ours, stock, changes)
+    other = stock_marian(seed=4, **changes)
+    other.load_state_dict(ours.state_dict(), strict=True)
+    assert_same_translations(other, ours, changes)
+
+
+def test_aggregation_off_is_the_bare_marian():
+    torch.manual_seed(5)
+    stock = MarianModel(MarianConfig(**SIZES)).eval()
+    ours = CapsuleAggregatedMarianModel(CapsuleAggregatedMarianConfig(**SIZES, layer_aggregation="none")).eval()
+    ours.load_state_dict(stock.state_dict(), strict=True)
+    batch = make_pairs(ours.config).batch(2, 1)
+    batch.pop("labels")
+    with torch.no_grad():
+        assert torch.equal(ours(**batch).last_hidden_state, stock(**batch).last_hidden_state)
+
+
+def test_aggregation_off_has_marians_loss_and_gradients():
+    stock = stock_marian()
+    ours = CapsuleAggregatedMarianForConditionalGeneration(
+        CapsuleAggregatedMarianConfig(**SIZES, layer_aggregation="none")
+    )
+    ours.load_state_dict(stock.state_dict(), strict=True)
+    batch = make_pairs(ours.config).batch()
+    losses = [model.train()(**batch).loss for model in (ours, stock)]
+    torch.testing.assert_close(*losses, rtol=1e-6, atol=1e-6)
+    for loss in losses:
+        loss.backward()
+    wanted = dict(stock.named_parameters())
+    for name, parameter in ours.named_parameters():
+        if parameter.grad is None:
+            assert wanted[name].grad is None
+        else:
+            assert torch.isfinite(parameter.grad).all()
+            torch.testing.assert_close(parameter.grad, wanted[name].grad, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A folder as `MarianMTModel` saves it, with the extra fields of a published config, and its model."""
+
+    def save(**changes):
+        stock = stock_marian(**changes)
+        stock.save_pretrained(tmp_path)
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **PUBLISHED_EXTRAS}))
+        return tmp_path, stock
+
+    return save
+
+
+@pytest.mark.parametrize("changes", VOCABULARIES, ids=["one", "two"])
+@pytest.mark.parametrize("heads", [{}, ROUTED_HEADS], ids=["layers", "layers+heads"])
+@pytest.mark.parametrize("output", ["gated", "replace", "residual"])
+@pytest.mark.parametrize("aggregation", LAYER_AGGREGATIONS)
+def test_warm_start(published, aggregation: str, output: str, heads: dict, changes: dict):
+    folder, stock = published(**changes)
+    ours, info = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(
+        folder, layer_aggregation=aggregation, aggregation_output=output, output_loading_info=True, **heads
+    )
+    assert ours.config.layer_aggregation == aggregation and ours.config.aggregation_output == output
+    theirs, state = stock.state_dict(), ours.state_dict()
+    # Routed heads without a gate have no use for the linear projection they replace.
+    dropped = {name for name in theirs if ".out_proj." in name} if heads and output != "gated" else set()
+    assert set(info["unexpected_keys"]) == dropped
+    assert set(info["missing_keys"]) == set(state) - set(theirs)
+    assert not info["mismatched_keys"]
+    assert all("layer_aggregation" in name or "out_proj." in name for name in info["missing_keys"])
+    for name in set(theirs) - dropped:
+        assert torch.equal(state[name], theirs[name]), name
+    for name in info["missing_keys"]:
+        assert torch.isfinite(state[name]).all(), name
+    if output == "gated" or (aggregation == "none" and not heads):
+        ours.generation_config = stock.generation_config
+        assert_same_translations(ours, stock, changes)
+
+
+def test_warm_start_says_what_it_initialises(published, caplog):
+    folder, _ = published()
+    logger = __import__("logging").getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(folder, aggregation_output="gated")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "layer_aggregation.gate" in caplog.text and "q_proj" not in caplog.text
+
+
+def test_warm_start_of_the_bare_model(published):
+    folder, stock = published()
+    ours = CapsuleAggregatedMarianModel.from_pretrained(folder, aggregation_output="gated")
+    batch = make_pairs(ours.config).batch()
+    batch.pop("labels")
+    with torch.no_grad():
+        assert torch.equal(ours(**batch).last_hidden_state, stock.model(**batch).last_hidden_state)
+
+
+def test_generation_settings_of_the_checkpoint_are_kept(published):
+    folder, stock = published()
+    ours = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(folder, aggregation_output="gated")
+    for name in ("bad_words_ids", "no_repeat_ngram_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
+        assert getattr(ours.generation_config, name) == getattr(stock.generation_config, name), name
+
+
+def test_a_warm_started_model_is_saved_as_ours(published, tmp_path_factory):
+    folder, _ = published()
+    ours = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(folder, **ROUTED_HEADS)
+    again = tmp_path_factory.mktemp("again")
+    ours.save_pretrained(again)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(again)
+    assert type(loaded) is type(ours) and loaded.config.architectures == [type(ours).__name__]
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+def test_marian_checkpoints_stay_marian_for_the_auto_class(published):
+    folder, _ = published()
+    assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is MarianMTModel
+
+
+@chosen_cases
+def test_a_mean_in_place_of_routing_is_noticed(case: Case):
+    """One iteration has uniform assignments; if that gave the same translations, no test here would need routing."""
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        routed = model(**batch).logits
+        routers = [module for module in model.modules() if isinstance(module, CapsuleRouter)]
+        assert routers
+        for router in routers:
+            kept, router.iterations = router.iterations, 1
+            assert (model(**batch).logits - routed).abs().max() > 1e-3, router
+            router.iterations = kept
+        assert torch.equal(model(**batch).logits, routed)
+
+
+@pytest.mark.parametrize("sharing", ["shared", "per_head"])
+@pytest.mark.parametrize("routing", ["em_routing", "simple_routing"])
+def test_parameters_that_routed_heads_add(routing: str, sharing: str):
+    def count(**options) -> int:
+        config = CapsuleAggregatedMarianConfig(**SIZES, layer_aggregation="none", **options)
+        with torch.device("meta"):
+            return CapsuleAggregatedMarianForConditionalGeneration(config).num_parameters()
+
+    width, heads = SIZES["d_model"], SIZES["encoder_attention_heads"]
+    added = count(head_aggregation=routing, head_vote_sharing=sharing, head_num_capsules=8) - count()
+    votes = width**2 if sharing == "shared" else heads * width**2
+    betas = 2 * 8 if routing == "em_routing" else 0
+    layer = heads * (width**2 + width) + votes + betas - (width**2 + width)
+    assert added == SIZES["encoder_layers"] * layer
+    if sharing == "shared":
+        # The paper's count, H d^2 a layer, and vectors.
+        assert layer - heads * width**2 == heads * width - width + betas
+
+
+@pytest.mark.parametrize("aggregation", LAYER_AGGREGATIONS)
+def test_parameters_of_the_base_size(aggregation: str):
+    width, layers, words = 512, 6, 58101
+    with torch.device("meta"):
+        counts = [
+            CapsuleAggregatedMarianForConditionalGeneration(
+                CapsuleAggregatedMarianConfig(
+                    d_model=width,
+                    encoder_layers=layers,
+                    decoder_layers=layers,
+                    encoder_attention_heads=8,
+                    decoder_attention_heads=8,
+                    encoder_ffn_dim=2048,
+                    decoder_ffn_dim=2048,
+                    vocab_size=words,
+                    layer_aggregation=name,
+                )
+            ).num_parameters()
+            for name in (aggregation, "none")
+        ]
+    concatenation, norm = (layers * width) ** 2 + layers * width, 2 * width
+    side = {
+        "none": 0,
+        "linear_combination": layers * width + norm,
+        "dynamic_combination": concatenation + layers * (width**2 + width) + norm,
+        "dynamic_routing": concatenation + layers * width**2 + norm,
+        "em_routing": concatenation + layers * width**2 + layers * width + 2 * width + norm,
+    }[aggregation]
+    print(f"{aggregation}: {counts[0] / 1e6:.1f}M, +{(counts[0] - counts[1]) / 1e6:.1f}M")
+    assert counts[0] - counts[1] == 2 * side
+
+
+def test_only_the_named_layers_and_attentions_are_routed():
+    config = CapsuleAggregatedMarianConfig(
+        **SIZES,
+        head_aggregation="em_routing",
+        head_aggregation_attentions=["decoder_cross", "encoder_self"],
+        head_aggregation_layers=[0, 2],
+    )
+    model = CapsuleAggregatedMarianModel(config)
+    routed = {name for name, module in model.named_modules() if isinstance(module, RoutedProjection)}
+    assert routed == {
+        "encoder.layers.0.self_attn.out_proj",
+        "decoder.layers.0.encoder_attn.out_proj",
+        "decoder.layers.2.encoder_attn.out_proj",
+    }
+    for name, module in model.named_modules():
+        if name.endswith("out_proj") and name not in routed:
+            assert type(module) is nn.Linear, name
+
+
+def test_gated_heads_keep_marians_projection():
+    config = CapsuleAggregatedMarianConfig(**SIZES, **ROUTED_HEADS, aggregation_output="gated")
+    model = CapsuleAggregatedMarianModel(config)
+    projections = [module for name, module in model.named_modules() if name.endswith("out_proj")]
+    assert len(projections) == 2 + 2 * 3
+    assert all(isinstance(module, GatedRoutedProjection) and isinstance(module, nn.Linear) for module in projections)
+
+
+@pytest.mark.parametrize(("side", "where"), [("both", (1, 1)), ("encoder", (1, 0)), ("decoder", (0, 1))])
+def test_only_the_named_side_is_aggregated(side: str, where: tuple[int, int]):
+    model = CapsuleAggregatedMarianModel(CapsuleAggregatedMarianConfig(**SIZES, layer_aggregation_side=side))
+    assert (model.encoder.layer_aggregation is not None, model.decoder.layer_aggregation is not None) == where
+    assert END != PAD

@@ -1,0 +1,200 @@
+"""The modules computed again by hand from their weights, one layer, one head, one capsule at a time."""
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, Case, assert_close, make_pairs
+from torch import Tensor
+
+from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection, RoutedProjection
+from hf_capsule_mt.modeling.split_linear import SplitLinear, split_count
+from hf_capsule_mt.ops import dynamic_routing, em_routing
+
+AGGREGATED = [
+    Case(AGGREGATED_MARIAN, name)
+    for name, options in AGGREGATED_MARIAN.configs.items()
+    if options.get("layer_aggregation") != "none"
+]
+ROUTED_HEADS = [
+    Case(AGGREGATED_MARIAN, name) for name, o in AGGREGATED_MARIAN.configs.items() if "head_aggregation" in o
+]
+
+
+def route_by_hand(config, router, votes: list[Tensor], activations: Tensor | None, iterations: int) -> Tensor:
+    """Votes: for each input a vector of all capsules side by side."""
+    stacked = torch.stack([vote.unflatten(-1, (router.num_capsules, -1)) for vote in votes], dim=-3)
+    if router.algorithm == "em_routing":
+        return em_routing(
+            stacked,
+            activations,
+            router.beta_a,
+            router.beta_u,
+            iterations=iterations,
+            variance_floor=config.em_variance_floor,
+        ).flatten(-2)
+    return dynamic_routing(stacked, iterations=iterations, normalize=router.algorithm == "simple_routing").flatten(-2)
+
+
+def aggregate_by_hand(config, module, layers: list[Tensor]) -> Tensor:
+    """Eq. (3), (4) and (5)-(16), DLA."""
+    combination, depth, width = module.combination, len(layers), config.d_model
+    together = torch.cat(layers, dim=-1)
+    if config.layer_aggregation == "linear_combination":
+        return sum(combination.weight[index] * layer for index, layer in enumerate(layers))
+    if config.layer_aggregation == "dynamic_combination":
+        hidden = (together @ combination.hidden.weight.T + combination.hidden.bias).relu()
+        total = torch.zeros_like(layers[0])
+        for index, layer in enumerate(layers):
+            part = hidden[..., index * width : (index + 1) * width]
+            weights = part @ combination.weights.weight[index].T + combination.weights.bias[index, 0]
+            total = total + weights * layer
+        return total
+    votes, logits = [], []
+    for index in range(depth):
+        if config.layer_capsule_inputs == "all_layers":
+            rows = slice(index * width, (index + 1) * width)
+            capsule = together @ combination.capsules.weight[rows].T + combination.capsules.bias[rows]
+        else:
+            capsule = layers[index] @ combination.capsules.weight[index].T + combination.capsules.bias[index, 0]
+        capsule = capsule.relu()
+        votes.append(capsule @ combination.votes.weight[index].T)
+        if combination.activation is not None:
+            logits.append((capsule * combination.activation.weight[index, 0]).sum(dim=-1))
+    activations = torch.stack(logits, dim=-1).sigmoid() if logits else None
+    return route_by_hand(config, combination.router, votes, activations, config.layer_routing_iterations)
+
+
+def output_by_hand(config, module, layers: list[Tensor]) -> Tensor:
+    aggregate, top = aggregate_by_hand(config, module, layers), layers[-1]
+    if config.aggregation_output == "replace":
+        return aggregate
+    if config.aggregation_output == "gated":
+        return top + module.gate * aggregate
+    total = top + aggregate
+    centred = total - total.mean(dim=-1, keepdim=True)
+    spread = (centred.square().mean(dim=-1, keepdim=True) + module.layer_norm.eps).sqrt()
+    return centred / spread * module.layer_norm.weight + module.layer_norm.bias
+
+
+@pytest.mark.parametrize("case", AGGREGATED, ids=lambda case: case.name)
+def test_layer_aggregation(case: Case):
+    model, config = case.build(base=True), case.config()
+    batch = make_pairs(config).batch()
+    batch.pop("labels")
+    layers: dict[str, list[Tensor]] = {"encoder": [], "decoder": []}
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for layer in stack.layers:
+            layer.register_forward_hook(lambda *seen, side=side: layers[side].append(seen[-1]))
+    with torch.no_grad():
+        outputs = model(**batch)
+        for side, found in (("encoder", outputs.encoder_last_hidden_state), ("decoder", outputs.last_hidden_state)):
+            module = getattr(model, side).layer_aggregation
+            assert len(layers[side]) == len(getattr(model, side).layers)
+            if config.layer_aggregation_side not in ("both", side):
+                assert module is None
+                assert torch.equal(found, layers[side][-1])
+            else:
+                assert_close(found, output_by_hand(config, module, layers[side]))
+                assert (found - layers[side][-1]).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("case", ROUTED_HEADS, ids=lambda case: case.name)
+def test_routed_heads(case: Case):
+    """Eq. (5)-(12), HEADS, at every routed projection of a forward pass."""
+    model, config = case.build(), case.config()
+    width, seen = config.d_model, []
+
+    def compare(module, inputs: tuple[Tensor], found: Tensor) -> None:
+        gated = isinstance(module, GatedRoutedProjection)
+        routed = module.routed if gated else module
+        votes = []
+        for head in range(routed.heads):
+            rows = slice(head * width, (head + 1) * width)
+            capsule = (inputs[0] @ routed.capsules.weight[rows].T + routed.capsules.bias[rows]).relu()
+            shared = config.head_vote_sharing == "shared"
+            votes.append(capsule @ (routed.votes.weight if shared else routed.votes.weight[head]).T)
+        expected = route_by_hand(config, routed.router, votes, None, config.head_routing_iterations)
+        if gated:
+            expected = inputs[0] @ module.weight.T + module.bias + module.gate * expected
+        assert_close(found, expected)
+        seen.append(module)
+
+    for module in list(model.modules()):
+        if isinstance(module, GatedRoutedProjection) or (
+            isinstance(module, RoutedProjection) and config.aggregation_output != "gated"
+        ):
+            module.register_forward_hook(compare)
+    with torch.no_grad():
+        model(**make_pairs(config).batch())
+    assert len(seen) == len([site for site in case.family.routing_sites(config) if "layers." in site])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layer_aggregation": "em_routing"},
+        {"layer_aggregation": "dynamic_routing"},
+        {"layer_aggregation": "none", "head_aggregation": "em_routing"},
+        {"layer_aggregation": "none", "head_aggregation": "simple_routing"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_stopped_assignment_gradient(options: dict):
+    """The same outputs; other gradients where there is a second iteration, the same where there is none."""
+    case = Case(AGGREGATED_MARIAN, "plain")
+    batch = make_pairs(case.config()).batch()
+    for iterations in (3, 1):
+        rounds = {"layer_routing_iterations": iterations, "head_routing_iterations": iterations}
+        losses, gradients = [], []
+        for stop in (False, True):
+            model = case.build(**options, **rounds, stop_assignment_gradient=stop)
+            loss = model(**batch).loss
+            loss.backward()
+            losses.append(loss.detach())
+            gradients.append(model.get_encoder().layers[0].self_attn.q_proj.weight.grad)
+            assert torch.isfinite(gradients[-1]).all()
+        assert_close(losses[1], losses[0], 1e-6)
+        change = (gradients[1] - gradients[0]).abs().max() / gradients[0].abs().max()
+        assert (change > 1e-3) if iterations > 1 else (change < 1e-5), change
+
+
+def test_number_of_heads_is_that_of_the_side():
+    model = Case(AGGREGATED_MARIAN, "em_everywhere").build(base=True)
+    heads = {name: module.heads for name, module in model.named_modules() if isinstance(module, RoutedProjection)}
+    assert len(heads) == 2 + 2 * 3 and ALL_ATTENTIONS
+    for name, number in heads.items():
+        assert number == (4 if name.startswith("encoder") else 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1, 12), (1, 12), (2, 1, 12), (1, 5, 12)])
+@pytest.mark.parametrize("rows", [24, 7, 8])
+def test_split_linear_is_linear(rows: int, shape: tuple[int, ...], bias: bool, threads: int):
+    layer, features = SplitLinear(12, rows, bias=bias), torch.randn(shape)
+    expected = torch.nn.functional.linear(features, layer.weight, layer.bias)
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            assert_close(layer(features), expected.detach(), 1e-6)
+        assert layer(features).requires_grad
+        parts = split_count(rows, threads)
+        assert rows % parts == 0 and (threads > 1 or parts == 1)
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", ["em_gated_everywhere", "dynamic_decoder_simple_heads"])
+def test_one_sentence_on_several_threads(name: str):
+    case = Case(AGGREGATED_MARIAN, name)
+    model, inputs = case.build(), make_pairs(case.config()).one(0).batch()
+    settings = {"return_dict_in_generate": True, "output_logits": True}
+    results = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(model.generate(inputs["input_ids"], **settings))
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(results[0].sequences, results[1].sequences)
+    for found, expected in zip(results[1].logits, results[0].logits, strict=True):
+        assert_close(found, expected)

@@ -1,0 +1,70 @@
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from hf_capsule_mt.modeling import seq2seq_loss
+from hf_capsule_mt.modeling.seq2seq_loss import summed_cross_entropy, translation_loss
+
+LABELS = torch.tensor([3, -100, 0, 10, 10, -100, 7])
+
+
+@pytest.mark.parametrize("block", [1, 23, 10**6])
+def test_equals_pytorch_in_value_and_gradient(block, monkeypatch):
+    monkeypatch.setattr(seq2seq_loss, "CPU_BLOCK_ELEMENTS", block)
+    torch.manual_seed(2)
+    ours = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda logits: summed_cross_entropy(logits, LABELS), ours)
+    (3 * summed_cross_entropy(ours, LABELS)).backward()
+    (3 * cross_entropy(theirs, LABELS, reduction="sum")).backward()
+    assert torch.allclose(ours.grad, theirs.grad, atol=1e-12)
+    assert (ours.grad[LABELS == -100] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_is_summed_in_float32(dtype):
+    torch.manual_seed(3)
+    logits = (8 * torch.randn(7, 11)).to(dtype).requires_grad_()
+    exact = cross_entropy(logits.detach().float(), LABELS, reduction="sum")
+    loss = summed_cross_entropy(logits, LABELS)
+    assert loss.dtype == torch.float32 and torch.allclose(loss, exact, rtol=1e-6)
+    loss.backward()
+    wanted = logits.detach().float().requires_grad_()
+    cross_entropy(wanted, LABELS, reduction="sum").backward()
+    assert logits.grad.dtype == dtype
+    assert torch.allclose(logits.grad.float(), wanted.grad, atol=torch.finfo(dtype).eps)
+
+
+def test_only_the_logits_and_a_number_a_row_are_kept():
+    logits = torch.randn(50, 101, requires_grad=True)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor
+    ):
+        summed_cross_entropy(logits, torch.arange(50))
+    large = [tensor for tensor in saved if tensor.numel() >= logits.numel()]
+    assert len(large) == 1 and large[0].data_ptr() == logits.data_ptr()
+
+
+def test_huge_logits_are_finite():
+    logits = torch.tensor([[3e38, -3e38, 0.0], [0.0, 0.0, 0.0]], requires_grad=True)
+    loss = summed_cross_entropy(logits, torch.tensor([0, 1]))
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(logits.grad).all()
+
+
+@pytest.mark.parametrize("count", [10, torch.tensor(10), torch.tensor([10])])
+def test_division_by_the_items_of_the_whole_batch(count):
+    torch.manual_seed(4)
+    logits, labels = torch.randn(1, 7, 11), LABELS.unsqueeze(0)
+    total = summed_cross_entropy(logits[0], LABELS)
+    assert torch.allclose(translation_loss(logits, labels, count), total / 10)
+    assert torch.allclose(translation_loss(logits, labels), total / 5)
+    assert torch.allclose(translation_loss(logits, labels), cross_entropy(logits[0], LABELS))
+
+
+def test_nothing_but_padding_is_zero():
+    logits = torch.randn(2, 3, 5, requires_grad=True)
+    loss = translation_loss(logits, torch.full((2, 3), -100))
+    loss.backward()
+    assert loss == 0 and (logits.grad == 0).all()

@@ -1,0 +1,41 @@
+"""The learning study runs, keeps what it has finished, and writes its table; what it finds is in `model_cards`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+NAMES = ["baseline (plain Marian)", "EM routing", "warm start: EM routing, gated"]
+
+
+def study(folder: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+    small = ["--seeds", "3", "--steps", "24", "--warm-steps", "30", "--train-size", "400", "--test-size", "10"]
+    arguments = [*small, "--max-words", "8", "--jobs", "1", "--output", str(folder), "--only", "; ".join(names)]
+    script = [sys.executable, "scripts/synthetic_study.py"]
+    return subprocess.run([*script, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.system
+def test_runs_resumes_and_writes_a_table(tmp_path):
+    result = study(tmp_path, NAMES[:2])
+    assert result.returncode == 0, result.stderr[-3000:]
+    before = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [run["setting"] for run in before] == NAMES[:2]
+    result = study(tmp_path, NAMES)
+    assert result.returncode == 0, result.stderr[-3000:]
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert runs[:2] == before and [run["setting"] for run in runs] == NAMES, "finished runs are not made again"
+    assert all(run["steps"] == (30 if run["warm_start"] else 24) and run["seed"] == 3 for run in runs)
+    assert runs[1]["parameters"] > runs[0]["parameters"] and runs[0]["final_loss"] < 8
+    # A gated warm start begins where the baseline ended, not at the loss of an untrained model.
+    assert runs[2]["loss_curve"][0][1] < runs[0]["loss_curve"][0][1]
+    table = (tmp_path / "README.md").read_text()
+    assert all(f"| {name} |" in table for name in NAMES)
+
+
+def test_unknown_setting_is_named(tmp_path):
+    result = study(tmp_path, ["no such thing"])
+    assert result.returncode == 2 and "no setting 'no such thing'" in result.stderr
