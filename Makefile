@@ -12,41 +12,45 @@ STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
+# Threads that wait must not spin: on a busy machine that makes training many times slower.
+export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: install demo test lint format upstream clean
 
 install: $(STAMP)
 
-# A stamp without a working interpreter beside it is a leftover: start again.
-ifneq ($(shell $(BIN)/python -c 'import torch, transformers' >/dev/null 2>&1 && echo ok),ok)
+# The stamp names the folder it was made in. Another name (the folder was moved or copied) or an interpreter that does
+# not work is a leftover: start again from nothing. A newer pyproject.toml alone only installs what is missing.
+FRESH :=
+ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c 'import torch, transformers' >/dev/null 2>&1 && echo ok),$(CURDIR) ok)
+FRESH := --clear
 .PHONY: $(STAMP)
 endif
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0])'
-	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(FRESH) $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $(STAMP)
+	@echo '$(CURDIR)' > $(STAMP)
 
 demo: install
 	$(BIN)/python scripts/demo.py --output runs/demo --sentence "$(SENTENCE)"
 
 lint: install
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 upstream: install
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/run_transformers_tests.py
 
 format: install
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

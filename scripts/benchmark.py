@@ -186,10 +186,12 @@ def peak_in_subprocess(name: str) -> int:
 def device_name(args: argparse.Namespace) -> str:
     if args.device == "cuda":
         return torch.cuda.get_device_name()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    name, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else []:
         if line.startswith("model name"):
-            return f"{line.split(':', 1)[1].strip()}, {torch.get_num_threads()} threads"
-    return platform.processor()
+            name = line.split(":", 1)[1].strip()
+            break
+    return f"{name}, {torch.get_num_threads()} threads"
 
 
 def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
@@ -253,6 +255,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if args.device == "cpu" and not Path("/proc/self/status").exists():
+        print("peak memory on the CPU is read from /proc: not measured here", file=sys.stderr)
+        args.no_memory = True
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.memory_of:

@@ -6,7 +6,7 @@ The model is Marian with EM routing over the layers of encoder and decoder; the 
 """
 
 import argparse
-import resource
+import sys
 import time
 from pathlib import Path
 
@@ -28,9 +28,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="folder of the checkpoint")
     parser.add_argument("--sentence", default="The doctors have shown the square to the colleague.")
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--train-size", type=int, default=30_000, help="synthetic pairs to learn from")
+    parser.add_argument("--train-size", type=int, default=60_000, help="synthetic pairs to learn from")
     parser.add_argument("--test-size", type=int, default=300, help="unseen pairs to score on")
-    parser.add_argument("--max-words", type=int, default=10, help="longest sentence, in words")
+    parser.add_argument("--max-words", type=int, default=8, help="longest sentence, in words")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if not args.sentence.strip():
@@ -40,6 +40,16 @@ def parse() -> argparse.Namespace:
 
 def heading(text: str) -> None:
     print(f"\n== {text}", flush=True)
+
+
+def peak_memory() -> str:
+    """The most memory this process had, where the system can say."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return ""
+    unit = 1e9 if sys.platform == "darwin" else 1e6  # bytes there, kilobytes on Linux
+    return f", at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:.1f} GB of memory"
 
 
 def main() -> None:
@@ -53,7 +63,7 @@ def main() -> None:
     train_small(model, task, args.output / "trainer", steps=args.steps, seed=args.seed)
 
     heading(f"Translating {args.test_size} unseen sentences")
-    translations = translate(model, task.tokenizer, task.test_sources, show_progress=True, max_new_tokens=80)
+    translations = translate(model, task.tokenizer, task.test_sources, show_progress=True)
     print(corpus_scores(translations, task.test_references))
     for index in range(5):
         print(f"\n  source       {task.test_sources[index]}")
@@ -61,14 +71,15 @@ def main() -> None:
         print(f"  reference    {task.test_references[index]}")
 
     heading(f"Saving to {args.output} and loading it back with AutoModelForSeq2SeqLM")
+    model.generation_config.max_length = model.config.max_position_embeddings
     model.save_pretrained(args.output)
     task.tokenizer.save_pretrained(args.output)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(args.output).eval()
     tokenizer = AutoTokenizer.from_pretrained(args.output)
-    print(f"  {args.sentence}\n  {translate(loaded, tokenizer, [args.sentence], max_new_tokens=80)[0]}")
+    print(f"  {args.sentence}\n  {translate(loaded, tokenizer, [args.sentence])[0]}")
 
     heading("Routing of that sentence")
-    inputs = tokenizer(args.sentence, return_tensors="pt", return_token_type_ids=False)
+    inputs = tokenizer(args.sentence, return_tensors="pt")
     with torch.no_grad():
         routings = loaded.get_encoder()(**inputs, output_routings=True).routings
     site, assignments = next(iter(routings.items()))
@@ -77,8 +88,7 @@ def main() -> None:
     tokens = [tokenizer.decode([token]) for token in inputs["input_ids"][0]]
     picture = plot_assignments(assignments[:, 0], args.output / "layer_assignments.png", tokens, title=site)
     print(f"  heat map: {picture}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"\n{time.perf_counter() - started:.0f} s, at most {peak:.1f} GB of memory")
+    print(f"\n{time.perf_counter() - started:.0f} s{peak_memory()}")
 
 
 if __name__ == "__main__":

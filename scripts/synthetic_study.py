@@ -27,6 +27,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
     "dynamic routing": ({"layer_aggregation": "dynamic_routing"}, False),
     "EM routing": ({}, False),
     "EM routing, 1 iteration (a mean of the votes)": ({"layer_routing_iterations": 1}, False),
+    "dynamic routing, 1 iteration": (
+        {"layer_aggregation": "dynamic_routing", "layer_routing_iterations": 1},
+        False,
+    ),
     "EM routing, assignment gradients stopped": ({"stop_assignment_gradient": True}, False),
     "EM routing, capsules from own layer": ({"layer_capsule_inputs": "own_layer"}, False),
     "EM routing, 16 capsules": ({"layer_num_capsules": 16}, False),
@@ -42,6 +46,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
     ),
     "heads: EM, encoder self, a vote matrix a head": (
         {**HEADS, "head_aggregation": "em_routing", "head_vote_sharing": "per_head"},
+        False,
+    ),
+    "heads: EM, encoder self, 1 iteration (a mean)": (
+        {**HEADS, "head_aggregation": "em_routing", "head_routing_iterations": 1},
         False,
     ),
     "EM routing of layers and encoder heads": ({"head_aggregation": "em_routing"}, False),
@@ -100,6 +108,8 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
         "loss_curve": [(step, round(loss, 4)) for step, loss in curve.points],
         **scores.as_dict(),
         "settings": settings,
+        "device": f"CPU, {platform.machine()}, one thread a run",
+        "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -109,8 +119,8 @@ def steps_to(curve: list[list[float]], loss: float) -> int | None:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The Markdown table: mean over seeds, single values in brackets."""
-    runs = results["runs"]
+    """The Markdown table of the runs made with the newest settings: mean over seeds, single values in brackets."""
+    runs = newest(results)
     half = {run["seed"]: run["final_loss"] / 2 for run in runs if run["setting"] == BASELINE}
     lines = [
         "| setting | parameters | loss | BLEU | chrF | steps to half the baseline's loss |",
@@ -132,6 +142,11 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def newest(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs with the same settings as the last one."""
+    return [run for run in results["runs"] if run["settings"] == results["runs"][-1]["settings"]]
+
+
 def spread(rows: list[dict[str, Any]], key: str, digits: int) -> str:
     values = [row[key] for row in rows]
     return f"{statistics.mean(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in values)})"
@@ -141,8 +156,9 @@ def write(results: dict[str, Any], folder: Path) -> None:
     """`results.json` and `README.md`, the second from the first; written whole or not at all."""
     (folder / "results.json.part").write_text(json.dumps(results, indent=1) + "\n")
     (folder / "results.json.part").replace(folder / "results.json")
-    first = results["runs"][0]
-    settings = first["settings"]
+    runs = newest(results)
+    settings = runs[-1]["settings"]
+    made_with = sorted({", ".join(f"{key} {value}" for key, value in run["versions"].items()) for run in runs})
     text = f"""# What learns on the synthetic pair
 
 Made by `{results["command"]}` from `results.json`, which holds every run with its loss curve, options and versions.
@@ -154,9 +170,9 @@ Made by `{results["command"]}` from `results.json`, which holds every run with i
 - From scratch: {settings["steps"]} steps. Warm start: {settings["warm_steps"]} more steps from the trained baseline of
   the same seed.
 - Loss: training loss, mean over the last 100 steps. Each cell: mean over seeds (each seed:
-  {", ".join(map(str, sorted({run["seed"] for run in results["runs"]})))}).
-- {first["bleu_signature"]}
-- Device: {results["device"]}; versions: {", ".join(f"{key} {value}" for key, value in results["versions"].items())}.
+  {", ".join(map(str, sorted({run["seed"] for run in runs})))}).
+- {runs[-1]["bleu_signature"]}
+- Device: {runs[-1]["device"]}; versions: {"; ".join(made_with)}.
 
 {table(results)}
 """
@@ -198,8 +214,6 @@ def main() -> None:
     if (args.output / "results.json").exists():
         results = json.loads((args.output / "results.json").read_text())
     results["command"] = "python scripts/synthetic_study.py " + " ".join(sys.argv[1:])
-    results["device"] = f"CPU, {platform.machine()}, one thread a run"
-    results["versions"] = versions()
     done = {(run["setting"], run["seed"]) for run in results["runs"] if run["settings"] == settings}
     wanted = [name.strip() for name in args.only.split(";") if name.strip()] or list(SETTINGS)
     unknown = [name for name in wanted if name not in SETTINGS]

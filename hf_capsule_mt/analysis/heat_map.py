@@ -48,7 +48,9 @@ def plot_assignments(
     order = torch.argsort(means[-1].argmax(dim=0), stable=True)
     for index in range(iterations):
         axes = grid[0][index]
-        image = axes.imshow(means[index][:, order].numpy(), aspect="auto", cmap="viridis", vmin=0.0, vmax=float(means.max()))
+        image = axes.imshow(
+            means[index][:, order].numpy(), aspect="auto", cmap="viridis", vmin=0.0, vmax=float(means.max())
+        )
         axes.set_title(f"iteration {index + 1}")
         axes.set_xlabel(f"{capsules} output capsules")
         axes.set_yticks(range(inputs), names)
@@ -58,7 +60,9 @@ def plot_assignments(
         sharpest = values.amax(dim=-1)  # [iterations, positions, inputs]
         for index in range(iterations):
             axes = grid[1][index]
-            image = axes.imshow(sharpest[index].numpy(), aspect="auto", cmap="magma", vmin=0.0, vmax=float(sharpest.max()))
+            image = axes.imshow(
+                sharpest[index].numpy(), aspect="auto", cmap="magma", vmin=0.0, vmax=float(sharpest.max())
+            )
             axes.set_xticks(range(inputs), names)
             axes.set_xlabel(input_name)
             axes.set_yticks(range(positions), list(tokens) if index == 0 else [""] * positions)

@@ -19,7 +19,8 @@ def translate(
     """Translate `sentences`; the translations come in the order of the sentences.
 
     Sentences of like length share a batch. One that is longer than the model has positions for is truncated, with a
-    warning that names it; an empty one is an error. `generation` goes to `model.generate`.
+    warning that names it; an empty one is an error. `generation` goes to `model.generate`; where neither it nor the
+    model's generation config limits the length, translations may be twice as long as the source and 50 tokens more.
     """
     empty = [index for index, sentence in enumerate(sentences) if not sentence.strip()]
     if empty:
@@ -29,6 +30,8 @@ def translate(
     for index, length in enumerate(lengths):
         if length > longest:
             warnings.warn(f"sentence {index} has {length} tokens, truncated to the model's {longest}", stacklevel=2)
+    if not {"max_length", "max_new_tokens"} & generation.keys() and model.generation_config.max_length is None:
+        generation["max_new_tokens"] = min(longest, 2 * max(lengths, default=0) + 50)
     order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
     translations = [""] * len(sentences)
     was_training = model.training

@@ -24,9 +24,9 @@ def capsule_diversity(assignments: Tensor, mask: Tensor | None = None) -> float:
     """
     if assignments.shape[-1] < 2:
         raise ValueError("diversity compares pairs of output capsules: there must be at least two")
-    directions = torch.nn.functional.normalize(assignments.double(), dim=-2)
+    directions = torch.nn.functional.normalize(assignments.detach().cpu().double(), dim=-2)
     if mask is not None:
-        directions = directions[mask.bool()]
+        directions = directions[mask.cpu().bool()]
     count = assignments.shape[-1]
     # The sum over all pairs of columns is |sum of columns|^2, the pairs of a column with itself are count ones.
     pairs = (directions.sum(dim=-1).square().sum(dim=-1) - count) / (count * (count - 1))

@@ -1,7 +1,7 @@
 """Clear errors for input that a model cannot translate.
 
-Shapes are checked everywhere. Values are checked on the CPU only: on an accelerator that would make every step wait
-for the device, and there an id out of range already stops the program.
+Shapes are checked everywhere. Values are checked where reading them is cheap, on the CPU and on Apple's GPUs, whose
+memory it shares. On other accelerators every step would wait for the device; CUDA's own embedding stops there.
 """
 
 import torch
@@ -15,7 +15,7 @@ def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
     if ids.dim() != 2:
         raise ValueError(f"{name} has shape {list(ids.shape)}: must be [batch, tokens]")
     check_not_empty(name, ids)
-    if ids.device.type != "cpu" or torch.compiler.is_compiling():
+    if not _readable(ids):
         return
     lowest, highest = (int(end) for end in torch.aminmax(ids))
     if lowest < 0 or highest >= vocab_size:
@@ -24,6 +24,11 @@ def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
             f"{name} holds the token id {wrong}: must be 0 to {vocab_size - 1}; the tokenizer and the model do not "
             "belong together, or the embedding was not resized (resize_token_embeddings)"
         )
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Whether the values can be looked at without waiting for a device or breaking a trace (type: no fake tensors)."""
+    return type(tensor) is Tensor and tensor.device.type in ("cpu", "mps") and not torch.compiler.is_compiling()
 
 
 def check_not_empty(name: str, tensor: Tensor | None) -> None:
@@ -46,7 +51,7 @@ def check_length(name: str, length: int, max_positions: int) -> None:
 
 def check_source_mask(mask: Tensor | None) -> None:
     """Raise on a source sentence in which every position is masked: there would be nothing to translate."""
-    if mask is None or mask.dim() != 2 or mask.device.type != "cpu" or torch.compiler.is_compiling():
+    if mask is None or mask.dim() != 2 or not _readable(mask):
         return
     empty = (~mask.bool().any(dim=-1)).nonzero().flatten().tolist()
     if empty:

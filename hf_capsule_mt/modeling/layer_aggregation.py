@@ -75,7 +75,10 @@ class RoutedCombination(nn.Module):
             capsules = self.capsules(stacked.flatten(-2)).relu().unflatten(-1, stacked.shape[-2:])
         else:
             capsules = self.capsules(stacked).relu()  # [B, T, L, d]
-        activations = None if self.activation is None else self.activation(capsules).squeeze(-1).float().sigmoid()
+        if self.activation is None:
+            return self.router(self.votes(capsules))
+        logits = self.activation(capsules).squeeze(-1)  # [B, T, L]
+        activations = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
         return self.router(self.votes(capsules), activations)
 
 

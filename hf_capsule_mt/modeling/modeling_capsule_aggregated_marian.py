@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
+from transformers import __version__ as transformers_version
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
@@ -23,7 +24,7 @@ from transformers.models.marian.modeling_marian import (
     MarianMTModel,
     MarianPreTrainedModel,
 )
-from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.modeling.capsule_outputs import (
@@ -48,11 +49,19 @@ from hf_capsule_mt.modeling.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
 from hf_capsule_mt.modeling.split_linear import SplitLinear
 
-logger = logging.get_logger(__name__)
+# Releases whose beam search takes the number of target words from the wrong field.
+OLD_BEAM_SEARCH = tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 20)
+
+
+class LayerOutputs:
+    """H^1 … H^L of one run of a stack. Not a list: wrappers that cast a layer's arguments rebuild lists."""
+
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
 
 
 class RecordedLayer(nn.Module):
-    """Goes before a Marian layer class: leaves the layer's output in the list that the stack hands it.
+    """Goes before a Marian layer class: leaves the layer's output with the `LayerOutputs` that the stack hands it.
 
     In `__call__`, not in `forward`: gradient checkpointing runs `forward` twice, and in some releases of Transformers
     module hooks too, so that the first output they see has no graph.
@@ -61,7 +70,7 @@ class RecordedLayer(nn.Module):
     layerdrop: float = 0.0
 
     def __call__(
-        self, hidden_states: Tensor, *args: Any, layer_outputs: list[Tensor] | None = None, **kwargs: Any
+        self, hidden_states: Tensor, *args: Any, layer_outputs: LayerOutputs | None = None, **kwargs: Any
     ) -> Tensor:
         if layer_outputs is None:
             return super().__call__(hidden_states, *args, **kwargs)
@@ -70,7 +79,7 @@ class RecordedLayer(nn.Module):
             output = hidden_states
         else:
             output = super().__call__(hidden_states, *args, **kwargs)
-        layer_outputs.append(output)
+        layer_outputs.states.append(output)
         return output
 
 
@@ -123,9 +132,9 @@ class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, MarianPreTrainedM
             if self.layer_aggregation is None:
                 outputs = stack(**arguments, return_dict=True)
                 return with_routings(kind, outputs, record) if output_routings else outputs
-            layer_outputs: list[Tensor] = []
+            layer_outputs = LayerOutputs()
             outputs = stack(**arguments, layer_outputs=layer_outputs, return_dict=True)
-            aggregate = self.layer_aggregation(layer_outputs)
+            aggregate = self.layer_aggregation(layer_outputs.states)
             outputs["last_hidden_state"] = aggregate
             if outputs.hidden_states and outputs.hidden_states[-1] is not None:
                 outputs["hidden_states"] = (*outputs.hidden_states[:-1], aggregate)
@@ -163,7 +172,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         output_routings: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        check_tokens("input_ids", input_ids, self.embed_tokens.num_embeddings)
+        check_tokens("input_ids", input_ids, self.config.vocab_size)
         check_not_empty("inputs_embeds", inputs_embeds)
         source = input_ids if input_ids is not None else inputs_embeds
         if source is not None:
@@ -199,7 +208,9 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         output_routings: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        check_tokens("decoder_input_ids", input_ids, self.embed_tokens.num_embeddings)
+        shared = self.config.share_encoder_decoder_embeddings
+        words = (None if shared else self.config.decoder_vocab_size) or self.config.vocab_size
+        check_tokens("decoder_input_ids", input_ids, words)
         check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -324,7 +335,7 @@ class CapsuleAggregatedMarianForConditionalGeneration(
         >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
         ```"""
         if labels is not None:
-            check_labels(labels, self.lm_head.out_features)
+            check_labels(labels, self.final_logits_bias.shape[-1])
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -351,13 +362,13 @@ class CapsuleAggregatedMarianForConditionalGeneration(
         return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)
 
     def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers, which up to 5.19 takes the number of target words from the source's `vocab_size`."""
-        view = self
-        if self.config.vocab_size != self.lm_head.out_features:
+        """As in Transformers, which before 5.20 takes the number of target words from the source's `vocab_size`."""
+        view, target_words = self, self.final_logits_bias.shape[-1]
+        if self.config.vocab_size != target_words and OLD_BEAM_SEARCH:
             # The same modules with a config of its own, since another thread may be using this one.
             view = copy(self)
             view.config = copy(self.config)
-            view.config.vocab_size = self.lm_head.out_features
+            view.config.vocab_size = target_words
         return super(CapsuleAggregatedMarianForConditionalGeneration, view)._beam_search(  # type: ignore[misc]
             *args, **kwargs
         )

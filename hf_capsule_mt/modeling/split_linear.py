@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class SplitLinear(nn.Linear):
-    """[`torch.nn.Linear`], same parameters and same results, with the rows of the weight shared out among the cores.
+    """[`torch.nn.Linear`], the same parameters and products, with the rows of the weight shared out among the cores.
 
     One vector times a matrix is a BLAS call that runs on a single core, whatever the number of threads; greedy
     decoding of one sentence consists of nothing else. As a batch of a few such products it runs on all of them.
@@ -22,12 +22,13 @@ class SplitLinear(nn.Linear):
             or not self.weight.is_contiguous()
         ):
             return super().forward(features)
-        parts = split_count(self.out_features, torch.get_num_threads())
+        # Not `out_features`: tying an output layer to a resized embedding changes the weight alone.
+        parts = split_count(len(self.weight), torch.get_num_threads())
         if parts == 1:
             return super().forward(features)
         weight = self.weight.view(parts, -1, self.in_features).transpose(1, 2)  # [parts, in, out / parts], no copy
         product = torch.bmm(features.reshape(1, 1, -1).expand(parts, -1, -1), weight)
-        output = product.reshape(*features.shape[:-1], self.out_features)
+        output = product.reshape(*features.shape[:-1], len(self.weight))
         return output if self.bias is None else output + self.bias
 
 

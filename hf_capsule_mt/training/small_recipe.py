@@ -126,7 +126,6 @@ def train_small(
                 "disable_tqdm": not show_progress,
                 "dataloader_num_workers": 0,
                 "seed": seed,
-                "use_cpu": not _has_accelerator(),
                 **arguments,
             }
         ),
@@ -137,9 +136,3 @@ def train_small(
     )
     trainer.train()
     return curve
-
-
-def _has_accelerator() -> bool:
-    import torch
-
-    return torch.accelerator.is_available()

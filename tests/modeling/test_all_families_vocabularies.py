@@ -17,8 +17,17 @@ def resized_batch(case: Case, source_words: int, target_words: int) -> dict[str,
     return batch
 
 
+def assert_new_words_work(model) -> None:
+    """Every word there is now can be read, learnt and generated."""
+    batch = make_pairs(model.config).batch()
+    batch["input_ids"][0, 0], batch["labels"][0, 0] = model.config.vocab_size - 1, model.config.decoder_vocab_size - 1
+    assert torch.isfinite(model(**batch).loss)
+    rows = model.generate(**without_target(batch), num_beams=2)
+    assert rows.max() < model.config.decoder_vocab_size
+
+
 @pytest.mark.parametrize("case", ONE_VOCABULARY, ids=str)
-@pytest.mark.parametrize("size", [75, 40])
+@pytest.mark.parametrize("size", [76, 40])
 def test_resize(case: Case, size: int, tmp_path):
     model = case.build()
     words = min(size, model.config.vocab_size)
@@ -31,8 +40,7 @@ def test_resize(case: Case, size: int, tmp_path):
     assert outputs.logits.shape[-1] == model.final_logits_bias.shape[-1] == size
     assert model.lm_head.weight is model.get_encoder().embed_tokens.weight is model.get_decoder().embed_tokens.weight
     assert_close(outputs.logits[..., :words], before[..., :words])
-    assert torch.isfinite(outputs.loss)
-    model.generate(**without_target(batch), num_beams=2)
+    assert_new_words_work(model)
     model.save_pretrained(tmp_path)
     loaded = case.family.translation.from_pretrained(tmp_path)
     with torch.no_grad():
@@ -56,6 +64,7 @@ def test_resize_both_vocabularies(case: Case, source: int, target: int, tmp_path
     assert model.config.vocab_size == source and model.config.decoder_vocab_size == target
     assert outputs.logits.shape[-1] == target
     assert_close(outputs.logits[..., :words], before[..., :words])
+    assert_new_words_work(model)
     model.save_pretrained(tmp_path)
     loaded = case.family.translation.from_pretrained(tmp_path)
     with torch.no_grad():
