@@ -54,13 +54,14 @@ SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
     ),
     "EM routing of layers and encoder heads": ({"head_aggregation": "em_routing"}, False),
     "warm start: baseline trained on": ({"layer_aggregation": "none"}, True),
-    "warm start: EM routing, replace": ({"aggregation_output": "replace"}, True),
+    # The baseline's config says "none": a warm start has to name the aggregation.
+    "warm start: EM routing, replace": ({"layer_aggregation": "em_routing", "aggregation_output": "replace"}, True),
     "warm start: dynamic routing, replace": (
         {"aggregation_output": "replace", "layer_aggregation": "dynamic_routing"},
         True,
     ),
-    "warm start: EM routing, gated": ({"aggregation_output": "gated"}, True),
-    "warm start: EM routing, residual": ({}, True),
+    "warm start: EM routing, gated": ({"layer_aggregation": "em_routing", "aggregation_output": "gated"}, True),
+    "warm start: EM routing, residual": ({"layer_aggregation": "em_routing"}, True),
 }
 BASELINE = "baseline (plain Marian)"
 
