@@ -7,8 +7,13 @@ of their names is first used.
 from importlib import import_module
 from typing import Any
 
-from hf_capsule_mt.configuration import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling import CapsuleAggregatedMarianForConditionalGeneration, CapsuleAggregatedMarianModel
+from hf_capsule_mt.configuration import CapsuleAggregatedMarianConfig, GDRMarianConfig
+from hf_capsule_mt.modeling import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    CapsuleAggregatedMarianModel,
+    GDRMarianForConditionalGeneration,
+    GDRMarianModel,
+)
 from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
 from hf_capsule_mt.registration import register
 
@@ -30,6 +35,9 @@ __all__ = [
     "CapsuleAggregatedMarianConfig",
     "CapsuleAggregatedMarianForConditionalGeneration",
     "CapsuleAggregatedMarianModel",
+    "GDRMarianConfig",
+    "GDRMarianForConditionalGeneration",
+    "GDRMarianModel",
     "dynamic_routing",
     "em_routing",
     "guided_routing",

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
 )
+from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration, GDRMarianModel
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ FAMILIES = (
     Family(
         CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianModel, CapsuleAggregatedMarianForConditionalGeneration
     ),
+    Family(GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration),
 )
 
 

@@ -5,9 +5,17 @@ from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianModel,
     CapsuleAggregatedMarianPreTrainedModel,
 )
+from hf_capsule_mt.modeling.modeling_gdr_marian import (
+    GDRMarianForConditionalGeneration,
+    GDRMarianModel,
+    GDRMarianPreTrainedModel,
+)
 
 __all__ = [
     "CapsuleAggregatedMarianForConditionalGeneration",
     "CapsuleAggregatedMarianModel",
     "CapsuleAggregatedMarianPreTrainedModel",
+    "GDRMarianForConditionalGeneration",
+    "GDRMarianModel",
+    "GDRMarianPreTrainedModel",
 ]

@@ -61,6 +61,69 @@ class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
     routings: dict[str, Tensor] | None = None
 
 
+@dataclass
+class GDREncoderOutput(CapsuleEncoderOutput):
+    """
+    [`CapsuleEncoderOutput`] and what past and future need of the source, computed once a sentence. `generate()`
+    repeats both for every beam, as it does with all tensors of an encoder's output.
+
+    Args:
+        source_votes (`torch.FloatTensor` of shape `(batch_size, source_length, num_capsules, capsule_dim)`):
+            Votes of each source word for each capsule.
+        source_keys (`torch.FloatTensor` of shape `(batch_size, source_length, num_keys, capsule_dim)`):
+            What the assignment of each source word is computed from.
+    """
+
+    source_votes: Tensor | None = None
+    source_keys: Tensor | None = None
+
+
+@dataclass
+class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
+    """
+    [`CapsuleSeq2SeqModelOutput`] with the contents of past and future; None with `past_future="none"`.
+
+    Args:
+        past_contents (`torch.FloatTensor` of shape `(batch_size, target_length, past_capsules * capsule_dim)`):
+            The past capsules of each target step, side by side.
+        future_contents (`torch.FloatTensor` of shape `(batch_size, target_length, future_capsules * capsule_dim)`):
+            The future capsules.
+        guide_states (`torch.FloatTensor` of shape `(batch_size, target_length, d_model)`):
+            The decoder's states that guided the routing, before the contents were added.
+    """
+
+    past_contents: Tensor | None = None
+    future_contents: Tensor | None = None
+    guide_states: Tensor | None = None
+
+
+@dataclass
+class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
+    """
+    [`CapsuleSeq2SeqLMOutput`] with every term of the loss and the contents of past and future.
+
+    Args:
+        lm_loss (`torch.FloatTensor`, *optional*, returned with `labels`):
+            The translation loss. While evaluating it is `loss`; while training, `loss` is this plus the other two
+            times their weights.
+        bow_loss, bca_loss (`torch.FloatTensor`, *optional*, returned with `labels` while training):
+            Bag of words and bilingual content agreement, without their weights.
+        past_contents, future_contents (`torch.FloatTensor`, *optional*):
+            See [`GDRSeq2SeqModelOutput`].
+
+    The routing site of past and future is `"decoder.past_future"`: shape `(iterations, batch_size, target_length,
+    source_length, num_capsules)`, past capsules first, then future, then redundant ones; the inputs are the source
+    words, and padding among them is assigned nowhere. With `past_future="classifier"` the last axis is past, future
+    and redundant; with `"attention"` it is past and future, and each sums to 1 over the source words.
+    """
+
+    lm_loss: Tensor | None = None
+    bow_loss: Tensor | None = None
+    bca_loss: Tensor | None = None
+    past_contents: Tensor | None = None
+    future_contents: Tensor | None = None
+
+
 def with_routings(kind: type[Output], outputs: ModelOutput, record: RoutingRecord | None, **changes: Any) -> Output:
     """`outputs` as a `kind`, with the record's assignments and any `changes` of other fields."""
     routings = None if record is None else dict(record.assignments)

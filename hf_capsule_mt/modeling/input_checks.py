@@ -63,3 +63,15 @@ def check_labels(labels: Tensor, vocab_size: int) -> None:
     check_tokens(
         "labels", labels if labels.device.type != "cpu" else labels.masked_fill(labels == -100, 0), vocab_size
     )
+
+
+def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """`[B, S]`, true for the real words of the source, from what attention is given."""
+    if attention_mask is None:
+        return None
+    if attention_mask.dim() != 2:
+        raise ValueError(
+            f"attention_mask has shape {list(attention_mask.shape)}: past and future need [batch, source length], "
+            "1 for a word and 0 for padding"
+        )
+    return attention_mask.bool()

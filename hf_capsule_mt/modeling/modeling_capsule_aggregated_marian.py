@@ -145,11 +145,6 @@ class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, MarianPreTrainedM
             return False
         return any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
-    def _keep_checkpointing(self, wanted: bool) -> None:
-        """For configs that ask for it: the parent's constructor turned it on in modules that are replaced since."""
-        if wanted:
-            self.gradient_checkpointing_enable()
-
 
 class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, MarianEncoder):
     """[`MarianEncoder`] with routed heads, and its layers aggregated: returns `[B, S, d]`."""
@@ -233,14 +228,21 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
 class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, MarianModel):
     """[`MarianModel`] with layer and head aggregation, without a language-modelling head."""
 
+    encoder_class: type[CapsuleAggregatedMarianEncoder] = CapsuleAggregatedMarianEncoder
+    decoder_class: type[CapsuleAggregatedMarianDecoder] = CapsuleAggregatedMarianDecoder
+
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        checkpointing = getattr(config, "gradient_checkpointing", False)
-        super().__init__(config)
-        self.encoder = CapsuleAggregatedMarianEncoder(config)
-        self.decoder = CapsuleAggregatedMarianDecoder(config)
+        # Past Marian's own constructor, which would build two stacks only for them to be replaced.
+        super(MarianModel, self).__init__(config)
+        self._tied_weights_keys = None
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+            sharing = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+            self._tied_weights_keys = dict.fromkeys(sharing, "shared.weight")
+        self.encoder = self.encoder_class(config)
+        self.decoder = self.decoder_class(config)
         self.post_init()
-        self._keep_checkpointing(checkpointing)
 
     @can_return_tuple
     def forward(
@@ -287,14 +289,22 @@ class CapsuleAggregatedMarianForConditionalGeneration(
     # The loss is divided by `num_items_in_batch` here, see `translation_loss`.
     accepts_loss_kwargs = True
 
+    model_class: type[CapsuleAggregatedMarianModel] = CapsuleAggregatedMarianModel
+
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        checkpointing = getattr(config, "gradient_checkpointing", False)
-        super().__init__(config)
-        self.model = CapsuleAggregatedMarianModel(config)
-        self.lm_head = SplitLinear(config.d_model, self.lm_head.out_features, bias=False)
+        super(MarianMTModel, self).__init__(config)  # past Marian's own constructor, as above
+        self.model = self.model_class(config)
+        words = config.vocab_size
+        self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
+        if config.share_encoder_decoder_embeddings:
+            sharing = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+            self._tied_weights_keys = dict.fromkeys(sharing, "model.shared.weight")
+        else:
+            words = config.decoder_vocab_size
+        self.final_logits_bias = nn.Buffer(torch.zeros(1, words))
+        self.lm_head = SplitLinear(config.d_model, words, bias=False)
         self.post_init()
-        self._keep_checkpointing(checkpointing)
 
     @can_return_tuple
     def forward(  # type: ignore[misc]
@@ -357,6 +367,15 @@ class CapsuleAggregatedMarianForConditionalGeneration(
         bias = self.final_logits_bias
         # In place where the type allows: a second [B, T, V] tensor is the largest of a training step.
         logits = logits.add_(bias) if logits.dtype == bias.dtype else logits + bias
+        return self._translation_output(outputs, logits, labels, num_items_in_batch)
+
+    def _translation_output(
+        self,
+        outputs: CapsuleSeq2SeqModelOutput,
+        logits: Tensor,
+        labels: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
+    ) -> CapsuleSeq2SeqLMOutput:
         loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
         states = {key: value for key, value in outputs.items() if key != "last_hidden_state"}
         return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)

@@ -15,6 +15,7 @@ from torch import Tensor
 from hf_capsule_mt.ops.routing_blockwise import blockwise, blockwise_guided_scores
 from hf_capsule_mt.ops.routing_reference import dynamic_routing as reference_dynamic_routing
 from hf_capsule_mt.ops.routing_reference import em_routing as reference_em_routing
+from hf_capsule_mt.ops.routing_reference import guided_pooling as reference_guided_pooling
 from hf_capsule_mt.ops.routing_reference import guided_routing as reference_guided_routing
 
 # Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
@@ -150,16 +151,11 @@ def guided_routing(
     Returns:
         capsules `[B, T, O, D]`, or (capsules, assignments).
     """
-    if votes.dim() != 4:
-        raise ValueError(f"votes has shape {list(votes.shape)}: guided_routing takes [batch, inputs, outputs, size]")
-    mask = _check_votes(votes, iterations, mask)
-    batch, _, _, size = votes.shape
-    if guide.dim() != 3 or guide.shape[0] != batch or guide.shape[-1] != size:
-        raise ValueError(f"guide has shape {list(guide.shape)}: must be [{batch}, steps, {size}] to go with the votes")
+    mask = _check_guided(votes, iterations, mask, guide, "guided_routing")
+    size = votes.shape[-1]
     _check_shape("vote_keys", vote_keys, votes.shape)
     _check_shape("output_weight", output_weight, (size, size))
     _check_shape("score_weight", score_weight, (size,))
-    plain = return_assignments or torch.compiler.is_compiling()
     with _no_autocast(votes):
         capsules, trace = reference_guided_routing(
             _working(votes, mask),
@@ -169,10 +165,64 @@ def guided_routing(
             _precise(score_weight),
             mask,
             iterations,
-            *(() if plain else (blockwise_guided_scores,)),
+            *_guided_scores(),
         )
     capsules = capsules.to(votes.dtype)
     return (capsules, torch.stack(trace)) if return_assignments else capsules
+
+
+def guided_pooling(
+    votes: Tensor,
+    guide: Tensor,
+    keys: Tensor,
+    score_weight: Tensor,
+    counts: tuple[int, ...],
+    over: str,
+    mask: Tensor | None = None,
+    return_assignments: bool = False,
+) -> RoutingResult:
+    """What section 4.3, GDR compares guided routing with: the classifier CLF and the attention ATTN.
+
+    Args:
+        votes: `[B, I, O, D]`, the capsules of one group after those of the other. guide: `[B, T, D]`, W_z z_t.
+        keys: `[B, I, G, D]`, one key a group. score_weight: `[D]`, w.
+        counts: how many of the O capsules belong to each group. Keys of further groups compete and collect nothing.
+        over: `"groups"`, a softmax over the groups and squashed sums (CLF), or `"inputs"`, a softmax over the inputs
+            for each group and plain means (ATTN).
+        mask: `[B, I]`, true for a real source position.
+        return_assignments: also return `[1, B, T, I, G]`.
+
+    Returns:
+        capsules `[B, T, O, D]`, or (capsules, assignments).
+    """
+    mask = _check_guided(votes, 1, mask, guide, "guided_pooling")
+    batch, inputs, outputs, size = votes.shape
+    if over not in ("groups", "inputs"):
+        raise ValueError(f"over={over!r}: must be 'groups' or 'inputs'")
+    if sum(counts) != outputs:
+        raise ValueError(f"counts={counts}: must add up to the {outputs} outputs of the votes")
+    if keys.dim() != 4 or keys.shape[2] < len(counts):
+        raise ValueError(f"keys has shape {list(keys.shape)}: must hold a key for each of {len(counts)} groups")
+    _check_shape("keys", keys, (batch, inputs, keys.shape[2], size))
+    _check_shape("score_weight", score_weight, (size,))
+    with _no_autocast(votes):
+        capsules, trace = reference_guided_pooling(
+            _working(votes, mask),
+            _precise(guide),
+            _working(keys, mask),
+            _precise(score_weight),
+            counts,
+            over,
+            mask,
+            *_guided_scores(),
+        )
+    capsules = capsules.to(votes.dtype)
+    return (capsules, torch.stack(trace)) if return_assignments else capsules
+
+
+def _guided_scores() -> tuple[Callable[..., Tensor], ...]:
+    """How Eq. (7), GDR is computed: a compiler gets the reference, which it fuses by itself."""
+    return () if torch.compiler.is_compiling() else (blockwise_guided_scores,)
 
 
 def _run(
@@ -273,6 +323,17 @@ def _check_votes(votes: Tensor, iterations: int, mask: Tensor | None) -> Tensor 
             f"mask has shape {list(mask.shape)}: must fit the votes without outputs and size, "
             f"{list(votes.shape[:-2])}, one value for each input"
         ) from None
+
+
+def _check_guided(votes: Tensor, iterations: int, mask: Tensor | None, guide: Tensor, name: str) -> Tensor | None:
+    """`_check_votes` for functions whose votes are shared by all target steps; the guide must go with them."""
+    if votes.dim() != 4:
+        raise ValueError(f"votes has shape {list(votes.shape)}: {name} takes [batch, inputs, outputs, size]")
+    mask = _check_votes(votes, iterations, mask)
+    batch, size = votes.shape[0], votes.shape[-1]
+    if guide.dim() != 3 or guide.shape[0] != batch or guide.shape[-1] != size:
+        raise ValueError(f"guide has shape {list(guide.shape)}: must be [{batch}, steps, {size}] to go with the votes")
+    return mask
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...] | torch.Size) -> None:

@@ -103,34 +103,50 @@ class _GuidedScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
         ctx.save_for_backward(guide, keys, context, score_weight)
-        blocks = [
-            guided_scores(guide[:, steps], keys, context[:, steps], score_weight) for steps in _steps(guide, keys)
-        ]
-        return torch.cat(blocks, dim=1)
+        batch, inputs, outputs, size = keys.shape
+        scores = keys.new_empty(batch, guide.shape[1], inputs, outputs)
+        for rows, steps in _guided_blocks(guide, keys):
+            hidden = _hidden(guide[rows, steps], keys[rows], context[rows, steps])
+            scores[rows, steps] = (hidden.view(-1, size) @ score_weight).view(hidden.shape[:-1])
+        return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_scores: Tensor) -> tuple[Tensor, ...]:
         guide, keys, context, score_weight = ctx.saved_tensors
-        grad_guide, grad_context = torch.empty_like(guide), torch.empty_like(context)
-        grad_keys, grad_weight = torch.zeros_like(keys), torch.zeros_like(score_weight)
-        for steps in _steps(guide, keys):
-            hidden = (guide[:, steps, None, None, :] + keys[:, None] + context[:, steps, None]).tanh()
-            grad = grad_scores[:, steps].unsqueeze(-1)
-            grad_weight += (hidden * grad).sum(dim=(0, 1, 2, 3))
-            # d tanh = 1 - tanh^2, in place: `hidden` is not needed any more.
-            grad_hidden = hidden.square_().neg_().add_(1.0).mul_(score_weight).mul_(grad)
-            over_inputs = grad_hidden.sum(dim=2)
-            grad_context[:, steps] = over_inputs
-            grad_guide[:, steps] = over_inputs.sum(dim=2)
-            grad_keys += grad_hidden.sum(dim=1)
-        return grad_guide, grad_keys, grad_context, grad_weight
+        size = len(score_weight)
+        grad_context, grad_keys = torch.empty_like(context), torch.zeros_like(keys)
+        grad_weight = torch.zeros_like(score_weight)
+        for rows, steps in _guided_blocks(guide, keys):
+            hidden = _hidden(guide[rows, steps], keys[rows], context[rows, steps])
+            grad = grad_scores[rows, steps]
+            grad_weight += grad.reshape(-1) @ hidden.view(-1, size)
+            # d tanh = 1 - tanh^2, in place: `hidden` is not needed any more. The score weight is the same for all
+            # and waits until the sums are taken.
+            slopes = hidden.square_().neg_().add_(1.0).mul_(grad.unsqueeze(-1))
+            torch.sum(slopes, dim=2, out=grad_context[rows, steps])
+            grad_keys[rows] += slopes.sum(dim=1)
+        grad_context *= score_weight
+        grad_keys *= score_weight
+        return grad_context.sum(dim=2), grad_keys, grad_context, grad_weight
 
 
-def _steps(guide: Tensor, keys: Tensor) -> list[slice]:
-    """Slices of the target axis, each a block of at most the allowed number of elements."""
-    length = block_length(keys.numel(), keys.device)
-    return [slice(start, start + length) for start in range(0, max(guide.shape[1], 1), length)]
+def _hidden(guide: Tensor, keys: Tensor, context: Tensor) -> Tensor:
+    """`tanh(guide + keys + context)`, `[B, T, I, O, D]` of one block."""
+    return (keys[:, None] + (guide[:, :, None] + context)[:, :, None]).tanh_()
+
+
+def _guided_blocks(guide: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:
+    """Slices of the batch and of the target axis, each pair a block of at most the allowed number of elements."""
+    batch, steps = guide.shape[:2]
+    sentence = keys[0].numel() if batch else 1
+    length = min(block_length(sentence, keys.device), max(steps, 1))
+    rows = max(1, block_length(sentence * length, keys.device))
+    return [
+        (slice(row, row + rows), slice(start, start + length))
+        for row in range(0, batch, rows)
+        for start in range(0, steps, length)
+    ]
 
 
 def blockwise_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:

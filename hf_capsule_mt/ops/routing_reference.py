@@ -183,3 +183,33 @@ def guided_routing(
         if iteration < iterations:
             logits = logits + scores(guide, vote_keys, capsules @ output_weight.mT, score_weight)
     return capsules, trace
+
+
+def guided_pooling(
+    votes: Tensor,
+    guide: Tensor,
+    keys: Tensor,
+    score_weight: Tensor,
+    counts: tuple[int, ...],
+    over: str,
+    mask: Tensor | None,
+    scores=guided_scores,
+) -> tuple[Tensor, Assignments]:
+    """The comparisons of section 4.3, GDR: scores by Eq. (7) without capsules, and one sum of the votes.
+
+    `votes` `[B, I, O, D]`, O = sum of `counts`: the capsules of the first group, then those of the second, …
+    `keys` `[B, I, G, D]`, one a group, and groups beyond `counts` take part in the competition alone.
+    `over="groups"` is CLF: a source word is shared out among the groups, and capsules are squashed as in Eq. (4).
+    `over="inputs"` is ATTN: every group shares itself out over the source words.
+    """
+    logits = scores(guide, keys, guide.new_zeros(*guide.shape[:2], *keys.shape[2:]), score_weight)
+    step_mask = None if mask is None else mask[:, None]
+    competing = over == "groups"
+    shares = output_assignments(logits, step_mask) if competing else input_weights(logits, step_mask)
+    sums = []
+    first = 0
+    for group, count in enumerate(counts):
+        sums.append(torch.einsum("bti,biod->btod", shares[..., group], votes[:, :, first : first + count]))
+        first += count
+    capsules = torch.cat(sums, dim=2)
+    return squash(capsules) if competing else capsules, [shares]

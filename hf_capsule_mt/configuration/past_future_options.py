@@ -1,0 +1,42 @@
+"""The fields of GDR, which the Transformer and the RNMT share, and their rules."""
+
+import math
+
+from hf_capsule_mt.configuration.config_checks import (
+    Values,
+    check_choice,
+    check_integer,
+    check_number,
+    is_integer,
+    problem,
+)
+
+PAST_FUTURES = ("guided_routing", "classifier", "attention", "none")
+BOW_REDUCTIONS = ("mean", "sum")
+
+# Outputs that the Trainer must not collect as predictions.
+NO_PREDICTIONS = ("lm_loss", "bow_loss", "bca_loss", "past_contents", "future_contents")
+
+
+def past_future_problems(values: Values, choices: tuple[str, ...]) -> list[str]:
+    """Every rule of GDR's fields that `values` breaks; `choices` are what `past_future` may be."""
+    problems = [
+        *check_choice(values, "past_future", choices),
+        *check_choice(values, "bow_reduction", BOW_REDUCTIONS),
+        *check_integer(values, "capsule_dim", least=1),
+        *check_integer(values, "guided_routing_iterations", least=1),
+        *check_integer(values, "redundant_capsules", least=0),
+    ]
+    for field in ("past_capsules", "future_capsules"):
+        count = values[field]
+        if is_integer(count) and count == 0 and values["past_future"] != "none":
+            rule = f"must be at least 1 with past_future={values['past_future']!r}: without it there is nothing to route"
+            problems.append(problem(field, count, rule, 'use 2, or past_future="none" to switch both off'))
+        else:
+            problems += check_integer(values, field, least=0)
+    rule = "must be a finite number of at least 0"
+    for field in ("bow_loss_weight", "bca_loss_weight"):
+        problems += check_number(
+            values, field, lambda weight: 0 <= weight < math.inf, rule, "use 0 to switch the loss off, or 0.1 or 1.0"
+        )
+    return problems

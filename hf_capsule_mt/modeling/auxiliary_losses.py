@@ -1,0 +1,246 @@
+"""What teaches the capsules to be past and future: section 3.3, GDR.
+
+Legend: `B` batch, `T` target positions, `N` = B * T, `d` width of the states and of the output embedding `E` `[V, d]`,
+`P` and `F` number of values of the past and of the future contents, `V` target vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers.utils import logging
+
+from hf_capsule_mt.modeling.capsule_outputs import GDRSeq2SeqLMOutput, GDRSeq2SeqModelOutput
+from hf_capsule_mt.modeling.past_future import HolisticContext
+from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
+
+logger = logging.get_logger(__name__)
+
+# Scores of the vocabulary that are held at a time.
+CPU_BLOCK_ELEMENTS = 2**23
+ACCELERATOR_BLOCK_ELEMENTS = 2**27
+
+
+class AuxiliaryTerms(NamedTuple):
+    """The two losses, each None where its weight is 0."""
+
+    bow: Tensor | None
+    bca: Tensor | None
+
+
+class Bags(NamedTuple):
+    """Which words are past and which are future at each step: the counts `[B, T, 1]`, 0 at padding."""
+
+    keep: Tensor  # [B, T, 1], 1 where there is a target word
+    past: Tensor
+    future: Tensor
+
+    def past_sum(self, values: Tensor) -> Tensor:
+        """`[B, T, …]` to the sum over the words up to and including each step."""
+        return (values * self.keep).cumsum(dim=1)
+
+    def future_sum(self, values: Tensor) -> Tensor:
+        """`[B, T, …]` to the sum over the words from each step on."""
+        kept = values * self.keep
+        return kept.sum(dim=1, keepdim=True) - kept.cumsum(dim=1) + kept
+
+
+def make_bags(labels: Tensor, dtype: torch.dtype) -> Bags:
+    """The bags of `labels` `[B, T]`, -100 where there is no word; the end token is a word."""
+    keep = labels.ne(-100).to(dtype).unsqueeze(-1)
+    past = keep.cumsum(dim=1)
+    future = past[:, -1:] - past + keep
+    return Bags(keep, past, future)
+
+
+class AuxiliaryLosses(nn.Module):
+    """Bag of words and bilingual content agreement, by `config.bow_loss_weight` and `config.bca_loss_weight`."""
+
+    def __init__(self, config: Any, width: int) -> None:
+        super().__init__()
+        past, future = (count * config.capsule_dim for count in (config.past_capsules, config.future_capsules))
+        self.sums = config.bow_reduction == "sum"
+        self.has_bow, self.has_bca = config.bow_loss_weight > 0, config.bca_loss_weight > 0
+        if self.has_bow:
+            # W_BoW of section 3.3: contents to the space of the output embedding.
+            self.past_words = nn.Linear(past, width, bias=False)
+            self.future_words = nn.Linear(future, width, bias=False)
+        if self.has_bca:
+            # W_BCA: target states to the space of the contents.
+            self.past_states = nn.Linear(width, past, bias=False)
+            self.future_states = nn.Linear(width, future, bias=False)
+
+    def forward(
+        self,
+        states: Tensor,
+        context: HolisticContext,
+        labels: Tensor,
+        embedding: Tensor,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> AuxiliaryTerms:
+        """`states` `[B, T, d]` as they went into routing, `labels` `[B, T]`, `embedding` `[V, d]`.
+
+        The printed 1/T is a mean over the words of one sentence. Here it is the mean over the words of the batch, or
+        over `num_items_in_batch` words, as for the translation loss: the same for one sentence, and independent of
+        how sentences were split into batches.
+        """
+        labels = labels.to(states.device)
+        exact = torch.float64 if states.dtype == torch.float64 else torch.float32
+        bags = make_bags(labels, exact)
+        total = bags.keep.sum() if num_items_in_batch is None else num_items_in_batch
+        total = torch.as_tensor(total, device=states.device).clamp(min=1)
+        bow = self._bag_of_words(context, labels, embedding, bags) / total if self.has_bow else None
+        bca = self._agreement(states, context, bags) / total if self.has_bca else None
+        return AuxiliaryTerms(bow, bca)
+
+    def word_states(self, context: HolisticContext) -> tuple[Tensor, Tensor]:
+        """W_BoW times the past and the future: products with the embedding are scores of words, `[B, T, d]` each."""
+        if not self.has_bow:
+            raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
+        return self.past_words(context.past), self.future_words(context.future)
+
+    def _bag_of_words(self, context: HolisticContext, labels: Tensor, embedding: Tensor, bags: Bags) -> Tensor:
+        """L_BoW, summed over steps: the log probability of a word is its score minus the log partition, so the bag
+        needs the sum of its words' embeddings and one log-sum-exp over the vocabulary."""
+        past, future = self.word_states(context)
+        exact = bags.keep.dtype
+        words = nn.functional.embedding(labels.clamp(min=0), embedding).to(exact)
+        past_scores = (past.to(exact) * bags.past_sum(words)).sum(dim=-1, keepdim=True)
+        future_scores = (future.to(exact) * bags.future_sum(words)).sum(dim=-1, keepdim=True)
+        if self.sums:
+            scores = (past_scores + future_scores) * bags.keep
+            weights = torch.cat([bags.past * bags.keep, bags.future * bags.keep])
+        else:
+            counts = bags.past.clamp(min=1), bags.future.clamp(min=1)
+            scores = (past_scores / counts[0] + future_scores / counts[1]) * bags.keep
+            weights = torch.cat([bags.keep, bags.keep])
+        hidden = torch.cat([past, future]).flatten(0, 1)  # [2 N, d]
+        return log_partition(hidden, embedding, weights.flatten()) - scores.sum()
+
+    def _agreement(self, states: Tensor, context: HolisticContext, bags: Bags) -> Tensor:
+        """L_BCA, summed over steps: squared distance of the contents from the mean target states, mapped."""
+        exact = bags.keep.dtype
+        states = states.to(exact)
+        past = self.past_states(bags.past_sum(states) / bags.past.clamp(min=1))
+        future = self.future_states(bags.future_sum(states) / bags.future.clamp(min=1))
+        gaps = (
+            (context.past.to(exact) - past.to(exact)).square().sum(dim=-1, keepdim=True)
+            + (context.future.to(exact) - future.to(exact)).square().sum(dim=-1, keepdim=True)
+        )
+        return (gaps * bags.keep).sum()
+
+
+class PastFutureLosses:
+    """Goes before `PreTrainedModel` in the bases of a translation model with past and future: its losses."""
+
+    config: Any
+    training: bool
+    lm_head: nn.Linear
+    auxiliary_losses: AuxiliaryLosses | None
+
+    def _make_auxiliary_losses(self, width: int) -> None:
+        config = self.config
+        wanted = config.bow_loss_weight > 0 or config.bca_loss_weight > 0
+        self.auxiliary_losses = AuxiliaryLosses(config, width) if wanted and config.past_future != "none" else None
+
+    def _translation_output(
+        self,
+        outputs: GDRSeq2SeqModelOutput,
+        logits: Tensor,
+        labels: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
+    ) -> GDRSeq2SeqLMOutput:
+        lm_loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
+        loss, terms = lm_loss, AuxiliaryTerms(None, None)
+        auxiliary = self.auxiliary_losses
+        if auxiliary is not None and self.training:
+            if labels is None:
+                logger.warning_once(
+                    "In training mode without labels: the bag-of-words and agreement losses are left out. (The stock "
+                    "Trainer with label_smoothing_factor takes the labels away; CapsuleSeq2SeqTrainer does not.)"
+                )
+            else:
+                context = HolisticContext(
+                    outputs.last_hidden_state, outputs.past_contents, outputs.future_contents
+                )
+                terms = auxiliary(outputs.guide_states, context, labels, self.lm_head.weight, num_items_in_batch)
+                if terms.bow is not None:
+                    loss = loss + self.config.bow_loss_weight * terms.bow
+                if terms.bca is not None:
+                    loss = loss + self.config.bca_loss_weight * terms.bca
+        states = {key: value for key, value in outputs.items() if key not in ("last_hidden_state", "guide_states")}
+        return GDRSeq2SeqLMOutput(
+            loss=loss, logits=logits, lm_loss=lm_loss, bow_loss=terms.bow, bca_loss=terms.bca, **states
+        )
+
+    def bag_of_words_scores(self, outputs: GDRSeq2SeqLMOutput) -> tuple[Tensor, Tensor]:
+        """The scores of every target word to be past and to be future at every step, `[B, T, V]` each: a softmax over
+        the last axis gives `p_pre` and `p_sub` of section 3.3, GDR. `outputs` are what `forward` returned."""
+        if self.auxiliary_losses is None:
+            raise ValueError("this model was built without auxiliary losses: it has no bag-of-words predictions")
+        context = HolisticContext(outputs.logits, outputs.past_contents, outputs.future_contents)
+        past, future = self.auxiliary_losses.word_states(context)
+        return past @ self.lm_head.weight.mT, future @ self.lm_head.weight.mT
+
+
+class _LogPartition(torch.autograd.Function):
+    """`sum_n weights_n * logsumexp(hidden_n E^T)` without a `[N, V]` tensor.
+
+    The gradient is known as soon as a block of scores is: it is taken in the forward pass, so that no product with
+    the vocabulary is made twice, and scaled in the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
+        needs_hidden, needs_embedding, _ = ctx.needs_input_grad
+        total = weights.new_zeros(())
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if needs_embedding else None
+        kept = embedding.to(hidden.dtype)
+        for rows in _row_blocks(hidden, len(embedding)):
+            scores = (hidden[rows] @ kept.mT).to(weights.dtype)
+            norms = scores.logsumexp(dim=-1)
+            total += weights[rows] @ norms
+            if grad_hidden is None and grad_embedding is None:
+                continue
+            shares = scores.sub_(norms.unsqueeze(-1)).exp_().mul_(weights[rows].unsqueeze(-1)).to(hidden.dtype)
+            if grad_hidden is not None:
+                torch.mm(shares, kept, out=grad_hidden[rows])
+            if grad_embedding is not None:
+                if grad_embedding.dtype == shares.dtype:
+                    grad_embedding.addmm_(shares.mT, hidden[rows])
+                else:
+                    grad_embedding += shares.mT @ hidden[rows]
+        ctx.save_for_backward(grad_hidden, grad_embedding)
+        ctx.embedding_dtype = embedding.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_total: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_embedding = ctx.saved_tensors
+        if grad_hidden is not None:
+            grad_hidden = (grad_hidden * grad_total).to(grad_hidden.dtype)
+        if grad_embedding is not None:
+            grad_embedding = (grad_embedding * grad_total).to(ctx.embedding_dtype)
+        return grad_hidden, grad_embedding, None
+
+
+def _row_blocks(hidden: Tensor, vocabulary: int) -> list[slice]:
+    limit = CPU_BLOCK_ELEMENTS if hidden.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    length = max(1, limit // vocabulary)
+    return [slice(start, start + length) for start in range(0, len(hidden), length)]
+
+
+def log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
+    """`sum_n weights_n * log sum_v exp(hidden_n . E_v)`; `hidden` `[N, d]`, `embedding` `[V, d]`, `weights` `[N]`."""
+    if torch.compiler.is_compiling():
+        scores = (hidden @ embedding.mT.to(hidden.dtype)).to(weights.dtype)
+        return weights @ scores.logsumexp(dim=-1)
+    if hidden.device.type == "cpu":
+        # Rows that count for nothing are padding. Finding them would make an accelerator wait.
+        rows = weights.nonzero().squeeze(-1)
+        if len(rows) < len(weights):
+            hidden, weights = hidden.index_select(0, rows), weights.index_select(0, rows)
+    return _LogPartition.apply(hidden, embedding, weights)

@@ -1,0 +1,134 @@
+"""Past and future source contents at every target step: sections 3.1, 3.2 and 4.3, GDR.
+
+Two modules: `SourceVotes` does everything that depends on the source alone, once a sentence; `PastFuture` does the
+rest at every target step.
+
+Legend: `B` batch, `S` source and `T` target positions, `d` width of the decoder's states, `D` size of a capsule,
+`P`, `F`, `R` past, future and redundant capsules, `K` routing keys of a source word.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+
+from hf_capsule_mt.modeling.capsule_router import CapsuleModule
+from hf_capsule_mt.modeling.routing_record import open_record
+from hf_capsule_mt.ops.routing import guided_pooling, guided_routing
+
+SITE = "decoder.past_future"
+
+
+class StartsAtZero(CapsuleModule, nn.Linear):
+    """A linear map that is 0 at first, so that what it adds to leaves a pretrained model where it was."""
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.zeros_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class FanInLinear(CapsuleModule, nn.Linear):
+    """A linear map without bias whose outputs are as large as its inputs at first, whatever `init_std` is.
+
+    Routing compares votes with capsules of length at most 1: with votes near 0 it starts, and stays, uniform.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.normal_(self.weight, std=self.in_features**-0.5)
+
+
+class SourceVotes(nn.Module):
+    """What each source word offers: votes `[B, S, P + F (+ R), D]` and keys `[B, S, K, D]` for its assignment.
+
+    `guided_routing`: Eq. (5), one vote and one key for each capsule, `W_j h_i` and `W_v` times that. `classifier` and
+    `attention`: votes for the past and the future capsules, and one key for each of their groups.
+    """
+
+    def __init__(self, config: Any, width: int) -> None:
+        super().__init__()
+        self.size = config.capsule_dim
+        self.routed = config.past_future == "guided_routing"
+        used = config.past_capsules + config.future_capsules
+        if self.routed:
+            self.votes = FanInLinear(width, (used + config.redundant_capsules) * self.size)
+            self.keys = FanInLinear(self.size, self.size)
+        else:
+            redundant = config.past_future == "classifier" and config.redundant_capsules > 0
+            self.votes = FanInLinear(width, used * self.size)
+            self.keys = FanInLinear(width, (3 if redundant else 2) * self.size)
+
+    def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """`source` `[B, S, width]`, the encoder's output."""
+        votes = self.votes(source).unflatten(-1, (-1, self.size))
+        keys = self.keys(votes) if self.routed else self.keys(source).unflatten(-1, (-1, self.size))
+        return votes, keys
+
+
+class HolisticContext(NamedTuple):
+    """What `PastFuture` returns: o `[B, T, d]`, the past `[B, T, P * D]` and the future `[B, T, F * D]`."""
+
+    states: Tensor
+    past: Tensor
+    future: Tensor
+
+
+class PastFuture(CapsuleModule):
+    """Adds past and future source contents to the decoder's states: `o = FeedForward([z; past; future]) + z`."""
+
+    def __init__(self, config: Any, width: int, feed_forward: int) -> None:
+        super().__init__()
+        self.kind, self.iterations = config.past_future, config.guided_routing_iterations
+        self.counts = (config.past_capsules, config.future_capsules)
+        size = config.capsule_dim
+        # W_z, W_o and w of Eq. (7); W_v is with the source.
+        self.guide = FanInLinear(width, size)
+        self.output_weight = nn.Parameter(torch.empty(size, size)) if self.kind == "guided_routing" else None
+        self.score_weight = nn.Parameter(torch.empty(size))
+        combined = width + sum(self.counts) * size
+        self.layer_norm = nn.LayerNorm(combined)
+        self.fc1 = nn.Linear(combined, feed_forward)
+        self.activation = ACT2FN[config.activation_function]
+        self.activation_dropout, self.dropout = nn.Dropout(config.activation_dropout), nn.Dropout(config.dropout)
+        self.fc2 = StartsAtZero(feed_forward, width)
+
+    def init_capsule_weights(self, std: float) -> None:
+        size = len(self.score_weight)
+        init.normal_(self.score_weight, std=size**-0.5)
+        if self.output_weight is not None:
+            # Times sqrt(size): a capsule has length 1 at most, a vote has about sqrt(size).
+            init.normal_(self.output_weight)
+
+    def forward(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> HolisticContext:
+        """`states` `[B, T, d]`, `votes` and `keys` from `SourceVotes`, `mask` `[B, S]` true for real source words."""
+        past, future = self._contents(self.guide(states), votes, keys, mask)
+        past, future = past.flatten(-2), future.flatten(-2)
+        features = self.layer_norm(torch.cat([states, past.to(states.dtype), future.to(states.dtype)], dim=-1))
+        hidden = self.activation_dropout(self.activation(self.fc1(features)))
+        return HolisticContext(states + self.dropout(self.fc2(hidden)), past, future)
+
+    def _contents(
+        self, guide: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The capsules `[B, T, P, D]` and `[B, T, F, D]`; leaves the assignments with an open record."""
+        record = open_record()
+        options = {"mask": mask, "return_assignments": record is not None}
+        if self.output_weight is not None:
+            found = guided_routing(
+                votes, guide, keys, self.output_weight, self.score_weight, iterations=self.iterations, **options
+            )
+        else:
+            over = "groups" if self.kind == "classifier" else "inputs"
+            found = guided_pooling(votes, guide, keys, self.score_weight, self.counts, over, **options)
+        if record is None:
+            capsules = found
+        else:
+            capsules, assignments = found
+            record.assignments[SITE] = assignments.detach() if record.detached else assignments
+        past, future = self.counts
+        return capsules[:, :, :past], capsules[:, :, past : past + future]
