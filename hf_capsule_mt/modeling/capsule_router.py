@@ -26,10 +26,13 @@ class CapsuleModule(nn.Module):
 
 
 class StackedLinear(CapsuleModule):
-    """One linear map for each of I inputs, as a single batched product: `[…, I, in]` to `[…, I, out]`."""
+    """One linear map for each of I inputs, as a single batched product: `[…, I, in]` to `[…, I, out]`.
+
+    With `bias_start` it starts as that constant: weights 0, bias `bias_start`.
+    """
 
     def __init__(
-        self, inputs: int, in_features: int, out_features: int, bias: bool = True, bias_start: float = 0.0
+        self, inputs: int, in_features: int, out_features: int, bias: bool = True, bias_start: float | None = None
     ) -> None:
         super().__init__()
         self.bias_start = bias_start
@@ -38,9 +41,9 @@ class StackedLinear(CapsuleModule):
         self.bias = nn.Parameter(torch.empty(inputs, 1, out_features)) if bias else None
 
     def init_capsule_weights(self, std: float) -> None:
-        init.normal_(self.weight, std=std)
+        init.normal_(self.weight, std=std if self.bias_start is None else 0.0)
         if self.bias is not None:
-            init.constant_(self.bias, self.bias_start)
+            init.constant_(self.bias, self.bias_start or 0.0)
 
     def forward(self, features: Tensor) -> Tensor:
         lead = features.shape[:-2]

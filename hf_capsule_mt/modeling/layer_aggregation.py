@@ -29,7 +29,8 @@ class LinearCombination(CapsuleModule):
 class DynamicCombination(nn.Module):
     """Eq. (4), DLA: the weights of each position come from a two-layer network on all layers.
 
-    The last bias starts at 1/L, so that training starts from the mean of the layers as the linear combination does.
+    The second layer starts as the constant 1/L, so that training starts from the mean of the layers as the linear
+    combination does; with random weights there one of two seeds learned far more slowly.
     """
 
     def __init__(self, layers: int, width: int) -> None:

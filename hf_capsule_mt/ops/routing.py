@@ -187,8 +187,8 @@ def guided_pooling(
         votes: `[B, I, O, D]`, the capsules of one group after those of the other. guide: `[B, T, D]`, W_z z_t.
         keys: `[B, I, G, D]`, one key a group. score_weight: `[D]`, w.
         counts: how many of the O capsules belong to each group. Keys of further groups compete and collect nothing.
-        over: `"groups"`, a softmax over the groups and squashed sums (CLF), or `"inputs"`, a softmax over the inputs
-            for each group and plain means (ATTN).
+        over: `"groups"`, a softmax over the groups (CLF), or `"inputs"`, a softmax over the inputs for each group
+            (ATTN).
         mask: `[B, I]`, true for a real source position.
         return_assignments: also return `[1, B, T, I, G]`.
 

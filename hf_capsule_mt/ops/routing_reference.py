@@ -199,17 +199,15 @@ def guided_pooling(
 
     `votes` `[B, I, O, D]`, O = sum of `counts`: the capsules of the first group, then those of the second, …
     `keys` `[B, I, G, D]`, one a group, and groups beyond `counts` take part in the competition alone.
-    `over="groups"` is CLF: a source word is shared out among the groups, and capsules are squashed as in Eq. (4).
-    `over="inputs"` is ATTN: every group shares itself out over the source words.
+    `over="groups"` is CLF: a source word is shared out among the groups. `over="inputs"` is ATTN: every group shares
+    itself out over the source words. Capsules are squashed as in Eq. (4).
     """
     logits = scores(guide, keys, guide.new_zeros(*guide.shape[:2], *keys.shape[2:]), score_weight)
     step_mask = None if mask is None else mask[:, None]
-    competing = over == "groups"
-    shares = output_assignments(logits, step_mask) if competing else input_weights(logits, step_mask)
+    shares = (output_assignments if over == "groups" else input_weights)(logits, step_mask)
     sums = []
     first = 0
     for group, count in enumerate(counts):
         sums.append(torch.einsum("bti,biod->btod", shares[..., group], votes[:, :, first : first + count]))
         first += count
-    capsules = torch.cat(sums, dim=2)
-    return squash(capsules) if competing else capsules, [shares]
+    return squash(torch.cat(sums, dim=2)), [shares]

@@ -51,8 +51,12 @@ def small_task(
     )
 
 
-def small_config(tokenizer: PreTrainedTokenizerFast, **options: Any) -> CapsuleAggregatedMarianConfig:
-    """Width 128, three layers a side, four heads; `options` are fields of the configuration."""
+def small_config(
+    tokenizer: PreTrainedTokenizerFast,
+    family: type[CapsuleAggregatedMarianConfig] = CapsuleAggregatedMarianConfig,
+    **options: Any,
+) -> Any:
+    """Width 128, three layers a side, four heads; `options` are fields of the configuration class `family`."""
     small = {
         "d_model": 128,
         "encoder_layers": 3,
@@ -70,7 +74,7 @@ def small_config(tokenizer: PreTrainedTokenizerFast, **options: Any) -> CapsuleA
         # and 3.1 with these three.
         "init_std": 0.04,
     }
-    return CapsuleAggregatedMarianConfig(**{**small, **marian_token_ids(tokenizer), **options})
+    return family(**{**small, **marian_token_ids(tokenizer), **options})
 
 
 @dataclass
