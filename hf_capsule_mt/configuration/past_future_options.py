@@ -30,7 +30,9 @@ def past_future_problems(values: Values, choices: tuple[str, ...]) -> list[str]:
     for field in ("past_capsules", "future_capsules"):
         count = values[field]
         if is_integer(count) and count == 0 and values["past_future"] != "none":
-            rule = f"must be at least 1 with past_future={values['past_future']!r}: without it there is nothing to route"
+            rule = (
+                f"must be at least 1 with past_future={values['past_future']!r}: without it there is nothing to route"
+            )
             problems.append(problem(field, count, rule, 'use 2, or past_future="none" to switch both off'))
         else:
             problems += check_integer(values, field, least=0)

@@ -124,10 +124,9 @@ class AuxiliaryLosses(nn.Module):
         states = states.to(exact)
         past = self.past_states(bags.past_sum(states) / bags.past.clamp(min=1))
         future = self.future_states(bags.future_sum(states) / bags.future.clamp(min=1))
-        gaps = (
-            (context.past.to(exact) - past.to(exact)).square().sum(dim=-1, keepdim=True)
-            + (context.future.to(exact) - future.to(exact)).square().sum(dim=-1, keepdim=True)
-        )
+        gaps = (context.past.to(exact) - past.to(exact)).square().sum(dim=-1, keepdim=True) + (
+            context.future.to(exact) - future.to(exact)
+        ).square().sum(dim=-1, keepdim=True)
         return (gaps * bags.keep).sum()
 
 
@@ -161,9 +160,7 @@ class PastFutureLosses:
                     "Trainer with label_smoothing_factor takes the labels away; CapsuleSeq2SeqTrainer does not.)"
                 )
             else:
-                context = HolisticContext(
-                    outputs.last_hidden_state, outputs.past_contents, outputs.future_contents
-                )
+                context = HolisticContext(outputs.last_hidden_state, outputs.past_contents, outputs.future_contents)
                 terms = auxiliary(outputs.guide_states, context, labels, self.lm_head.weight, num_items_in_batch)
                 if terms.bow is not None:
                     loss = loss + self.config.bow_loss_weight * terms.bow

@@ -111,7 +111,7 @@ class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
         past_contents, future_contents (`torch.FloatTensor`, *optional*):
             See [`GDRSeq2SeqModelOutput`].
 
-    The routing site of past and future is `"decoder.past_future"`: shape `(iterations, batch_size, target_length,
+    The routing site of past and future is `"past_future"`: shape `(iterations, batch_size, target_length,
     source_length, num_capsules)`, past capsules first, then future, then redundant ones; the inputs are the source
     words, and padding among them is assigned nowhere. With `past_future="classifier"` the last axis is past, future
     and redundant; with `"attention"` it is past and future, and each sums to 1 over the source words.

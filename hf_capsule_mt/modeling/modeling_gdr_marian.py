@@ -103,7 +103,11 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
             if self.past_future is not None:
                 if encoder_outputs is None:
                     encoder_outputs = self.encoder(
-                        input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+                        input_ids,
+                        attention_mask=attention_mask,
+                        inputs_embeds=inputs_embeds,
+                        return_dict=True,
+                        **kwargs,
                     )
                 elif not isinstance(encoder_outputs, BaseModelOutput):
                     # As a tuple, nothing says which member the votes are; they are made again from the first.

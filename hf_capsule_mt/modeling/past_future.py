@@ -18,7 +18,7 @@ from hf_capsule_mt.modeling.capsule_router import CapsuleModule
 from hf_capsule_mt.modeling.routing_record import open_record
 from hf_capsule_mt.ops.routing import guided_pooling, guided_routing
 
-SITE = "decoder.past_future"
+SITE = "past_future"
 
 
 class StartsAtZero(CapsuleModule, nn.Linear):
@@ -112,9 +112,7 @@ class PastFuture(CapsuleModule):
         hidden = self.activation_dropout(self.activation(self.fc1(features)))
         return HolisticContext(states + self.dropout(self.fc2(hidden)), past, future)
 
-    def _contents(
-        self, guide: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _contents(self, guide: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The capsules `[B, T, P, D]` and `[B, T, F, D]`; leaves the assignments with an open record."""
         record = open_record()
         options = {"mask": mask, "return_assignments": record is not None}
