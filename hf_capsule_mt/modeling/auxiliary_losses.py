@@ -160,8 +160,9 @@ class PastFutureLosses:
                     "Trainer with label_smoothing_factor takes the labels away; CapsuleSeq2SeqTrainer does not.)"
                 )
             else:
-                context = HolisticContext(outputs.last_hidden_state, outputs.past_contents, outputs.future_contents)
-                terms = auxiliary(outputs.guide_states, context, labels, self.lm_head.weight, num_items_in_batch)
+                terms = auxiliary(
+                    outputs.guide_states, _context(outputs), labels, self.lm_head.weight, num_items_in_batch
+                )
                 if terms.bow is not None:
                     loss = loss + self.config.bow_loss_weight * terms.bow
                 if terms.bca is not None:
@@ -176,9 +177,13 @@ class PastFutureLosses:
         the last axis gives `p_pre` and `p_sub` of section 3.3, GDR. `outputs` are what `forward` returned."""
         if self.auxiliary_losses is None:
             raise ValueError("this model was built without auxiliary losses: it has no bag-of-words predictions")
-        context = HolisticContext(outputs.logits, outputs.past_contents, outputs.future_contents)
-        past, future = self.auxiliary_losses.word_states(context)
+        past, future = self.auxiliary_losses.word_states(_context(outputs))
         return past @ self.lm_head.weight.mT, future @ self.lm_head.weight.mT
+
+
+def _context(outputs: Any) -> HolisticContext:
+    """Past and future of a model's output; the losses need no more of it."""
+    return HolisticContext(outputs.get("last_hidden_state"), outputs.past_contents, outputs.future_contents)
 
 
 class _LogPartition(torch.autograd.Function):

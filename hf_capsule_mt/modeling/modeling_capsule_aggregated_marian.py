@@ -235,7 +235,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
         config.check()
         # Past Marian's own constructor, which would build two stacks only for them to be replaced.
         super(MarianModel, self).__init__(config)
-        self._tied_weights_keys = None
+        self._tied_weights_keys = {}
         if config.share_encoder_decoder_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
             sharing = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -295,13 +295,12 @@ class CapsuleAggregatedMarianForConditionalGeneration(
         config.check()
         super(MarianMTModel, self).__init__(config)  # past Marian's own constructor, as above
         self.model = self.model_class(config)
-        words = config.vocab_size
+        shared = config.share_encoder_decoder_embeddings
+        words = (None if shared else config.decoder_vocab_size) or config.vocab_size
         self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
-        if config.share_encoder_decoder_embeddings:
+        if shared:
             sharing = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
             self._tied_weights_keys = dict.fromkeys(sharing, "model.shared.weight")
-        else:
-            words = config.decoder_vocab_size
         self.final_logits_bias = nn.Buffer(torch.zeros(1, words))
         self.lm_head = SplitLinear(config.d_model, words, bias=False)
         self.post_init()

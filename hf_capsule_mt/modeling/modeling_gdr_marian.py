@@ -6,7 +6,7 @@ can be switched on beside it.
 Legend: `B` batch, `S` source and `T` target positions, `d` model width, `V` target vocabulary.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -49,6 +49,12 @@ class GDRMarianEncoder(GDRMarianPreTrainedModel, CapsuleAggregatedMarianEncoder)
         self.source_votes = None if config.past_future == "none" else SourceVotes(config, config.d_model)
         self.post_init()
 
+    def vote(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Votes and keys of the source words, from the encoder's output `[B, S, d]`."""
+        if self.source_votes is None:
+            raise ValueError('past_future="none": there is nothing to vote for')
+        return self.source_votes(states)
+
     @can_return_tuple
     def forward(
         self,
@@ -62,7 +68,7 @@ class GDRMarianEncoder(GDRMarianPreTrainedModel, CapsuleAggregatedMarianEncoder)
         outputs = super().forward(input_ids, output_routings=output_routings, return_dict=True, **arguments)
         if self.source_votes is None:
             return outputs
-        votes, keys = self.source_votes(outputs.last_hidden_state)
+        votes, keys = self.vote(outputs.last_hidden_state)
         return GDREncoderOutput(**{**outputs, "source_votes": votes, "source_keys": keys})
 
 
@@ -70,6 +76,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
     """[`CapsuleAggregatedMarianModel`] with past and future, without a language-modelling head."""
 
     encoder_class = GDRMarianEncoder
+    encoder: GDRMarianEncoder
 
     def __init__(self, config: GDRMarianConfig) -> None:
         super().__init__(config)
@@ -125,12 +132,12 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
                 return_dict=True,
                 **kwargs,
             )
-            changes = {}
-            if self.past_future is not None:
+            changes: dict[str, Any] = {}
+            if self.past_future is not None and encoder_outputs is not None:
                 votes = getattr(encoder_outputs, "source_votes", None)
                 keys = getattr(encoder_outputs, "source_keys", None)
                 if votes is None or keys is None:
-                    votes, keys = self.encoder.source_votes(encoder_outputs[0])
+                    votes, keys = self.encoder.vote(encoder_outputs[0])
                 states = outputs.last_hidden_state
                 context = self.past_future(states, votes, keys, source_word_mask(attention_mask))
                 changes = {
@@ -144,7 +151,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         return with_routings(GDRSeq2SeqModelOutput, outputs, record if output_routings else None, **changes)
 
 
-class GDRMarianForConditionalGeneration(
+class GDRMarianForConditionalGeneration(  # type: ignore[misc]
     PastFutureLosses, GDRMarianPreTrainedModel, CapsuleAggregatedMarianForConditionalGeneration, GenerationMixin
 ):
     """[`CapsuleAggregatedMarianForConditionalGeneration`] with past and future, and the losses that teach them."""

@@ -115,7 +115,7 @@ class PastFuture(CapsuleModule):
     def _contents(self, guide: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The capsules `[B, T, P, D]` and `[B, T, F, D]`; leaves the assignments with an open record."""
         record = open_record()
-        options = {"mask": mask, "return_assignments": record is not None}
+        options: dict[str, Any] = {"mask": mask, "return_assignments": record is not None}
         if self.output_weight is not None:
             found = guided_routing(
                 votes, guide, keys, self.output_weight, self.score_weight, iterations=self.iterations, **options
@@ -123,10 +123,9 @@ class PastFuture(CapsuleModule):
         else:
             over = "groups" if self.kind == "classifier" else "inputs"
             found = guided_pooling(votes, guide, keys, self.score_weight, self.counts, over, **options)
-        if record is None:
-            capsules = found
-        else:
-            capsules, assignments = found
+        capsules: Tensor = found if isinstance(found, Tensor) else found[0]
+        if record is not None:
+            assignments = found[1]
             record.assignments[SITE] = assignments.detach() if record.detached else assignments
         past, future = self.counts
         return capsules[:, :, :past], capsules[:, :, past : past + future]
