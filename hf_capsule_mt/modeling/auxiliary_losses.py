@@ -55,9 +55,12 @@ def make_bags(labels: Tensor, dtype: torch.dtype) -> Bags:
 
 
 class AuxiliaryLosses(nn.Module):
-    """Bag of words and bilingual content agreement, by `config.bow_loss_weight` and `config.bca_loss_weight`."""
+    """Bag of words and bilingual content agreement, by `config.bow_loss_weight` and `config.bca_loss_weight`.
 
-    def __init__(self, config: Any, width: int) -> None:
+    `width` is that of the output embedding, `guide_width` that of the target states, where it is another.
+    """
+
+    def __init__(self, config: Any, width: int, guide_width: int | None = None) -> None:
         super().__init__()
         past, future = (count * config.capsule_dim for count in (config.past_capsules, config.future_capsules))
         self.sums = config.bow_reduction == "sum"
@@ -68,8 +71,8 @@ class AuxiliaryLosses(nn.Module):
             self.future_words = nn.Linear(future, width, bias=False)
         if self.has_bca:
             # W_BCA: target states to the space of the contents.
-            self.past_states = nn.Linear(width, past, bias=False)
-            self.future_states = nn.Linear(width, future, bias=False)
+            self.past_states = nn.Linear(guide_width or width, past, bias=False)
+            self.future_states = nn.Linear(guide_width or width, future, bias=False)
 
     def forward(
         self,
@@ -138,10 +141,12 @@ class PastFutureLosses:
     lm_head: nn.Linear
     auxiliary_losses: AuxiliaryLosses | None
 
-    def _make_auxiliary_losses(self, width: int) -> None:
+    def _make_auxiliary_losses(self, width: int, guide_width: int | None = None) -> None:
         config = self.config
         wanted = config.bow_loss_weight > 0 or config.bca_loss_weight > 0
-        self.auxiliary_losses = AuxiliaryLosses(config, width) if wanted and config.past_future != "none" else None
+        self.auxiliary_losses = None
+        if wanted and config.past_future != "none":
+            self.auxiliary_losses = AuxiliaryLosses(config, width, guide_width)
 
     def _translation_output(
         self,

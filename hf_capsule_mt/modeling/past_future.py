@@ -79,15 +79,18 @@ class HolisticContext(NamedTuple):
 
 
 class PastFuture(CapsuleModule):
-    """Adds past and future source contents to the decoder's states: `o = FeedForward([z; past; future]) + z`."""
+    """Adds past and future source contents to the decoder's states: `o = FeedForward([z; past; future]) + z`.
 
-    def __init__(self, config: Any, width: int, feed_forward: int) -> None:
+    `width` is that of z, `guide_width` that of the states which guide the routing, where they are others than z.
+    """
+
+    def __init__(self, config: Any, width: int, feed_forward: int, guide_width: int | None = None) -> None:
         super().__init__()
         self.kind, self.iterations = config.past_future, config.guided_routing_iterations
         self.counts = (config.past_capsules, config.future_capsules)
         size = config.capsule_dim
         # W_z, W_o and w of Eq. (7); W_v is with the source.
-        self.guide = FanInLinear(width, size)
+        self.guide = FanInLinear(guide_width or width, size)
         self.output_weight = nn.Parameter(torch.empty(size, size)) if self.kind == "guided_routing" else None
         self.score_weight = nn.Parameter(torch.empty(size))
         combined = width + sum(self.counts) * size
@@ -104,10 +107,16 @@ class PastFuture(CapsuleModule):
             # Times sqrt(size): a capsule has length 1 at most, a vote has about sqrt(size).
             init.normal_(self.output_weight)
 
-    def forward(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> HolisticContext:
+    def forward(
+        self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None, guide_states: Tensor | None = None
+    ) -> HolisticContext:
         """`states` `[B, T, d]`, `votes` and `keys` from `SourceVotes`, `mask` `[B, S]` true for real source words."""
-        past, future = self._contents(self.guide(states), votes, keys, mask)
-        past, future = past.flatten(-2), future.flatten(-2)
+        guide = self.guide(states if guide_states is None else guide_states)
+        past, future = self._contents(guide, votes, keys, mask)
+        return self.join(states, past.flatten(-2), future.flatten(-2))
+
+    def join(self, states: Tensor, past: Tensor, future: Tensor) -> HolisticContext:
+        """Section 3.2: the states with what the contents add to them."""
         features = self.layer_norm(torch.cat([states, past.to(states.dtype), future.to(states.dtype)], dim=-1))
         hidden = self.activation_dropout(self.activation(self.fc1(features)))
         return HolisticContext(states + self.dropout(self.fc2(hidden)), past, future)
