@@ -124,9 +124,9 @@ class AuxiliaryLosses(nn.Module):
     def _agreement(self, states: Tensor, context: HolisticContext, bags: Bags) -> Tensor:
         """L_BCA, summed over steps: squared distance of the contents from the mean target states, mapped."""
         exact = bags.keep.dtype
-        states = states.to(exact)
-        past = self.past_states(bags.past_sum(states) / bags.past.clamp(min=1))
-        future = self.future_states(bags.future_sum(states) / bags.future.clamp(min=1))
+        states, weights = states.to(exact), self.past_states.weight.dtype
+        past = self.past_states((bags.past_sum(states) / bags.past.clamp(min=1)).to(weights))
+        future = self.future_states((bags.future_sum(states) / bags.future.clamp(min=1)).to(weights))
         gaps = (context.past.to(exact) - past.to(exact)).square().sum(dim=-1, keepdim=True) + (
             context.future.to(exact) - future.to(exact)
         ).square().sum(dim=-1, keepdim=True)
@@ -156,7 +156,8 @@ class PastFutureLosses:
         num_items_in_batch: Tensor | int | None,
     ) -> GDRSeq2SeqLMOutput:
         lm_loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
-        loss, terms = lm_loss, AuxiliaryTerms(None, None)
+        loss: Any = lm_loss
+        terms = AuxiliaryTerms(None, None)
         auxiliary = self.auxiliary_losses
         if auxiliary is not None and self.training:
             if labels is None:
@@ -168,14 +169,19 @@ class PastFutureLosses:
                 terms = auxiliary(
                     outputs.guide_states, _context(outputs), labels, self.lm_head.weight, num_items_in_batch
                 )
-                if terms.bow is not None:
-                    loss = loss + self.config.bow_loss_weight * terms.bow
-                if terms.bca is not None:
-                    loss = loss + self.config.bca_loss_weight * terms.bca
+                loss = loss + self._weighted(terms.bow, terms.bca)
         states = {key: value for key, value in outputs.items() if key not in ("last_hidden_state", "guide_states")}
         return GDRSeq2SeqLMOutput(
             loss=loss, logits=logits, lm_loss=lm_loss, bow_loss=terms.bow, bca_loss=terms.bca, **states
         )
+
+    def _weighted(self, bow: Tensor | None, bca: Tensor | None) -> Tensor | float:
+        weights = (self.config.bow_loss_weight, self.config.bca_loss_weight)
+        return sum(weight * term for weight, term in zip(weights, (bow, bca), strict=True) if term is not None)
+
+    def weighted_auxiliary_loss(self, outputs: GDRSeq2SeqLMOutput) -> Tensor | float:
+        """What the auxiliary losses add to the translation loss; for trainers that change that one."""
+        return self._weighted(outputs.bow_loss, outputs.bca_loss)
 
     def bag_of_words_scores(self, outputs: GDRSeq2SeqLMOutput) -> tuple[Tensor, Tensor]:
         """The scores of every target word to be past and to be future at every step, `[B, T, V]` each: a softmax over

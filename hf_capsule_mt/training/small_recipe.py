@@ -107,12 +107,13 @@ def train_small(
     warmup_steps: int = 100,
     seed: int = 0,
     show_progress: bool = True,
+    trainer_class: type[Seq2SeqTrainer] = Seq2SeqTrainer,
     **arguments: Any,
 ) -> LossCurve:
     """Train `model` in place for `steps` steps; returns its loss curve. `arguments` go to the training arguments."""
     set_seed(seed)
     curve = LossCurve()
-    trainer = Seq2SeqTrainer(
+    trainer = trainer_class(
         model=model,
         args=Seq2SeqTrainingArguments(
             **{

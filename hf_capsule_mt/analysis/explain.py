@@ -1,0 +1,232 @@
+"""Which source words a model takes for translated, and which not, at every target word: Figure 4, GDR.
+
+Legend: `T` target words and the end token, `S` source words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Shares = NDArray[np.float32]
+SITE = "past_future"
+END = "</s>"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A warning for each source word: how likely it was left out, and how likely it was translated twice.
+
+    Args:
+        words: the source words.
+        untranslated: the share of each word in the future at the end token, when nothing is left to be said.
+        repeated: how far the share of each word in the past rose again after it had risen once.
+    """
+
+    words: tuple[str, ...]
+    untranslated: tuple[float, ...]
+    repeated: tuple[float, ...]
+
+    def warnings(self, threshold: float = 0.5) -> list[str]:
+        """One line for each word whose score is above `threshold`."""
+        lines = []
+        for kind, scores in (("probably not translated", self.untranslated), ("probably repeated", self.repeated)):
+            for index, score in enumerate(scores):
+                if score > threshold:
+                    lines.append(f"word {index + 1}, {self.words[index]!r}: {kind} ({score:.2f})")
+        return lines
+
+    def __str__(self) -> str:
+        rows = [["source word", "untranslated", "repeated"]]
+        rows += [
+            [word, f"{left:.2f}", f"{again:.2f}"]
+            for word, left, again in zip(self.words, self.untranslated, self.repeated, strict=True)
+        ]
+        return _table(rows)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `explain` returns: shares of the source words in past, future and redundant, at each target word.
+
+    `past[t, s]` is the share of source word `s` in the past once target word `t` is said; past, future and redundant
+    add up to 1 (with `past_future="attention"` the past, and the future, of one step add up to 1 over the words and
+    the end token instead). The last row is the end token's.
+    """
+
+    source_words: tuple[str, ...]
+    target_words: tuple[str, ...]
+    past: Shares
+    future: Shares
+    redundant: Shares
+
+    @property
+    def coverage(self) -> Coverage:
+        """Which source words were probably left out or repeated."""
+        rises = np.clip(np.diff(self.past, axis=0), 0.0, None).sum(axis=0)
+        once = np.clip(self.past.max(axis=0) - self.past[0], 0.0, None)
+        return Coverage(
+            self.source_words,
+            tuple(map(float, self.future[-1])),
+            tuple(map(float, rises - once)),
+        )
+
+    def __str__(self) -> str:
+        """A table with a row a target word; each cell is past / future in per cent."""
+        rows = [["past/future %", *self.source_words]]
+        for index, word in enumerate(self.target_words):
+            shares = zip(self.past[index], self.future[index], strict=True)
+            rows.append([word, *(f"{100 * past:.0f}/{100 * future:.0f}" for past, future in shares)])
+        return _table(rows)
+
+    def to_pandas(self) -> Any:
+        """A long frame with one row for each target word and source word."""
+        import pandas
+
+        return pandas.DataFrame(
+            [
+                {
+                    "step": step,
+                    "target_word": target,
+                    "position": position,
+                    "source_word": source,
+                    "past": float(self.past[step, position]),
+                    "future": float(self.future[step, position]),
+                    "redundant": float(self.redundant[step, position]),
+                }
+                for step, target in enumerate(self.target_words)
+                for position, source in enumerate(self.source_words)
+            ]
+        )
+
+    def plot(self, path: str | Path) -> Path:
+        """Write Figure 4, GDR as a PNG: for each target word a column of past beside a column of future."""
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
+        steps, words = self.past.shape
+        figure = Figure(figsize=(1.6 + 0.62 * steps, 1.6 + 0.32 * words))
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(1, steps, squeeze=False)[0]
+        for step, axes in enumerate(panels):
+            image = axes.imshow(
+                np.stack([self.past[step], self.future[step]], axis=1), aspect="auto", cmap="Blues", vmin=0, vmax=1
+            )
+            axes.set_title(self.target_words[step], fontsize=9, rotation=45, ha="left")
+            axes.set_xticks([0, 1], ["P", "F"], fontsize=8)
+            axes.set_yticks(range(words), self.source_words if step == 0 else [""] * words, fontsize=9)
+        figure.colorbar(image, ax=list(panels), fraction=0.02, label="share of the source word")
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=110, bbox_inches="tight")
+        return path
+
+
+def explain(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    target: str | None = None,
+    **generation: Any,
+) -> Explanation:
+    """Where every source word stands, past, future or redundant, after every word of a translation.
+
+    Args:
+        model: a model with past and future (`past_future` other than `"none"` and `"recurrent"`).
+        tokenizer: its tokenizer; a fast one, which knows where in the text a token stands.
+        source: the sentence. target: its translation; None lets the model translate, with `generation` as for
+            `model.generate`.
+
+    The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group; a
+    word of several tokens has their mean, and counts as said after the last of them.
+    """
+    kind = getattr(model.config, "past_future", None)
+    if kind not in ("guided_routing", "classifier", "attention"):
+        raise ValueError(
+            f"past_future={kind!r} in this model's configuration: there are no assignments to explain; use a model "
+            "trained with 'guided_routing', 'classifier' or 'attention'"
+        )
+    if not tokenizer.is_fast:
+        raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer: it cannot say which word a token is of")
+    if target is None:
+        target = _translate(model, tokenizer, source, generation)
+    encoded, source_rows = _encode(tokenizer, "source", source, text=source)
+    decoded, target_rows = _encode(tokenizer, "target", target, text_target=target)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = model(
+                input_ids=encoded.to(model.device),
+                attention_mask=torch.ones_like(encoded, device=model.device),
+                labels=decoded.to(model.device),
+                output_routings=True,
+            )
+    finally:
+        model.train(was_training)
+    assignments = outputs.routings[SITE][-1, 0].float().cpu().numpy()  # [target tokens, source tokens, capsules]
+    groups = _groups(model.config, kind, assignments)
+    said = [rows[-1] for rows in target_rows] + [len(decoded[0]) - 1]
+    past, future, redundant = (
+        np.stack([group[said][:, rows].mean(axis=1) for rows in source_rows], axis=1) for group in groups
+    )
+    return Explanation(tuple(source.split()), (*target.split(), END), past, future, redundant)
+
+
+def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:
+    """Shares of past, future and redundant, each `[target tokens, source tokens]`."""
+    counts = [config.past_capsules, config.future_capsules] if kind == "guided_routing" else [1, 1]
+    ends = np.cumsum(counts)
+    return [part.sum(axis=-1) for part in np.split(assignments, ends, axis=-1)]
+
+
+def _translate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, generation: dict[str, Any]
+) -> str:
+    if not source.strip():
+        raise ValueError("the source is empty: there is nothing to explain")
+    inputs = tokenizer(source, return_tensors="pt", return_token_type_ids=False).to(model.device)
+    if not {"max_length", "max_new_tokens"} & generation.keys() and model.generation_config.max_length is None:
+        generation = {**generation, "max_new_tokens": 2 * inputs["input_ids"].shape[1] + 50}
+    with torch.no_grad():
+        tokens = model.generate(**inputs, **generation)  # type: ignore[operator]
+    return str(tokenizer.decode(tokens[0], skip_special_tokens=True))
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, name: str, words: str, **texts: str
+) -> tuple[torch.Tensor, list[list[int]]]:
+    """Token ids `[1, tokens]`, and for each word of the text the positions of its tokens."""
+    if not words.strip():
+        raise ValueError(f"the {name} is empty: there is nothing to explain")
+    encoded = tokenizer(**texts, return_offsets_mapping=True)
+    spans, start = [], 0
+    for word in words.split():
+        start = words.index(word, start)
+        spans.append(range(start, start + len(word)))
+        start += len(word)
+    rows: list[list[int]] = [[] for _ in spans]
+    for position, (first, end) in enumerate(encoded["offset_mapping"]):
+        # A token may begin with the space before its word.
+        for row, span in zip(rows, spans, strict=True):
+            if first < end and end - 1 in span:
+                row.append(position)
+    # A word that shares all of its tokens with the next one.
+    for index in range(len(rows) - 1, -1, -1):
+        if not rows[index]:
+            after = next((rows[later] for later in range(index + 1, len(rows)) if rows[later]), None)
+            rows[index] = after or [len(encoded["input_ids"]) - 1]
+    return torch.tensor([encoded["input_ids"]]), rows
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
