@@ -27,7 +27,12 @@ import transformers
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
 import hf_capsule_mt
-from hf_capsule_mt import CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianForConditionalGeneration
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianConfig,
+    CapsuleAggregatedMarianForConditionalGeneration,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+)
 
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"d_model": 128, "layers": 3, "heads": 4, "ffn": 512, "vocab": 2000},
@@ -50,6 +55,13 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "heads-simple": {"layer_aggregation": "none", "head_aggregation": "simple_routing"},
     "heads-em-two": {**HEADS_ONLY, "head_aggregation_layers": [0, 1]},
     "heads-em-all": {**HEADS_ONLY, "head_aggregation_attentions": ALL_ATTENTIONS},
+    "gdr-none": {"past_future": "none"},
+    "gdr": {"past_future": "guided_routing", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
+    "gdr-bca": {"past_future": "guided_routing", "bow_loss_weight": 0.0},
+    "gdr-bow": {"past_future": "guided_routing", "bca_loss_weight": 0.0},
+    "gdr-bow-bca": {"past_future": "guided_routing"},
+    "gdr-classifier": {"past_future": "classifier"},
+    "gdr-attention": {"past_future": "attention"},
 }
 
 
@@ -74,11 +86,13 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
     }
     options = MODELS[name]
     torch.manual_seed(args.seed)
-    model = (
-        MarianMTModel(MarianConfig(**common))
-        if options is None
-        else CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**common, **options))
-    )
+    model: PreTrainedModel
+    if options is None:
+        model = MarianMTModel(MarianConfig(**common))
+    elif "past_future" in options:
+        model = GDRMarianForConditionalGeneration(GDRMarianConfig(**common, **options))
+    else:
+        model = CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**common, **options))
     dtype = torch.bfloat16 if args.dtype == "bf16" and args.command == "decode" else torch.float32
     return model.to(args.device, dtype)
 

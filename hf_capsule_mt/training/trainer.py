@@ -31,16 +31,17 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """As in Transformers, and keeps the terms of a training step for the next log."""
-        if self.label_smoother is None or "labels" not in inputs or not model.training:
+        smoother = self.label_smoother
+        if smoother is None or "labels" not in inputs or not model.training:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
-            loss, outputs = self._smoothed_loss(model, inputs, num_items_in_batch)
+            loss, outputs = self._smoothed_loss(smoother, model, inputs, num_items_in_batch)
         if model.training:
             self._keep_terms(outputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def _smoothed_loss(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
+        self, smoother: Any, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
     ) -> tuple[Tensor, Any]:
         """The smoothed translation loss plus the auxiliary terms with their weights."""
         counted = (
@@ -49,7 +50,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             else {"num_items_in_batch": num_items_in_batch}
         )
         outputs = model(**inputs, **counted)
-        loss = self.label_smoother(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)
+        loss = smoother(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)
         auxiliary = getattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss", None)
         if auxiliary is not None:
             loss = loss + auxiliary(outputs)
