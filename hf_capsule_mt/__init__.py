@@ -28,6 +28,12 @@ _LAZY = {
     "translate": "hf_capsule_mt.evaluation",
     "assignment_entropy": "hf_capsule_mt.evaluation",
     "capsule_diversity": "hf_capsule_mt.evaluation",
+    "overlap_rates": "hf_capsule_mt.evaluation",
+    "Alignment": "hf_capsule_mt.evaluation",
+    "align_words": "hf_capsule_mt.evaluation",
+    "read_alignments": "hf_capsule_mt.evaluation",
+    "symmetrize": "hf_capsule_mt.evaluation",
+    "coverage_difference_ratio": "hf_capsule_mt.evaluation",
     "plot_assignments": "hf_capsule_mt.analysis",
 }
 

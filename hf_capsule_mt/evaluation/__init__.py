@@ -1,7 +1,25 @@
-"""Translating test sets, scoring translations, and what routings look like in numbers."""
+"""Translating test sets, scoring translations, and what routings and capsules look like in numbers."""
 
+from hf_capsule_mt.evaluation.alignments import Alignment, read_alignments, symmetrize
+from hf_capsule_mt.evaluation.coverage import CoverageDifference, coverage_difference_ratio
 from hf_capsule_mt.evaluation.decoding import translate
+from hf_capsule_mt.evaluation.overlap import OverlapRates, overlap_rates
 from hf_capsule_mt.evaluation.routing_statistics import assignment_entropy, capsule_diversity
 from hf_capsule_mt.evaluation.scores import CorpusScores, corpus_scores
+from hf_capsule_mt.evaluation.word_aligner import align_words
 
-__all__ = ["CorpusScores", "assignment_entropy", "capsule_diversity", "corpus_scores", "translate"]
+__all__ = [
+    "Alignment",
+    "CorpusScores",
+    "CoverageDifference",
+    "OverlapRates",
+    "align_words",
+    "assignment_entropy",
+    "capsule_diversity",
+    "corpus_scores",
+    "coverage_difference_ratio",
+    "overlap_rates",
+    "read_alignments",
+    "symmetrize",
+    "translate",
+]

@@ -1,0 +1,131 @@
+"""Word alignments of sentence pairs: the type, files in Pharaoh format, and joining the two directions.
+
+A link `(i, j)` joins source word `i` with target word `j`, both counted from 0.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+Link = tuple[int, int]
+
+SYMMETRIZATIONS = ("grow-diag-final-and", "intersection", "union", "forward", "reverse")
+
+_LINK = re.compile(r"([0-9]+)([-p])([0-9]+)")
+_NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The links of one sentence pair. People mark doubtful links as possible; what aligners find counts as sure."""
+
+    sure: frozenset[Link] = frozenset()
+    possible: frozenset[Link] = frozenset()  # without the sure ones
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sure", frozenset(self.sure))
+        object.__setattr__(self, "possible", frozenset(self.possible) - self.sure)
+
+    @property
+    def links(self) -> frozenset[Link]:
+        """Sure and possible links."""
+        return self.sure | self.possible
+
+    @property
+    def covered_sources(self) -> frozenset[int]:
+        """The source words with a sure link."""
+        return frozenset(i for i, _ in self.sure)
+
+    @property
+    def covered_targets(self) -> frozenset[int]:
+        """The target words with a sure link."""
+        return frozenset(j for _, j in self.sure)
+
+    def __str__(self) -> str:
+        """One line in Pharaoh format."""
+        return " ".join(f"{i}{'-' if (i, j) in self.sure else 'p'}{j}" for i, j in sorted(self.links))
+
+    @classmethod
+    def parse(cls, line: str) -> "Alignment":
+        """The alignment in one line of Pharaoh format: `i-j` is a sure link, `ipj` a possible one."""
+        links: dict[str, set[Link]] = {"-": set(), "p": set()}
+        for text in line.split():
+            found = _LINK.fullmatch(text)
+            if found is None:
+                raise ValueError(f"{text!r} is not a link: must be i-j (sure) or ipj (possible), counted from 0")
+            links[found[2]].add((int(found[1]), int(found[3])))
+        return cls(frozenset(links["-"]), frozenset(links["p"]))
+
+
+def read_alignments(path: str | Path) -> list[Alignment]:
+    """The alignments in a file in Pharaoh format, one line a sentence pair, plain or, by its name, `.gz`.
+
+    An empty line is a pair without links. Only a line feed ends a line.
+    """
+    path = Path(path)
+    alignments = []
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    alignments.append(Alignment.parse(line))
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number}: {error}") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    return alignments
+
+
+def _open(path: Path) -> TextIO:
+    # What is not UTF-8 is no link either; replaced, it gets the error that names its line.
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="\n")
+    return open(path, encoding="utf-8", errors="replace", newline="\n")
+
+
+def symmetrize(forward: Iterable[Link], reverse: Iterable[Link], method: str = SYMMETRIZATIONS[0]) -> frozenset[Link]:
+    """One set of links from those of an aligner's two directions, all of them (source, target).
+
+    `grow-diag-final-and` (Koehn et al. 2003; 2005): from the links that both directions have, grow over neighbours,
+    diagonal ones included, that one direction has and that align a word without a link; then add the links of each
+    direction both words of which are still without one. Links are visited in ascending order.
+    """
+    forward, reverse = frozenset(forward), frozenset(reverse)
+    if method == "forward":
+        return forward
+    if method == "reverse":
+        return reverse
+    if method == "union":
+        return forward | reverse
+    if method == "intersection":
+        return forward & reverse
+    if method != "grow-diag-final-and":
+        raise ValueError(f"symmetrization={method!r}: must be one of {', '.join(SYMMETRIZATIONS)}")
+    union = sorted(forward | reverse)
+    links = set(forward & reverse)
+    sources, targets = {i for i, _ in links}, {j for _, j in links}
+
+    def add(link: Link) -> None:
+        links.add(link)
+        sources.add(link[0])
+        targets.add(link[1])
+
+    before = -1
+    while len(links) > before:
+        before = len(links)
+        for i, j in union:
+            if (i, j) not in links:
+                continue
+            for down, right in _NEIGHBOURS:
+                near = (i + down, j + right)
+                if (near in forward or near in reverse) and not (near[0] in sources and near[1] in targets):
+                    add(near)
+    for direction in (forward, reverse):
+        for i, j in sorted(direction):
+            if i not in sources and j not in targets:
+                add((i, j))
+    return frozenset(links)

@@ -1,0 +1,47 @@
+"""How much of what the reference translates is translated: the coverage difference ratio."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from hf_capsule_mt.evaluation.alignments import Alignment
+
+
+@dataclass(frozen=True)
+class CoverageDifference:
+    """The mean over sentences, and the ratio of each sentence: None where the reference covers no source word."""
+
+    ratio: float
+    per_sentence: tuple[float | None, ...]
+
+    def __str__(self) -> str:
+        return f"CDR {self.ratio:.4f}"
+
+
+def coverage_difference_ratio(
+    reference_alignments: Sequence[Alignment], translation_alignments: Sequence[Alignment]
+) -> CoverageDifference:
+    """`CDR = 1 - |C_ref \\ C_gen| / |C_ref|` (Kong et al. 2019; section 4.3, GDR), mean over sentences.
+
+    `C_ref` and `C_gen` are the source words that the reference and the translation cover: those with a sure link.
+    The ratio is 1 where the translation covers all that the reference does, whatever it covers beside, and 0 where it
+    covers none of it. Sentences whose reference covers nothing are left out of the mean.
+
+    Both alignments are of the same sources, split into the same words, and best come from one run of one aligner:
+
+        aligned = align_words(sources + sources, references + translations)
+        coverage_difference_ratio(aligned[: len(sources)], aligned[len(sources) :])
+    """
+    if len(reference_alignments) != len(translation_alignments):
+        raise ValueError(
+            f"{len(reference_alignments)} alignments of references and {len(translation_alignments)} of translations: "
+            "must be as many"
+        )
+    ratios: list[float | None] = []
+    for reference, translation in zip(reference_alignments, translation_alignments, strict=True):
+        wanted, found = reference.covered_sources, translation.covered_sources
+        ratios.append(1 - len(wanted - found) / len(wanted) if wanted else None)
+    counted = [ratio for ratio in ratios if ratio is not None]
+    if not counted:
+        raise ValueError("no reference alignment has a sure link: there is no coverage to compare with")
+    return CoverageDifference(fmean(counted), tuple(ratios))

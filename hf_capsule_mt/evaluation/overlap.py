@@ -1,0 +1,147 @@
+"""Whether the past and the future know their words: the top-5 overlap rates of section 4.3, GDR.
+
+Legend: `B` batch, `T` target words with the end token, `V` target vocabulary.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+GUESSES_PER_WORD = 5
+
+
+@dataclass(frozen=True)
+class OverlapRates:
+    """`r_OL^P` and `r_OL^F`, means over sentences, from 0 to 1."""
+
+    past: float
+    future: float
+
+    def __str__(self) -> str:
+        return f"top-{GUESSES_PER_WORD} overlap: past {self.past:.4f}, future {self.future:.4f}"
+
+
+def overlap_rates(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    references: Sequence[str],
+    batch_size: int = 16,
+    show_progress: bool = False,
+) -> OverlapRates:
+    """`r_OL^P` and `r_OL^F` of section 4.3, GDR, on forced decoding of the references.
+
+    At step t of T the best 5t words by the scores of the past are compared with the words up to and including t, the
+    best 5(T - t) by those of the future with the words after t, as printed (the losses count word t as future too).
+    Words are tokens, the end token is one of them, padding is none. Both sides are sets: a word that occurs twice
+    counts once, so that 1 can be reached. Never more guesses than the vocabulary has words. The rate of a sentence is
+    the mean over its steps, without the last for the future, which has no word left; the rate of the corpus is the
+    mean over sentences.
+
+    `model` is any translation model with `bag_of_words_scores(outputs)` that returns the scores of past and future
+    `[B, T, V]`. The scores of one batch are held at a time. Sentences longer than the model has positions for are
+    truncated, with a warning.
+    """
+    if not callable(getattr(model, "bag_of_words_scores", None)):
+        raise ValueError(
+            f"{type(model).__name__} has no bag_of_words_scores: overlap rates need a model with past and future "
+            "that was trained with the bag-of-words loss, such as GDRMarianForConditionalGeneration"
+        )
+    if len(sources) != len(references):
+        raise ValueError(f"{len(sources)} sources and {len(references)} references: must be as many")
+    if not sources:
+        raise ValueError("no sentences to measure: give at least one")
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: must be 1 or more")
+    longest = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    inputs = _token_ids(tokenizer, sources, "source", longest)
+    labels = _token_ids(tokenizer, references, "reference", longest)
+    order = sorted(range(len(sources)), key=lambda index: -len(labels[index]) - len(inputs[index]))
+    past: list[float] = []
+    future: list[float] = []
+
+    from tqdm.auto import tqdm
+
+    was_training = model.training
+    model.eval()
+    try:
+        for start in tqdm(range(0, len(order), batch_size), "overlap rates", unit="batch", disable=not show_progress):
+            chosen = order[start : start + batch_size]
+            batch = tokenizer(
+                [sources[index] for index in chosen],
+                padding=True,
+                padding_side="right",  # on the left it would move the positions
+                truncation=True,
+                max_length=longest,
+                return_tensors="pt",
+                return_token_type_ids=False,
+            ).to(model.device)
+            words = [torch.tensor(labels[index]) for index in chosen]
+            padded = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-100)  # [B, T]
+            with torch.no_grad():
+                outputs = model(**batch, labels=padded.to(model.device), return_dict=True)
+                before, after = model.bag_of_words_scores(outputs)  # type: ignore[operator]
+                del outputs
+                for row, kept in enumerate(words):
+                    real = slice(0, len(kept))
+                    rates = sentence_overlap(before[row, real], after[row, real], kept.to(model.device))
+                    past += rates[0].tolist()
+                    future += rates[1].tolist()
+                del before, after
+    finally:
+        model.train(was_training)
+    if not future:
+        raise ValueError("every reference is a single token: there is no future to measure")
+    return OverlapRates(fmean(past), fmean(future))
+
+
+def sentence_overlap(past_scores: Tensor, future_scores: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """The two rates of one sentence, `[1]` each, the second `[0]` if it has one word: scores `[T, V]`, words `[T]`."""
+    length = len(words)
+    steps = torch.arange(1, length + 1, device=words.device)
+    same = words[:, None] == words  # [T, T]
+    # A set holds a word once: in the past where it is first, in the future where it is last.
+    past = ~same.tril(-1).any(dim=1) & (steps <= steps[:, None])  # [step, word]
+    future = ~same.triu(1).any(dim=1) & (steps > steps[:, None])
+    rates = []
+    for scores, members, sizes in ((past_scores, past, steps), (future_scores, future, length - steps)):
+        found = members & (_ranks(scores, words) < GUESSES_PER_WORD * sizes[:, None])
+        used = sizes > 0
+        shares = found[used].sum(dim=1, dtype=torch.float64) / members[used].sum(dim=1)
+        rates.append(shares.mean().reshape(1) if len(shares) else shares)
+    return rates[0], rates[1]
+
+
+def _ranks(scores: Tensor, words: Tensor) -> Tensor:
+    """How many words score better than each of the sentence's at each step, `[T, T]`; exact as far as it matters."""
+    if scores.isnan().any():
+        raise ValueError("the bag-of-words scores are not numbers (NaN): has training diverged?")
+    length, vocabulary = scores.shape
+    depth = min(GUESSES_PER_WORD * length, vocabulary)
+    ranks = torch.full((length, vocabulary), depth, dtype=torch.int32, device=scores.device)
+    best = scores.topk(depth, dim=1).indices
+    ranks.scatter_(1, best, torch.arange(depth, dtype=torch.int32, device=scores.device).expand_as(best))
+    return ranks[:, words]
+
+
+def _token_ids(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], name: str, longest: int
+) -> list[list[int]]:
+    for index, sentence in enumerate(sentences):
+        if not sentence.strip():
+            raise ValueError(f"{name} {index} is empty: leave the pair out")
+    side = "text" if name == "source" else "text_target"
+    ids = tokenizer(**{side: list(sentences)}, verbose=False)["input_ids"]
+    long = [index for index, sentence in enumerate(ids) if len(sentence) > longest]
+    if long:
+        warnings.warn(
+            f"{name} {long[0]} has {len(ids[long[0]])} tokens, truncated to the model's {longest} ({len(long)} such)",
+            stacklevel=3,
+        )
+        ids = tokenizer(**{side: list(sentences)}, truncation=True, max_length=longest)["input_ids"]
+    return ids
