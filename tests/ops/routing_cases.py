@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
+from hf_capsule_mt.ops.routing import guided_pooling
 
 KINDS = ("dynamic", "normalized", "em", "em_without_activations", "guided")
 FUNCTIONS = {
@@ -20,9 +21,10 @@ FUNCTIONS = {
     "em": em_routing,
     "em_without_activations": em_routing,
     "guided": guided_routing,
+    "pooling": guided_pooling,  # not among KINDS: it has no rounds
 }
 # Where the axis of the inputs is, counted from the end, in the arguments that have one.
-INPUT_AXIS = {"votes": -3, "vote_keys": -3, "activations": -1, "mask": -1}
+INPUT_AXIS = {"votes": -3, "vote_keys": -3, "keys": -3, "activations": -1, "mask": -1}
 
 
 @dataclass
@@ -117,6 +119,25 @@ def make_case(
         arguments["vote_keys"] = random(*lead, inputs, outputs, size)
         arguments |= {"output_weight": random(size, size), "score_weight": random(size, times=2.0)}
     return Case(kind, arguments)
+
+
+def make_pooling_case(
+    over: str,
+    seed: int,
+    batch: int = 2,
+    inputs: int = 4,
+    counts: tuple[int, ...] = (2, 1),
+    groups: int = 3,
+    size: int = 3,
+    steps: int = 2,
+    dtype: torch.dtype = torch.float64,
+    masked: bool = True,
+) -> Case:
+    """As `make_case`, for CLF (`over="groups"`) and ATTN (`over="inputs"`) of section 4.3, GDR."""
+    guided = make_case("guided", seed, (batch,), inputs, sum(counts), size, steps, dtype, masked).arguments
+    keys = torch.randn(batch, inputs, groups, size, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    kept = {name: guided[name] for name in ("votes", "guide", "score_weight", "mask")}
+    return Case("pooling", {**kept, "keys": keys, "counts": counts, "over": over})
 
 
 def leads(kind: str) -> list[tuple[int, ...]]:

@@ -120,3 +120,41 @@ def guided(
                 for w, row in zip(score_weight, joint_weight, strict=True):
                     logits[i][j] += w * math.tanh(sum(a * b for a, b in zip(row, joined, strict=True)))
     return capsules, rounds
+
+
+def pooled(
+    votes: Votes,
+    guide: list[float],
+    keys: Votes,
+    score_weight: list[float],
+    counts: tuple[int, ...],
+    over: str,
+    mask: list[bool],
+) -> tuple[Matrix, Matrix]:
+    """CLF and ATTN of section 4.3, GDR for one target step: `keys[i][g]` is the key of input `i` for group `g`.
+
+    The score of an input for a group is that of Eq. (7) without a capsule. With CLF each input divides itself among
+    the groups, with ATTN each group divides itself among the inputs; the votes are summed and squashed by Eq. (4).
+    """
+    inputs, groups, size = len(keys), len(keys[0]), len(guide)
+    scores = [
+        [
+            sum(w * math.tanh(z + k) for w, z, k in zip(score_weight, guide, keys[i][g], strict=True))
+            for g in range(groups)
+        ]
+        for i in range(inputs)
+    ]
+    if over == "groups":
+        assigned = shares(scores, mask)
+    else:
+        assigned = [[0.0] * groups for _ in range(inputs)]
+        for g in range(groups):
+            total = sum(math.exp(scores[i][g]) for i in range(inputs) if mask[i])
+            for i in range(inputs):
+                assigned[i][g] = math.exp(scores[i][g]) / total if mask[i] else 0.0
+    owner = [group for group, count in enumerate(counts) for _ in range(count)]
+    capsules = [
+        squashed([sum(assigned[i][group] * votes[i][o][h] for i in range(inputs)) for h in range(size)])
+        for o, group in enumerate(owner)
+    ]
+    return capsules, assigned

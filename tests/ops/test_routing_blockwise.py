@@ -1,13 +1,14 @@
 """The blockwise path against plain autograd on the reference, and what it keeps for the backward pass.
 
-Asking for assignments runs the reference under plain autograd; not asking runs blocks. Blocks are made tiny here.
+Asking for assignments runs the reference under plain autograd; not asking runs blocks. Only the scores of guided
+routing are computed in blocks either way; `plain_scores` gives them back to autograd. Blocks are made tiny here.
 """
 
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case
+from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case, make_pooling_case
 
 from hf_capsule_mt.ops import routing, routing_blockwise
 
@@ -49,6 +50,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[int]]:
     return watch
 
 
+@pytest.fixture
+def plain_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+    """Value and gradients of a guided case with nothing but the reference."""
+
+    def compute(case: Case) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        with monkeypatch.context() as patch:
+            patch.setattr(routing, "_guided_scores", lambda: ())
+            return case.value_and_gradients()
+
+    return compute
+
+
 def set_block(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
     monkeypatch.setattr(routing_blockwise, "CPU_BLOCK_ELEMENTS", elements)
 
@@ -76,26 +89,75 @@ def test_blocks_equal_the_reference(
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize(("steps", "inputs", "size"), [(1, 1, 1), (63, 5, 3), (1000, 3, 5)])
 def test_guided_blocks_equal_the_reference(
-    steps: int, inputs: int, size: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+    steps: int, inputs: int, size: int, masked: bool, monkeypatch: pytest.MonkeyPatch, plain_scores
 ) -> None:
+    """Blocks of a few steps of one sentence, and of a few sentences with all of their steps."""
     case = make_case("guided", seed=37, lead=(3,), inputs=inputs, outputs=5, size=size, steps=steps, masked=masked)
-    (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
-    set_block(monkeypatch, 10 * case.votes.numel() + 1)
-    slices = routing_blockwise._steps(case.arguments["guide"], case.arguments["vote_keys"])
-    assert len(slices) == -(-steps // 10)
+    wanted, wanted_gradients = plain_scores(case)
+    sentence = case.votes[0].numel()
+    for elements, sentences, in_one in ((10 * sentence + 1, 1, 10), (2 * steps * sentence, 2, steps)):
+        set_block(monkeypatch, elements)
+        blocks = routing_blockwise._guided_blocks(case.arguments["guide"], case.arguments["vote_keys"])
+        in_one = min(in_one, steps)
+        if elements > 2 * steps * sentence:  # so few steps that a block has room for every sentence
+            sentences = 3
+        assert len(blocks) == -(-3 // sentences) * -(-steps // in_one)
+        assert_covered_once(blocks, 3, steps)
+        capsules, gradients = case.value_and_gradients()
+        assert_close("capsules", capsules, wanted)
+        assert_gradients_close(gradients, wanted_gradients)
+
+
+def assert_covered_once(blocks: list[tuple[slice, slice]], sentences: int, steps: int) -> None:
+    seen = torch.zeros(sentences, steps)
+    for rows, positions in blocks:
+        seen[rows, positions] += 1
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("elements", [1, 40, 150, 1000, 2**18])
+@pytest.mark.parametrize("over", ["groups", "inputs"])
+def test_pooling_blocks_equal_the_reference(
+    over: str, elements: int, masked: bool, monkeypatch: pytest.MonkeyPatch, plain_scores
+) -> None:
+    case = make_pooling_case(over, seed=39, batch=5, inputs=4, counts=(2, 1), size=3, steps=7, masked=masked)
+    wanted, wanted_gradients = plain_scores(case)
+    set_block(monkeypatch, elements)
+    blocks = routing_blockwise._guided_blocks(case.arguments["guide"], case.arguments["keys"])
+    assert len(blocks) == {1: 35, 40: 35, 150: 10, 1000: 2, 2**18: 1}[elements]
+    assert_covered_once(blocks, 5, 7)
     capsules, gradients = case.value_and_gradients()
     assert_close("capsules", capsules, wanted)
     assert_gradients_close(gradients, wanted_gradients)
+    (again, _), again_gradients = case.value_and_gradients(return_assignments=True)
+    assert torch.equal(again, capsules)
+    assert_gradients_close(again_gradients, gradients)
+
+
+@pytest.mark.parametrize("frozen", ["votes", "guide", "vote_keys", "output_weight", "score_weight"])
+def test_guided_blocks_with_one_argument_frozen(frozen: str, monkeypatch: pytest.MonkeyPatch, plain_scores) -> None:
+    case = make_case("guided", seed=38, lead=(3,), inputs=4, outputs=2, size=3, steps=5)
+    _, wanted = plain_scores(case)
+    set_block(monkeypatch, 50)
+    leaves = case.differentiable()
+    capsules = case(**{**leaves, frozen: leaves.pop(frozen).detach()})
+    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+    grads = torch.autograd.grad((capsules * uneven).sum(), list(leaves.values()))
+    assert_gradients_close(dict(zip(leaves, grads, strict=True)), {name: wanted[name] for name in leaves})
 
 
 @pytest.mark.parametrize("elements", [1, 2**18])
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_of_one_position_and_one_block_for_all(
-    kind: str, elements: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, elements: int, monkeypatch: pytest.MonkeyPatch, plain_scores
 ) -> None:
     lead = (4,) if kind == "guided" else (2, 3, 2)
     case = make_case(kind, seed=41, lead=lead, outputs=3, size=2, steps=5)
-    (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
+    if kind == "guided":
+        wanted, wanted_gradients = plain_scores(case)
+    else:
+        (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
     set_block(monkeypatch, elements)
     capsules, gradients = case.value_and_gradients()
     assert_close("capsules", capsules, wanted)
@@ -170,12 +232,16 @@ def test_nothing_larger_than_the_votes_is_kept(kind: str, dtype: torch.dtype, it
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_guided_routing_keeps_nothing_with_steps_inputs_outputs_and_size(masked: bool) -> None:
+def test_guided_routing_keeps_nothing_with_steps_inputs_outputs_and_size(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch, steps, inputs, outputs, size = 2, 12, 40, 3, 32
     case = make_case("guided", 61, (batch,), inputs, outputs, size, steps, dtype=torch.float32, masked=masked)
     forbidden = batch * steps * inputs * outputs * size
-    kept = [elements for elements, _ in saved_for_backward(case).values()]
-    assert max(kept) <= max(batch * inputs * outputs * size, batch * steps * outputs * size)
-    assert sum(kept) < forbidden
-    plain = [elements for elements, _ in saved_for_backward(case, return_assignments=True).values()]
+    for wanted in (False, True):
+        kept = [elements for elements, _ in saved_for_backward(case, return_assignments=wanted).values()]
+        assert max(kept) <= max(batch * inputs * outputs * size, batch * steps * outputs * size)
+        assert sum(kept) < forbidden
+    monkeypatch.setattr(routing, "_guided_scores", lambda: ())
+    plain = [elements for elements, _ in saved_for_backward(case).values()]
     assert max(plain) == forbidden, "the plain reference is what this saves"

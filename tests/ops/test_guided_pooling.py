@@ -1,0 +1,184 @@
+"""The classifier (CLF) and the attention (ATTN) that section 4.3, GDR compares guided routing with."""
+
+import itertools
+
+import pytest
+import routing_oracles as oracles
+import torch
+from routing_cases import assert_close, assert_finite, assert_gradients_close, make_pooling_case
+from torch import Tensor
+
+OVER = ("groups", "inputs")
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("counts", "groups"), [((2, 1), 3), ((1, 3), 2), ((4,), 1), ((1, 1), 2)])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("over", OVER)
+def test_equals_the_loops(over: str, size: int, counts: tuple[int, ...], groups: int, masked: bool) -> None:
+    case = make_pooling_case(over, 3, counts=counts, groups=groups, size=size, steps=3, masked=masked)
+    capsules, assignments = case(return_assignments=True)
+    votes, keys, guide = (case.arguments[name] for name in ("votes", "keys", "guide"))
+    assert capsules.shape == (2, 3, sum(counts), size) and assignments.shape == (1, 2, 3, 4, groups)
+    for b, t in itertools.product(range(2), range(3)):
+        keep = [True] * 4 if case.mask is None else case.mask[b].tolist()
+        weights = case.arguments["score_weight"].tolist()
+        values, shares = oracles.pooled(
+            votes[b].tolist(), guide[b, t].tolist(), keys[b].tolist(), weights, counts, over, keep
+        )
+        assert_close(f"capsules of step {b}, {t}", capsules[b, t], torch.tensor(values, dtype=torch.float64))
+        assert_close(f"shares of step {b}, {t}", assignments[0, b, t], torch.tensor(shares, dtype=torch.float64))
+    assert_close("capsules without assignments", case(), capsules)
+    if groups > 1 or over == "inputs":
+        uniform = assignments.sum(dim=-1 if over == "groups" else -2, keepdim=True) / (
+            groups if over == "groups" else 4
+        )
+        assert (assignments - uniform).abs().max() > 0.02, "uniform assignments would say little"
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("over", OVER)
+def test_what_sums_to_one(over: str, masked: bool) -> None:
+    case = make_pooling_case(over, 5, batch=3, inputs=6, masked=masked)
+    _, assignments = case(return_assignments=True)
+    real = torch.ones(3, 6) if case.mask is None else case.mask
+    real = real.double()[None, :, None, :].expand(assignments.shape[:-1])
+    assert assignments.min() >= 0
+    if over == "groups":
+        assert_close("sums", assignments.sum(dim=-1), real)
+    else:
+        assert_close("sums", assignments.sum(dim=-2), torch.ones_like(assignments[..., 0, :]))
+        assert bool((assignments[real == 0] == 0).all())
+
+
+@pytest.mark.parametrize("return_assignments", [False, True])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("over", OVER)
+def test_gradcheck(over: str, size: int, masked: bool, return_assignments: bool) -> None:
+    case = make_pooling_case(over, 7, inputs=3, size=size, masked=masked)
+    leaves = case.differentiable()
+
+    def function(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return case(**dict(zip(leaves, tensors, strict=True)), return_assignments=return_assignments)
+
+    assert torch.autograd.gradcheck(function, list(leaves.values()), eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("content", [0.0, 1.0, -1e30, float("inf"), float("nan")])
+@pytest.mark.parametrize("over", OVER)
+def test_masked_inputs_of_any_content_change_nothing(over: str, content: float, before: bool) -> None:
+    case = make_pooling_case(over, 11)
+    extra, kept = 2, slice(2, None) if before else slice(None, 4)
+
+    def pad(name: str, tensor: Tensor, axis: int) -> Tensor:
+        shape = list(tensor.shape)
+        shape[axis] = extra
+        filling = tensor.new_full(shape, False if name == "mask" else content)
+        return torch.cat([filling, tensor] if before else [tensor, filling], dim=axis)
+
+    padded = case.by_input(pad)
+    capsules, gradients = case.value_and_gradients()
+    padded_capsules, padded_gradients = padded.value_and_gradients()
+    assert_close("capsules", padded_capsules, capsules)
+    for name in ("votes", "keys"):
+        grad = padded_gradients[name]
+        assert_finite(f"gradient of {name}", grad)
+        padding = grad[:, :extra] if before else grad[:, 4:]
+        assert not bool(padding.any()), f"padding has a gradient in {name}"
+        padded_gradients[name] = grad[:, kept]
+    assert_gradients_close(padded_gradients, gradients)
+
+
+@pytest.mark.parametrize("over", OVER)
+def test_all_inputs_masked_gives_zero_capsules_and_finite_gradients(over: str) -> None:
+    case = make_pooling_case(over, 13)
+    mask = torch.zeros_like(case.mask)
+    mask[1] = True
+    capsules, gradients = case.changed(mask=mask).value_and_gradients()
+    assert not bool(capsules[0].any()) and bool(capsules[1].any())
+    for name, grad in gradients.items():
+        assert_finite(f"gradient of {name}", grad)
+
+
+def test_further_groups_compete_and_collect_nothing() -> None:
+    """A word that is redundant is taken from past and future alike; a group that repels it changes nothing."""
+    case = make_pooling_case("groups", 17, counts=(1, 1), groups=2, masked=False)
+    capsules = case()
+    keys, weight = case.arguments["keys"], case.arguments["score_weight"]
+    repelling = torch.cat([keys, (-50.0 * weight.sign()).expand(2, 4, 1, -1)], dim=2)
+    strong = case.changed(score_weight=20 * weight)
+    assert_close("capsules", strong.changed(keys=repelling)(), strong(), atol=1e-8)
+    attracting = torch.cat([keys, (50.0 * weight.sign()).expand(2, 4, 1, -1)], dim=2)
+    assert case.changed(keys=attracting)().norm() < 0.9 * capsules.norm()
+    assert strong.changed(keys=attracting)().abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("content", [0.0, 1e4, "largest"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("over", OVER)
+def test_extreme_values_are_finite_and_keep_their_type(over: str, dtype: torch.dtype, content: float | str) -> None:
+    case = make_pooling_case(over, 19, dtype=dtype)
+    size = (65504.0 if dtype == torch.float16 else 1e30) if content == "largest" else content
+    filled = {name: case.arguments[name].sign() * size for name in ("votes", "keys", "guide")}
+    capsules, gradients = case.changed(**filled).value_and_gradients()
+    assert capsules.dtype == dtype
+    assert_finite("capsules", capsules)
+    for name, grad in gradients.items():
+        assert grad.dtype == dtype
+        assert_finite(f"gradient of {name}", grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("over", OVER)
+def test_half_precision_is_pooled_in_float32(over: str, dtype: torch.dtype) -> None:
+    half = make_pooling_case(over, 23, size=4, dtype=dtype)
+    single = half.changed(**{name: leaf.detach().float() for name, leaf in half.differentiable().items()})
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        capsules, assignments = half(return_assignments=True)
+    wanted, wanted_assignments = single(return_assignments=True)
+    assert_close("capsules", capsules, wanted.to(dtype), rtol=0, atol=0)
+    assert_close("assignments", assignments, wanted_assignments, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("over", OVER)
+def test_one_graph_gives_the_eager_values(over: str) -> None:
+    torch._dynamo.reset()
+    case = make_pooling_case(over, 29, dtype=torch.float32)
+    tensors = {name: value for name, value in case.arguments.items() if isinstance(value, Tensor)}
+    compiled = torch.compile(lambda **given: case(**given, return_assignments=True), fullgraph=True, backend="eager")
+    for actual, expected in zip(compiled(**tensors), case(return_assignments=True), strict=True):
+        assert_close("result", actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"over": "outputs"}, ("over='outputs'", "'groups' or 'inputs'")),
+        ({"over": None}, ("over=None",)),
+        ({"counts": (2, 2)}, ("counts=(2, 2)", "add up to the 3 outputs")),
+        ({"counts": (1, 1)}, ("counts=(1, 1)", "add up to the 3 outputs")),
+        ({"keys": torch.zeros(2, 4, 1, 3)}, ("keys has shape [2, 4, 1, 3]", "each of 2 groups")),
+        ({"keys": torch.zeros(2, 4, 3)}, ("keys has shape [2, 4, 3]",)),
+        ({"keys": torch.zeros(2, 5, 3, 3)}, ("keys has shape [2, 5, 3, 3]", "[2, 4, 3, 3]")),
+        ({"keys": torch.zeros(1, 4, 3, 3)}, ("keys has shape [1, 4, 3, 3]", "[2, 4, 3, 3]")),
+        ({"keys": torch.zeros(2, 4, 3, 2)}, ("keys has shape [2, 4, 3, 2]", "[2, 4, 3, 3]")),
+        ({"score_weight": torch.zeros(4)}, ("score_weight has shape [4]", "[3]")),
+        ({"guide": torch.zeros(2, 5, 2)}, ("guide has shape [2, 5, 2]", "[2, steps, 3]")),
+        ({"guide": torch.zeros(2, 3)}, ("guide has shape [2, 3]", "[2, steps, 3]")),
+        ({"votes": torch.zeros(4, 3, 3)}, ("votes has shape [4, 3, 3]", "guided_pooling takes")),
+        ({"votes": torch.ones(2, 4, 3, 3, dtype=torch.long)}, ("torch.int64", "floating point")),
+        ({"votes": torch.ones(2, 0, 3, 3), "mask": None}, ("votes has shape [2, 0, 3, 3]", "at least 1")),
+        ({"mask": torch.zeros(2, 4)}, ("mask has type torch.float32", "boolean")),
+        ({"mask": torch.ones(2, 5, dtype=torch.bool)}, ("mask has shape [2, 5]", "[2, 4]")),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(changes: dict, said: tuple[str, ...]) -> None:
+    case = make_pooling_case("groups", 31, dtype=torch.float32)
+    case()  # the case itself is fine
+    with pytest.raises(ValueError) as error:
+        case(**changes)
+    for words in said:
+        assert words in str(error.value)
