@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsule_outputs import GDRSeq2SeqLMOutput, GDRSeq2SeqModelOutput
-from hf_capsule_mt.modeling.past_future import HolisticContext
+from hf_capsule_mt.modeling.past_future import HolisticContext, ScaledLinear
 from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
 
 logger = logging.get_logger(__name__)
@@ -66,13 +66,15 @@ class AuxiliaryLosses(nn.Module):
         self.sums = config.bow_reduction == "sum"
         self.has_bow, self.has_bca = config.bow_loss_weight > 0, config.bca_loss_weight > 0
         if self.has_bow:
-            # W_BoW of section 3.3: contents to the space of the output embedding.
-            self.past_words = nn.Linear(past, width, bias=False)
-            self.future_words = nn.Linear(future, width, bias=False)
+            # W_BoW of section 3.3: contents to the space of the output embedding. Capsules have length 1 at most and
+            # embeddings are small: with smaller weights no word would stand out for a long time.
+            self.past_words = ScaledLinear(past, width, 1.0)
+            self.future_words = ScaledLinear(future, width, 1.0)
         if self.has_bca:
-            # W_BCA: target states to the space of the contents.
-            self.past_states = nn.Linear(guide_width or width, past, bias=False)
-            self.future_states = nn.Linear(guide_width or width, future, bias=False)
+            # W_BCA: target states, of values around 1, to the space of the contents.
+            states = guide_width or width
+            self.past_states = ScaledLinear(states, past, 1.0 / states)
+            self.future_states = ScaledLinear(states, future, 1.0 / states)
 
     def forward(
         self,

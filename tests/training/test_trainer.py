@@ -1,0 +1,159 @@
+"""`CapsuleSeq2SeqTrainer`: every term is logged, label smoothing leaves the auxiliary losses in."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
+from transformers.trainer_pt_utils import LabelSmoother
+
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianConfig,
+    CapsuleAggregatedMarianForConditionalGeneration,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+)
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 31,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 20,
+    "pad_token_id": 1,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+    "dropout": 0.0,
+}
+
+
+def gdr(**options: Any) -> GDRMarianForConditionalGeneration:
+    set_seed(3)
+    return GDRMarianForConditionalGeneration(GDRMarianConfig(**SIZES, capsule_dim=4, **options))
+
+
+def pairs(count: int = 8) -> list[dict[str, torch.Tensor]]:
+    """Of equal length, so that the stock collator can stack them; labels end in padding of different lengths."""
+    generator = torch.Generator().manual_seed(5)
+    rows = []
+    for index in range(count):
+        source = torch.randint(2, 31, (6,), generator=generator)
+        labels = torch.randint(2, 31, (5,), generator=generator)
+        labels[5 - index % 3 :] = -100
+        shifted = torch.cat([torch.tensor([1]), labels[:-1].clamp(min=1)])
+        mask = torch.ones(6, dtype=torch.long)
+        rows.append({"input_ids": source, "attention_mask": mask, "labels": labels, "decoder_input_ids": shifted})
+    return rows
+
+
+def trainer(model: PreTrainedModel, folder: Path, kind: type = CapsuleSeq2SeqTrainer, **arguments: Any) -> Any:
+    settings = {
+        "output_dir": str(folder),
+        "max_steps": 4,
+        "per_device_train_batch_size": 4,
+        "logging_steps": 2,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 1,
+    }
+    arguments = {**settings, **arguments}
+    return kind(
+        model=model, args=Seq2SeqTrainingArguments(**arguments), train_dataset=pairs(), eval_dataset=pairs(3)
+    )
+
+
+def training_logs(run: Any) -> list[dict[str, float]]:
+    return [row for row in run.state.log_history if "loss" in row]
+
+
+def test_every_term_is_logged_and_they_add_up(tmp_path: Path):
+    run = trainer(gdr(bow_loss_weight=0.5, bca_loss_weight=0.25), tmp_path)
+    run.train()
+    logs = training_logs(run)
+    assert len(logs) == 2
+    for row in logs:
+        total = row["lm_loss"] + 0.5 * row["bow_loss"] + 0.25 * row["bca_loss"]
+        assert row["loss"] == pytest.approx(total, rel=1e-4)
+        assert row["bow_loss"] > 1.0 and row["bca_loss"] > 0.0
+
+
+def test_terms_do_not_depend_on_accumulation(tmp_path: Path):
+    found = []
+    for batch_size, accumulation in ((8, 1), (2, 4)):
+        run = trainer(
+            gdr(),
+            tmp_path,
+            max_steps=2,
+            logging_steps=1,
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            train_sampling_strategy="sequential",
+        )
+        run.train()
+        found.append(training_logs(run))
+    for whole, split in zip(*found, strict=True):
+        for name in ("loss", "lm_loss", "bow_loss", "bca_loss", "grad_norm"):
+            assert split[name] == pytest.approx(whole[name], rel=2e-3), name
+
+
+def test_same_training_as_the_stock_trainer(tmp_path: Path):
+    models = [gdr(), gdr()]
+    for model, kind in zip(models, (CapsuleSeq2SeqTrainer, Seq2SeqTrainer), strict=True):
+        trainer(model, tmp_path, kind).train()
+    for (name, ours), (_, theirs) in zip(models[0].named_parameters(), models[1].named_parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_label_smoothing_keeps_the_auxiliary_losses(tmp_path: Path):
+    model = gdr(bow_loss_weight=0.5, bca_loss_weight=0.25)
+    run = trainer(model, tmp_path, label_smoothing_factor=0.1)
+    model.train()
+    batch = {name: torch.stack([row[name] for row in pairs()]) for name in pairs()[0]}
+    outputs = model(**batch)
+    expected = LabelSmoother(epsilon=0.1)(outputs, batch["labels"]) + 0.5 * outputs.bow_loss + 0.25 * outputs.bca_loss
+    assert run.compute_loss(model, dict(batch)).item() == pytest.approx(expected.item(), rel=1e-5)
+    run.train()
+    assert all({"lm_loss", "bow_loss", "bca_loss"} <= row.keys() for row in training_logs(run))
+
+
+def test_label_smoothing_of_one_term_is_the_stock_one(tmp_path: Path):
+    found = []
+    for kind in (CapsuleSeq2SeqTrainer, Seq2SeqTrainer):
+        set_seed(3)
+        model = CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**SIZES))
+        run = trainer(model, tmp_path, kind, label_smoothing_factor=0.1, gradient_accumulation_steps=2)
+        run.train()
+        found.append([row["loss"] for row in training_logs(run)])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_a_new_run_forgets_the_terms_of_the_last(tmp_path: Path):
+    run = trainer(gdr(), tmp_path, max_steps=3)  # the third step is not logged
+    run.train()
+    first = training_logs(run)[0]
+    again = trainer(gdr(), tmp_path, max_steps=3)
+    again._terms = {"bow_loss": torch.tensor(1000.0)}
+    again.train()
+    assert training_logs(again)[0]["bow_loss"] == pytest.approx(first["bow_loss"])
+
+
+def test_evaluation_is_the_translation_loss_alone(tmp_path: Path):
+    model = gdr()
+    run = trainer(model, tmp_path, per_device_eval_batch_size=3)
+    metrics = run.evaluate()
+    batch = {name: torch.stack([row[name] for row in pairs(3)]) for name in pairs()[0]}
+    with torch.no_grad():
+        outputs = model.eval()(**batch)
+    assert metrics["eval_loss"] == pytest.approx(outputs.lm_loss.item(), rel=1e-4)
+    assert outputs.loss.item() == outputs.lm_loss.item() and outputs.bow_loss is None
+    predictions = run.predict(pairs(3)).predictions
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    assert logits.shape == (3, 5, 31)
