@@ -30,17 +30,19 @@ class StartsAtZero(CapsuleModule, nn.Linear):
             init.zeros_(self.bias)
 
 
-class FanInLinear(CapsuleModule, nn.Linear):
-    """A linear map without bias whose outputs are as large as its inputs at first, whatever `init_std` is.
+class ScaledLinear(CapsuleModule, nn.Linear):
+    """A linear map without bias that starts with weights of a given size, whatever `init_std` is.
 
-    Routing compares votes with capsules of length at most 1: with votes near 0 it starts, and stays, uniform.
+    None makes outputs as large as inputs. Routing compares votes with capsules of length at most 1: with votes near 0
+    it starts, and stays, uniform.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: int, out_features: int, start_std: float | None = None) -> None:
         super().__init__(in_features, out_features, bias=False)
+        self.start_std = in_features**-0.5 if start_std is None else start_std
 
     def init_capsule_weights(self, std: float) -> None:
-        init.normal_(self.weight, std=self.in_features**-0.5)
+        init.normal_(self.weight, std=self.start_std)
 
 
 class SourceVotes(nn.Module):
@@ -56,12 +58,12 @@ class SourceVotes(nn.Module):
         self.routed = config.past_future == "guided_routing"
         used = config.past_capsules + config.future_capsules
         if self.routed:
-            self.votes = FanInLinear(width, (used + config.redundant_capsules) * self.size)
-            self.keys = FanInLinear(self.size, self.size)
+            self.votes = ScaledLinear(width, (used + config.redundant_capsules) * self.size)
+            self.keys = ScaledLinear(self.size, self.size)
         else:
             redundant = config.past_future == "classifier" and config.redundant_capsules > 0
-            self.votes = FanInLinear(width, used * self.size)
-            self.keys = FanInLinear(width, (3 if redundant else 2) * self.size)
+            self.votes = ScaledLinear(width, used * self.size)
+            self.keys = ScaledLinear(width, (3 if redundant else 2) * self.size)
 
     def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """`source` `[B, S, width]`, the encoder's output."""
@@ -82,7 +84,11 @@ class PastFuture(CapsuleModule):
     """Adds past and future source contents to the decoder's states: `o = FeedForward([z; past; future]) + z`.
 
     `width` is that of z, `guide_width` that of the states which guide the routing, where they are others than z.
+    With `past_future="recurrent"` the contents come from the decoder's recurrence and only `join` is here.
     """
+
+    score_weight: nn.Parameter | None
+    output_weight: nn.Parameter | None
 
     def __init__(self, config: Any, width: int, feed_forward: int, guide_width: int | None = None) -> None:
         super().__init__()
@@ -90,9 +96,12 @@ class PastFuture(CapsuleModule):
         self.counts = (config.past_capsules, config.future_capsules)
         size = config.capsule_dim
         # W_z, W_o and w of Eq. (7); W_v is with the source.
-        self.guide = FanInLinear(guide_width or width, size)
-        self.output_weight = nn.Parameter(torch.empty(size, size)) if self.kind == "guided_routing" else None
-        self.score_weight = nn.Parameter(torch.empty(size))
+        self.guide = self.output_weight = self.score_weight = None
+        if self.kind != "recurrent":
+            self.guide = ScaledLinear(guide_width or width, size)
+            self.score_weight = nn.Parameter(torch.empty(size))
+        if self.kind == "guided_routing":
+            self.output_weight = nn.Parameter(torch.empty(size, size))
         combined = width + sum(self.counts) * size
         self.layer_norm = nn.LayerNorm(combined)
         self.fc1 = nn.Linear(combined, feed_forward)
@@ -101,8 +110,8 @@ class PastFuture(CapsuleModule):
         self.fc2 = StartsAtZero(feed_forward, width)
 
     def init_capsule_weights(self, std: float) -> None:
-        size = len(self.score_weight)
-        init.normal_(self.score_weight, std=size**-0.5)
+        if self.score_weight is not None:
+            init.normal_(self.score_weight, std=len(self.score_weight) ** -0.5)
         if self.output_weight is not None:
             # Times sqrt(size): a capsule has length 1 at most, a vote has about sqrt(size).
             init.normal_(self.output_weight)
@@ -111,8 +120,10 @@ class PastFuture(CapsuleModule):
         self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None, guide_states: Tensor | None = None
     ) -> HolisticContext:
         """`states` `[B, T, d]`, `votes` and `keys` from `SourceVotes`, `mask` `[B, S]` true for real source words."""
+        if self.guide is None or self.score_weight is None:
+            raise ValueError('past_future="recurrent": the contents are states of the decoder; use join')
         guide = self.guide(states if guide_states is None else guide_states)
-        past, future = self._contents(guide, votes, keys, mask)
+        past, future = self._contents(guide, self.score_weight, votes, keys, mask)
         return self.join(states, past.flatten(-2), future.flatten(-2))
 
     def join(self, states: Tensor, past: Tensor, future: Tensor) -> HolisticContext:
@@ -121,17 +132,19 @@ class PastFuture(CapsuleModule):
         hidden = self.activation_dropout(self.activation(self.fc1(features)))
         return HolisticContext(states + self.dropout(self.fc2(hidden)), past, future)
 
-    def _contents(self, guide: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _contents(
+        self, guide: Tensor, score_weight: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """The capsules `[B, T, P, D]` and `[B, T, F, D]`; leaves the assignments with an open record."""
         record = open_record()
         options: dict[str, Any] = {"mask": mask, "return_assignments": record is not None}
         if self.output_weight is not None:
             found = guided_routing(
-                votes, guide, keys, self.output_weight, self.score_weight, iterations=self.iterations, **options
+                votes, guide, keys, self.output_weight, score_weight, iterations=self.iterations, **options
             )
         else:
             over = "groups" if self.kind == "classifier" else "inputs"
-            found = guided_pooling(votes, guide, keys, self.score_weight, self.counts, over, **options)
+            found = guided_pooling(votes, guide, keys, score_weight, self.counts, over, **options)
         capsules: Tensor = found if isinstance(found, Tensor) else found[0]
         if record is not None:
             assignments = found[1]
