@@ -16,7 +16,7 @@ OVER = ("groups", "inputs")
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("over", OVER)
 def test_equals_the_loops(over: str, size: int, counts: tuple[int, ...], groups: int, masked: bool) -> None:
-    case = make_pooling_case(over, 3, counts=counts, groups=groups, size=size, steps=3, masked=masked)
+    case = make_pooling_case(over, 4, counts=counts, groups=groups, size=size, steps=3, masked=masked)
     capsules, assignments = case(return_assignments=True)
     votes, keys, guide = (case.arguments[name] for name in ("votes", "keys", "guide"))
     assert capsules.shape == (2, 3, sum(counts), size) and assignments.shape == (1, 2, 3, 4, groups)
@@ -33,7 +33,7 @@ def test_equals_the_loops(over: str, size: int, counts: tuple[int, ...], groups:
         uniform = assignments.sum(dim=-1 if over == "groups" else -2, keepdim=True) / (
             groups if over == "groups" else 4
         )
-        assert (assignments - uniform).abs().max() > 0.02, "uniform assignments would say little"
+        assert (assignments - uniform).abs().max() > 0.05, "uniform assignments would say little"
 
 
 @pytest.mark.parametrize("masked", [True, False])
