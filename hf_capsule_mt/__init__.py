@@ -7,12 +7,14 @@ of their names is first used.
 from importlib import import_module
 from typing import Any
 
-from hf_capsule_mt.configuration import CapsuleAggregatedMarianConfig, GDRMarianConfig
+from hf_capsule_mt.configuration import CapsuleAggregatedMarianConfig, GDRMarianConfig, GDRRNMTConfig
 from hf_capsule_mt.modeling import (
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
     GDRMarianForConditionalGeneration,
     GDRMarianModel,
+    GDRRNMTForConditionalGeneration,
+    GDRRNMTModel,
 )
 from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
 from hf_capsule_mt.registration import register
@@ -44,6 +46,9 @@ __all__ = [
     "GDRMarianConfig",
     "GDRMarianForConditionalGeneration",
     "GDRMarianModel",
+    "GDRRNMTConfig",
+    "GDRRNMTForConditionalGeneration",
+    "GDRRNMTModel",
     "dynamic_routing",
     "em_routing",
     "guided_routing",

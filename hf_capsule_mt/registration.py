@@ -6,11 +6,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
+from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
 )
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration, GDRMarianModel
+from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration, GDRRNMTModel
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ FAMILIES = (
         CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianModel, CapsuleAggregatedMarianForConditionalGeneration
     ),
     Family(GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration),
+    Family(GDRRNMTConfig, GDRRNMTModel, GDRRNMTForConditionalGeneration),
 )
 
 

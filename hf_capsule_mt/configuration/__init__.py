@@ -2,5 +2,6 @@
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
+from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
 
-__all__ = ["CapsuleAggregatedMarianConfig", "GDRMarianConfig"]
+__all__ = ["CapsuleAggregatedMarianConfig", "GDRMarianConfig", "GDRRNMTConfig"]

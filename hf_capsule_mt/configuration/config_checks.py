@@ -51,6 +51,21 @@ def check_token_ids(values: Values, field: str, count: int | None) -> list[str]:
     return [problem(field, value, f"{rule} or None", "take it from the tokenizer")]
 
 
+def check_special_tokens(values: Values) -> list[str]:
+    """The vocabularies of a translation model, and the tokens that have a meaning in them."""
+    problems = check_integer(values, "decoder_vocab_size", least=1, optional=True)
+    # Both are rows of an embedding: the padding row is that of the smaller vocabulary too.
+    counts = [values[field] for field in ("vocab_size", "decoder_vocab_size")]
+    sizes = [count for count in counts if is_integer(count) and count >= 1]
+    for field in ("pad_token_id", "decoder_start_token_id"):
+        if sizes and not (is_integer(values[field]) and 0 <= values[field] < min(sizes)):
+            rule = f"must be a token id, 0 to {min(sizes) - 1} with this vocabulary"
+            problems.append(problem(field, values[field], rule, "take it from the tokenizer"))
+    for field in ("eos_token_id", "forced_eos_token_id", "bos_token_id"):
+        problems += check_token_ids(values, field, max(sizes, default=None))
+    return problems
+
+
 def check_number(values: Values, field: str, test: Callable[[Any], bool], rule: str, fix: str) -> list[str]:
     value = values[field]
     return [] if is_number(value) and test(value) else [problem(field, value, rule, fix)]

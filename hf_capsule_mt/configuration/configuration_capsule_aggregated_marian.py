@@ -12,7 +12,7 @@ from hf_capsule_mt.configuration.config_checks import (
     check_flag,
     check_integer,
     check_number,
-    check_token_ids,
+    check_special_tokens,
     is_integer,
     problem,
 )
@@ -52,7 +52,6 @@ MARIAN_FLAGS = (
     "is_encoder_decoder",
     "is_decoder",
 )
-MARIAN_TOKENS = ("eos_token_id", "forced_eos_token_id", "bos_token_id")
 
 
 class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
@@ -156,7 +155,6 @@ def _marian_problems(values: Values) -> list[str]:
         problems += check_divides(values, field, "d_model")
     for field in MARIAN_FLAGS:
         problems += check_flag(values, field)
-    problems += check_integer(values, "decoder_vocab_size", least=1, optional=True)
     rule = "must be a float of at least 0"
     problems += check_number(
         values, "init_std", lambda value: isinstance(value, float) and value >= 0, rule, "use 0.02"
@@ -164,16 +162,7 @@ def _marian_problems(values: Values) -> list[str]:
     if not isinstance(values["activation_function"], str):
         rule = "must be the name of an activation function"
         problems.append(problem("activation_function", values["activation_function"], rule, "use 'gelu'"))
-    # Both are rows of an embedding: the padding row is that of the smaller vocabulary too.
-    counts = [values[field] for field in ("vocab_size", "decoder_vocab_size")]
-    sizes = [count for count in counts if is_integer(count) and count >= 1]
-    for field in ("pad_token_id", "decoder_start_token_id"):
-        if sizes and not (is_integer(values[field]) and 0 <= values[field] < min(sizes)):
-            rule = f"must be a token id, 0 to {min(sizes) - 1} with this vocabulary"
-            problems.append(problem(field, values[field], rule, "take it from the tokenizer"))
-    for field in MARIAN_TOKENS:
-        problems += check_token_ids(values, field, max(sizes, default=None))
-    return problems
+    return problems + check_special_tokens(values)
 
 
 def _layer_problems(values: Values) -> list[str]:

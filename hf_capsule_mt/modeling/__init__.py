@@ -10,6 +10,11 @@ from hf_capsule_mt.modeling.modeling_gdr_marian import (
     GDRMarianModel,
     GDRMarianPreTrainedModel,
 )
+from hf_capsule_mt.modeling.modeling_gdr_rnmt import (
+    GDRRNMTForConditionalGeneration,
+    GDRRNMTModel,
+    GDRRNMTPreTrainedModel,
+)
 
 __all__ = [
     "CapsuleAggregatedMarianForConditionalGeneration",
@@ -18,4 +23,7 @@ __all__ = [
     "GDRMarianForConditionalGeneration",
     "GDRMarianModel",
     "GDRMarianPreTrainedModel",
+    "GDRRNMTForConditionalGeneration",
+    "GDRRNMTModel",
+    "GDRRNMTPreTrainedModel",
 ]

@@ -79,6 +79,36 @@ class GDREncoderOutput(CapsuleEncoderOutput):
 
 
 @dataclass
+class GDRRNMTEncoderOutput(GDREncoderOutput):
+    """
+    [`GDREncoderOutput`] and the keys of the decoder's attention, which depend on the source alone too.
+
+    Args:
+        attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, attention_dim)`):
+            What additive attention compares its query with.
+    """
+
+    attention_keys: Tensor | None = None
+
+
+@dataclass
+class GDRRNMTDecoderOutput(CapsuleDecoderOutput):
+    """
+    [`CapsuleDecoderOutput`] and the states of the recurrence.
+
+    Args:
+        recurrent_states (`torch.FloatTensor` of shape `(batch_size, target_length, recurrent_dim)`):
+            The decoder's state after each step.
+        past_states, future_states (`torch.FloatTensor`, *optional*):
+            With `past_future="recurrent"`: its past and future states, as wide as the past and the future capsules.
+    """
+
+    recurrent_states: Tensor | None = None
+    past_states: Tensor | None = None
+    future_states: Tensor | None = None
+
+
+@dataclass
 class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
     """
     [`CapsuleSeq2SeqModelOutput`] with the contents of past and future; None with `past_future="none"`.
@@ -88,7 +118,7 @@ class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
             The past capsules of each target step, side by side.
         future_contents (`torch.FloatTensor` of shape `(batch_size, target_length, future_capsules * capsule_dim)`):
             The future capsules.
-        guide_states (`torch.FloatTensor` of shape `(batch_size, target_length, d_model)`):
+        guide_states (`torch.FloatTensor` of shape `(batch_size, target_length, d_model or recurrent_dim)`):
             The decoder's states that guided the routing, before the contents were added.
     """
 

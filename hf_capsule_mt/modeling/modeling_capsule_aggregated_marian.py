@@ -6,12 +6,10 @@ here swaps the output projection of attention for a routed one, and aggregates t
 Legend: `B` batch, `S` source and `T` target positions, `d` model width, `V` target vocabulary.
 """
 
-from copy import copy
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import __version__ as transformers_version
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
@@ -30,14 +28,12 @@ from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import 
 from hf_capsule_mt.modeling.capsule_outputs import (
     CapsuleDecoderOutput,
     CapsuleEncoderOutput,
-    CapsuleSeq2SeqLMOutput,
     CapsuleSeq2SeqModelOutput,
     with_routings,
 )
 from hf_capsule_mt.modeling.capsule_router import CapsuleModule
 from hf_capsule_mt.modeling.head_aggregation import routed_projection
 from hf_capsule_mt.modeling.input_checks import (
-    check_labels,
     check_length,
     check_not_empty,
     check_source_mask,
@@ -46,11 +42,8 @@ from hf_capsule_mt.modeling.input_checks import (
 from hf_capsule_mt.modeling.layer_aggregation import LayerAggregation
 from hf_capsule_mt.modeling.routing_record import record_routings
 from hf_capsule_mt.modeling.safe_loading import SafeLoadingMixin
-from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
 from hf_capsule_mt.modeling.split_linear import SplitLinear
-
-# Releases whose beam search takes the number of target words from the wrong field.
-OLD_BEAM_SEARCH = tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 20)
+from hf_capsule_mt.modeling.translation_head import TranslationHead
 
 
 class LayerOutputs:
@@ -281,13 +274,22 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
         return with_routings(CapsuleSeq2SeqModelOutput, outputs, record if output_routings else None)
 
 
-class CapsuleAggregatedMarianForConditionalGeneration(
-    CapsuleAggregatedMarianPreTrainedModel, MarianMTModel, GenerationMixin
+class CapsuleAggregatedMarianForConditionalGeneration(  # type: ignore[misc]
+    TranslationHead, CapsuleAggregatedMarianPreTrainedModel, MarianMTModel, GenerationMixin
 ):
-    """[`MarianMTModel`] with layer and head aggregation: translates, and trains with the stock `Seq2SeqTrainer`."""
+    """[`MarianMTModel`] with layer and head aggregation: translates, and trains with the stock `Seq2SeqTrainer`.
 
-    # The loss is divided by `num_items_in_batch` here, see `translation_loss`.
-    accepts_loss_kwargs = True
+    Example:
+
+    ```python
+    >>> from transformers import AutoTokenizer
+    >>> from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+
+    >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
+    >>> model = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained("path/to/checkpoint")
+    >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
+    >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
+    ```"""
 
     model_class: type[CapsuleAggregatedMarianModel] = CapsuleAggregatedMarianModel
 
@@ -304,89 +306,3 @@ class CapsuleAggregatedMarianForConditionalGeneration(
         self.final_logits_bias = nn.Buffer(torch.zeros(1, words))
         self.lm_head = SplitLinear(config.d_model, words, bias=False)
         self.post_init()
-
-    @can_return_tuple
-    def forward(  # type: ignore[misc]
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        use_cache: bool | None = None,
-        output_routings: bool | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> CapsuleSeq2SeqLMOutput:
-        r"""
-        labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Target tokens, not shifted; -100 where there is none.
-        output_routings (`bool`, *optional*):
-            Whether to return the assignment probabilities of every routing site that this call runs; see
-            [`CapsuleSeq2SeqLMOutput`].
-        num_items_in_batch (`int` or `torch.Tensor`, *optional*):
-            The number of target tokens that the loss is divided by, instead of this batch's own; the Trainer gives
-            the number over all the batches it accumulates.
-
-        Example:
-
-        ```python
-        >>> from transformers import AutoTokenizer
-        >>> from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
-
-        >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
-        >>> model = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained("path/to/checkpoint")
-        >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
-        >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
-        ```"""
-        if labels is not None:
-            check_labels(labels, self.final_logits_bias.shape[-1])
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            output_routings=output_routings,
-            return_dict=True,
-            **kwargs,
-        )
-        logits = self.lm_head(outputs.last_hidden_state)
-        bias = self.final_logits_bias
-        # In place where the type allows: a second [B, T, V] tensor is the largest of a training step.
-        logits = logits.add_(bias) if logits.dtype == bias.dtype else logits + bias
-        return self._translation_output(outputs, logits, labels, num_items_in_batch)
-
-    def _translation_output(
-        self,
-        outputs: CapsuleSeq2SeqModelOutput,
-        logits: Tensor,
-        labels: Tensor | None,
-        num_items_in_batch: Tensor | int | None,
-    ) -> CapsuleSeq2SeqLMOutput:
-        loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
-        states = {key: value for key, value in outputs.items() if key != "last_hidden_state"}
-        return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)
-
-    def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers, which before 5.20 takes the number of target words from the source's `vocab_size`."""
-        view, target_words = self, self.final_logits_bias.shape[-1]
-        if self.config.vocab_size != target_words and OLD_BEAM_SEARCH:
-            # The same modules with a config of its own, since another thread may be using this one.
-            view = copy(self)
-            view.config = copy(self.config)
-            view.config.vocab_size = target_words
-        return super(CapsuleAggregatedMarianForConditionalGeneration, view)._beam_search(  # type: ignore[misc]
-            *args, **kwargs
-        )

@@ -1,0 +1,162 @@
+"""Configuration of the RNMT with past and future by guided dynamic routing (GDR)."""
+
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from hf_capsule_mt.configuration.config_checks import (
+    CheckedConfig,
+    Values,
+    check_flag,
+    check_integer,
+    check_number,
+    check_special_tokens,
+    is_integer,
+    problem,
+)
+from hf_capsule_mt.configuration.past_future_options import (
+    NO_PREDICTIONS,
+    PAST_FUTURES,
+    past_future_problems,
+)
+
+# PFRNN, which needs a recurrence, beside what the Transformer has too.
+RNMT_PAST_FUTURES = (*PAST_FUTURES, "recurrent")
+
+COUNTS = ("vocab_size", "d_model", "recurrent_dim", "attention_dim", "encoder_layers", "decoder_ffn_dim")
+ALWAYS_ONE = {
+    "decoder_layers": "the conditional GRU is one layer",
+    "num_attention_heads": "additive attention has one head",
+}
+PROBABILITIES = ("dropout", "activation_dropout")
+FLAGS = ("scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings", "use_cache")
+
+
+class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
+    r"""
+    Configuration of [`GDRRNMTModel`]: the attentional RNN of Bahdanau et al. (2015) with past and future. All fields
+    are checked together when the config is built, and one `ValueError` lists every problem.
+
+    Args:
+        vocab_size (`int`, defaults to 58101):
+            Number of source words, and of target words unless `decoder_vocab_size` says otherwise.
+        decoder_vocab_size (`int`, *optional*):
+            Number of target words, with `share_encoder_decoder_embeddings=False`.
+        d_model (`int`, defaults to 512):
+            Width of the word embeddings and of the readout before the output layer.
+        recurrent_dim (`int`, defaults to 1024):
+            Width of the decoder's state and of the encoder's states in each direction.
+        attention_dim (`int`, defaults to 1024):
+            Width of the hidden layer of additive attention.
+        encoder_layers (`int`, defaults to 1):
+            Number of bidirectional GRU layers of the encoder.
+        decoder_layers, num_attention_heads (`int`, defaults to 1):
+            Always 1: the decoder is one conditional GRU with one head of attention.
+        decoder_ffn_dim (`int`, defaults to 2048):
+            Size of the hidden layer of the network that joins past and future to the readout (section 3.2, GDR).
+        activation_function (`str`, defaults to `"relu"`):
+            That network's non-linearity.
+        dropout, activation_dropout (`float`, defaults to 0.1 and 0.0):
+            Dropout of embeddings, readout, and between encoder layers; and in that network's hidden layer.
+        init_std (`float`, defaults to 0.02):
+            Standard deviation of the embeddings and plain linear layers at first. Recurrent matrices start
+            orthogonal, what feeds them starts with a standard deviation of one over the root of its width.
+        scale_embedding (`bool`, defaults to `True`):
+            Whether embeddings are multiplied by the root of `d_model`, so that what the recurrences read is far from
+            0 although the output layer, which shares it, starts small.
+        share_encoder_decoder_embeddings, tie_word_embeddings (`bool`, defaults to `True`):
+            As in [`MarianConfig`].
+        past_future (`str`, defaults to `"guided_routing"`):
+            How source words are told apart into translated and untranslated ones at every target step:
+            `"guided_routing"` (section 3.1, GDR), a `"classifier"` (CLF, section 4.3), two `"attention"` modules
+            (ATTN, section 4.3), `"recurrent"` (PFRNN, Zheng et al. 2018: two more GRUs inside the recurrence), or
+            `"none"`: the plain RNMT.
+        past_capsules, future_capsules, redundant_capsules (`int`, defaults to 2):
+            Capsules for translated and untranslated source content, and for what belongs to neither; the states of
+            `"recurrent"` are as wide as the first two together and there are no redundant ones.
+        capsule_dim (`int`, defaults to 256):
+            Size of one capsule.
+        guided_routing_iterations (`int`, defaults to 3):
+            Rounds of routing.
+        bow_loss_weight, bca_loss_weight (`float`, defaults to 1.0):
+            Weights of the bag-of-words and of the bilingual content agreement loss while training; 0 leaves the loss
+            and its parameters out. 1.0 is for training on top of a trained model, as in the paper; from scratch use
+            0.1.
+        bow_reduction (`str`, defaults to `"mean"`):
+            Whether the bag-of-words loss of one step is the `"mean"` over the words of the bag or the `"sum"`, as
+            printed.
+
+    Example:
+
+    ```python
+    >>> from hf_capsule_mt import GDRRNMTConfig
+
+    >>> config = GDRRNMTConfig(d_model=256, recurrent_dim=512, past_future="recurrent")
+    >>> config.past_future
+    'recurrent'
+    ```"""
+
+    model_type = "gdr_rnmt"
+    keys_to_ignore_at_inference = ["past_key_values", *NO_PREDICTIONS]
+    attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "d_model", "num_hidden_layers": "decoder_layers"}
+    checked_when_used: ClassVar[tuple[str, ...]] = ("pad_token_id", "decoder_start_token_id")
+
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    recurrent_dim: int = 1024
+    attention_dim: int = 1024
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    num_attention_heads: int = 1
+    decoder_ffn_dim: int = 2048
+    activation_function: str = "relu"
+    dropout: float | int = 0.1
+    activation_dropout: float | int = 0.0
+    init_std: float = 0.02
+    scale_embedding: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 58100
+    eos_token_id: int | list[int] | None = 0
+    bos_token_id: int | None = None
+    decoder_start_token_id: int = 58100
+    forced_eos_token_id: int | list[int] | None = 0
+    past_future: str = "guided_routing"
+    past_capsules: int = 2
+    future_capsules: int = 2
+    redundant_capsules: int = 2
+    capsule_dim: int = 256
+    guided_routing_iterations: int = 3
+    bow_loss_weight: float | int = 1.0
+    bca_loss_weight: float | int = 1.0
+    bow_reduction: str = "mean"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def find_problems(cls, values: Values) -> list[str]:
+        problems = [line for field in COUNTS for line in check_integer(values, field, least=1)]
+        for field, reason in ALWAYS_ONE.items():
+            if not is_integer(values[field]) or values[field] != 1:
+                problems.append(problem(field, values[field], f"must be 1: {reason}", "leave it out"))
+        if values["is_encoder_decoder"] is not True:
+            rule = "must be True: this family translates"
+            problems.append(problem("is_encoder_decoder", values["is_encoder_decoder"], rule, "leave it out"))
+        for field in PROBABILITIES:
+            rule = "must be a probability, at least 0 and below 1"
+            problems += check_number(values, field, lambda value: 0 <= value < 1, rule, "use a number such as 0.1")
+        for field in FLAGS:
+            problems += check_flag(values, field)
+        rule = "must be a float of at least 0"
+        problems += check_number(
+            values, "init_std", lambda value: isinstance(value, float) and value >= 0, rule, "use 0.02"
+        )
+        if not isinstance(values["activation_function"], str):
+            rule = "must be the name of an activation function"
+            problems.append(problem("activation_function", values["activation_function"], rule, "use 'relu'"))
+        return problems + check_special_tokens(values) + past_future_problems(values, RNMT_PAST_FUTURES)

@@ -1,0 +1,304 @@
+"""The RNMT of Bahdanau et al. (2015) that knows what it has translated and what not (GDR).
+
+A bidirectional GRU encoder, a conditional GRU decoder with additive attention, and a readout. Past and future are
+added to the readout after the recurrence has run, all steps at once; with `past_future="recurrent"` (PFRNN, Zheng et
+al. 2018) they are states of the recurrence.
+
+Legend: `B` batch, `S` source and `T` target positions, `d` width of embeddings and readout, `H` of the decoder's
+state, `C = 2 H` of the encoder's, `A` of the attention, `V` target vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import can_return_tuple
+
+from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
+from hf_capsule_mt.modeling.auxiliary_losses import PastFutureLosses
+from hf_capsule_mt.modeling.bidirectional_rnn import BidirectionalRNN, InputLinear, word_order
+from hf_capsule_mt.modeling.capsule_outputs import (
+    GDRRNMTDecoderOutput,
+    GDRRNMTEncoderOutput,
+    GDRSeq2SeqModelOutput,
+    with_routings,
+)
+from hf_capsule_mt.modeling.conditional_gru import ConditionalGRU, read_source
+from hf_capsule_mt.modeling.input_checks import check_source_mask, source_word_mask
+from hf_capsule_mt.modeling.past_future import PastFuture, SourceVotes
+from hf_capsule_mt.modeling.recurrent_seq2seq import (
+    RecurrentForConditionalGeneration,
+    RecurrentModel,
+    RecurrentPreTrainedModel,
+    WordEmbedding,
+    cache_to_use,
+    target_vocabulary,
+)
+from hf_capsule_mt.modeling.routing_record import record_routings
+
+
+class GDRRNMTPreTrainedModel(RecurrentPreTrainedModel):
+    """Initialisation and loading shared by the classes of this file."""
+
+    config: GDRRNMTConfig  # type: ignore[assignment]
+    config_class = GDRRNMTConfig
+    _no_split_modules = ["BidirectionalRNN", "ConditionalGRU", "SourceVotes", "PastFuture"]
+
+
+class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
+    """Bidirectional GRU layers: the states `[B, S, C]` of the source words, and what the decoder needs of them."""
+
+    def __init__(self, config: GDRRNMTConfig) -> None:
+        super().__init__(config)
+        width = 2 * config.recurrent_dim
+        self._make_embedding(config.vocab_size)
+        self.layers = nn.ModuleList(
+            [
+                BidirectionalRNN("gru", width if index else config.d_model, config.recurrent_dim)
+                for index in range(config.encoder_layers)
+            ]
+        )
+        self.layer_dropout = nn.Dropout(config.dropout)
+        self.attention_keys = InputLinear(width, config.attention_dim)
+        self.source_votes = None
+        if config.past_future not in ("none", "recurrent"):
+            self.source_votes = SourceVotes(config, width)
+        self.post_init()
+
+    def offers(self, states: Tensor) -> dict[str, Tensor]:
+        """Attention's keys `[B, S, A]`, and votes where there is routing, from the encoder's output `[B, S, C]`."""
+        found = {"attention_keys": self.attention_keys(states)}
+        if self.source_votes is not None:
+            found["source_votes"], found["source_keys"] = self.source_votes(states)
+        return found
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> GDRRNMTEncoderOutput:
+        states = self._embed("", input_ids, inputs_embeds)
+        check_source_mask(attention_mask)
+        mask = _words(attention_mask, states)
+        order = None if mask is None else word_order(mask)
+        every = [states]
+        for index, layer in enumerate(self.layers):
+            states = layer(self.layer_dropout(states) if index else states, order)
+            every.append(states)
+        wanted = self._wants("output_hidden_states", output_hidden_states)
+        return GDRRNMTEncoderOutput(
+            last_hidden_state=states,
+            hidden_states=tuple(every) if wanted else None,
+            routings={} if output_routings else None,
+            **self.offers(states),  # type: ignore[arg-type]
+        )
+
+
+class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
+    """Conditional GRU and readout: returns z `[B, T, d]`."""
+
+    def __init__(self, config: GDRRNMTConfig) -> None:
+        super().__init__(config)
+        width = 2 * config.recurrent_dim
+        self._make_embedding(target_vocabulary(config))
+        self.recurrence = ConditionalGRU(config, width)
+        self.readout = InputLinear(config.d_model + config.recurrent_dim + width, config.d_model)
+        self.readout_dropout = nn.Dropout(config.dropout)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        attention_keys: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> GDRRNMTDecoderOutput:
+        r"""
+        attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, attention_dim)`):
+            From the encoder's output.
+        """
+        if encoder_hidden_states is None or attention_keys is None:
+            raise ValueError(
+                "the decoder needs encoder_hidden_states and attention_keys, last_hidden_state and attention_keys of "
+                "the encoder's output; the model passes both"
+            )
+        words = self._embed("decoder_", input_ids, inputs_embeds)
+        batch, length = words.shape[:2]
+        cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
+        mask = _words(encoder_attention_mask, encoder_hidden_states)
+        keep = None if attention_mask is None else attention_mask[:, -length:].bool()
+        states = None if cache is None else cache.states
+        if states is None:
+            states = self.recurrence.start(encoder_hidden_states, mask)
+        found = self.recurrence(words, keep, read_source(attention_keys, encoder_hidden_states, mask), states)
+        if cache is not None:
+            cache.append(found.steps)
+        # z_t = tanh(W_e e_t + W_s s_t + W_c c_t)
+        features = torch.cat([words, found.states(0).to(words.dtype), found.contexts.to(words.dtype)], dim=-1)
+        readout = self.readout_dropout(torch.tanh(self.readout(features)))
+        contents = len(states) > 1
+        return GDRRNMTDecoderOutput(
+            last_hidden_state=readout,
+            past_key_values=cache,
+            hidden_states=(words, readout) if self._wants("output_hidden_states", output_hidden_states) else None,
+            cross_attentions=(
+                (found.weights.unsqueeze(1),) if self._wants("output_attentions", output_attentions) else None
+            ),
+            routings={} if output_routings else None,
+            recurrent_states=found.states(0),
+            past_states=found.states(1) if contents else None,
+            future_states=found.states(2) if contents else None,
+        )
+
+
+class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc]
+    """The RNMT with past and future, without a language-modelling head."""
+
+    encoder_class = GDRRNMTEncoder
+    decoder_class = GDRRNMTDecoder
+    encoder: GDRRNMTEncoder  # type: ignore[assignment]
+    decoder: GDRRNMTDecoder  # type: ignore[assignment]
+
+    def __init__(self, config: GDRRNMTConfig) -> None:
+        super().__init__(config)
+        self.past_future = None
+        if config.past_future != "none":
+            self.past_future = PastFuture(config, config.d_model, config.decoder_ffn_dim, config.recurrent_dim)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> GDRSeq2SeqModelOutput:
+        r"""
+        encoder_outputs (`GDRRNMTEncoderOutput`, *optional*):
+            Of the encoder; of any other kind, or as a tuple, only `last_hidden_state` is used.
+        output_routings (`bool`, *optional*):
+            Whether to return the assignment probabilities of every routing site that this call runs; see
+            [`GDRSeq2SeqLMOutput`].
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                output_hidden_states=output_hidden_states,
+                return_dict=True,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            # As a tuple, nothing says which member the keys are; they are made again from the first.
+            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
+        source = encoder_outputs.last_hidden_state
+        if source is None:
+            raise ValueError("encoder_outputs has no last_hidden_state: give the output of this model's encoder")
+        offers: Any = encoder_outputs if "attention_keys" in encoder_outputs else self.encoder.offers(source)
+        decoded = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=source,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            attention_keys=offers["attention_keys"],
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+            **kwargs,
+        )
+        outputs = GDRSeq2SeqModelOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=source,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+        )
+        with record_routings(output_routings) as record:
+            changes: dict[str, Any] = {}
+            if self.past_future is not None:
+                changes = self._contents(self.past_future, decoded, offers, attention_mask)
+        return with_routings(GDRSeq2SeqModelOutput, outputs, record if output_routings else None, **changes)
+
+    @staticmethod
+    def _contents(past_future: PastFuture, decoded: Any, offers: Any, attention_mask: Tensor | None) -> dict[str, Any]:
+        """What past and future change of the output: sections 3.1 and 3.2, GDR."""
+        readout, guides = decoded.last_hidden_state, decoded.recurrent_states
+        if decoded.past_states is not None:
+            context = past_future.join(readout, decoded.past_states, decoded.future_states)
+        else:
+            mask = source_word_mask(attention_mask)
+            context = past_future(readout, offers["source_votes"], offers["source_keys"], mask, guides)
+        changes = {
+            "last_hidden_state": context.states,
+            "past_contents": context.past,
+            "future_contents": context.future,
+            "guide_states": guides,
+        }
+        if decoded.hidden_states is not None:
+            changes["decoder_hidden_states"] = (*decoded.hidden_states[:-1], context.states)
+        return changes
+
+
+class GDRRNMTForConditionalGeneration(  # type: ignore[misc]
+    PastFutureLosses, GDRRNMTPreTrainedModel, RecurrentForConditionalGeneration, GenerationMixin
+):
+    """The RNMT with past and future: translates, and trains with the stock `Seq2SeqTrainer`.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoTokenizer
+    >>> from hf_capsule_mt import GDRRNMTForConditionalGeneration
+
+    >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
+    >>> model = GDRRNMTForConditionalGeneration.from_pretrained("path/to/checkpoint")
+    >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
+    >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
+    ```"""
+
+    model_class = GDRRNMTModel
+
+    def __init__(self, config: GDRRNMTConfig) -> None:
+        super().__init__(config)
+        self._make_auxiliary_losses(config.d_model, config.recurrent_dim)
+        self.post_init()
+
+
+def _words(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
+    """`[B, S]`, true for the real words of `states` `[B, S, …]`."""
+    mask = source_word_mask(attention_mask)
+    if mask is not None and mask.shape != states.shape[:2]:
+        raise ValueError(
+            f"attention_mask has shape {list(mask.shape)}, the source {list(states.shape[:2])}: both must be the same"
+        )
+    return mask

@@ -1,0 +1,175 @@
+"""The cache of a recurrent decoder: a few state vectors, whatever the number of steps.
+
+Legend: `B` batch, counting beams; `T` steps of one call.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+States = tuple[Tensor, ...]
+
+
+class Step(NamedTuple):
+    """The states after one step, None before the first, and the rows that the step after it goes on from."""
+
+    states: States | None
+    rows: tuple[Tensor, ...] = ()  # selections made since, each `[B']` of rows of the one before
+
+
+class RecurrentStateLayer(CacheLayerMixin):
+    """The states after the last step and, where they must be taken back, those after every earlier one.
+
+    Reordering touches the last states only. Earlier ones keep what was selected after them, which is applied to them
+    when `crop` returns there.
+    """
+
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record_past = False
+        self.states: States | None = None
+        self.length = 0
+        self.past: list[Step] = []
+
+    @property
+    def batch_size(self) -> int:
+        return -1 if self.states is None else self.states[0].shape[0]
+
+    def append(self, steps: Sequence[States]) -> None:
+        """The states `[B, …]` after each of the T steps that were made."""
+        if self.record_past:
+            self.past += [Step(self.states), *(Step(states) for states in steps[:-1])]
+        self.states = tuple(steps[-1])
+        self.length += len(steps)
+        self.is_initialized = True
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Go on with these rows, `beam_idx` `[B']`; rows may be left out and repeated."""
+        if self.states is None:
+            return
+        rows = beam_idx.to(self.states[0].device)
+        self.states = tuple(state.index_select(0, rows) for state in self.states)
+        if self.past:
+            last = self.past[-1]
+            self.past[-1] = last._replace(rows=(*last.rows, rows))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.states is not None:
+            rows = torch.arange(self.batch_size, device=self.states[0].device)
+            self.reorder_cache(rows.repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        if self.states is not None:
+            if indices.dtype == torch.bool:
+                indices = indices.nonzero().squeeze(-1)
+            self.reorder_cache(indices)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Go back to the states before the last `-tokens_to_remove` steps, for the rows that there are now."""
+        if tokens_to_remove > 0:
+            raise ValueError(
+                f"tokens_to_remove={tokens_to_remove}: must be 0 or negative; give -n to take back the last n steps"
+            )
+        count = min(-tokens_to_remove, self.length)
+        if count == 0:
+            return
+        if count > len(self.past):
+            raise ValueError(
+                f"tokens_to_remove={-count}: this cache kept the states of {len(self.past)} earlier steps; call "
+                "activate_past_recording() on it before the steps that are to be taken back"
+            )
+        rows: Tensor | None = None
+        for step in reversed(self.past[-count:]):
+            for selection in reversed(step.rows):
+                rows = selection if rows is None else selection.index_select(0, rows)
+        states = self.past[-count].states
+        del self.past[-count:]
+        self.length -= count
+        if states is not None and rows is not None:
+            states = tuple(state.index_select(0, rows) for state in states)
+            if self.past:
+                self.past[-1] = self.past[-1]._replace(rows=(*self.past[-1].rows, rows))
+        self.states = states
+
+    def reset(self) -> None:
+        self.states, self.length, self.past, self.is_initialized = None, 0, [], False
+
+    def activate_past_recording(self) -> None:
+        """Keep the states of every step from now on, so that `crop` can return to them."""
+        self.record_past = True
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def offload(self) -> None:
+        """States are too small to be worth moving."""
+
+    prefetch = offload
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        raise NotImplementedError("a recurrent decoder has states, not keys and values: use append")
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("a recurrent decoder has states, not keys and values: use append")
+
+
+class RecurrentCache(Cache):
+    """
+    What a recurrent decoder carries from one step to the next: a tuple of states `[B, …]`, at the same cost for every
+    step. `generate()` makes it; to take steps back (`crop`), call `activate_past_recording()` before they are made.
+
+    Example:
+
+    ```python
+    >>> cache = RecurrentCache()
+    >>> outputs = model(input_ids, decoder_input_ids=prefix, past_key_values=cache, use_cache=True)
+    >>> cache.get_seq_length() == prefix.shape[1]
+    True
+    ```"""
+
+    def __init__(self) -> None:
+        self.layer = RecurrentStateLayer()
+        super().__init__(layers=[self.layer])
+
+    @property
+    def states(self) -> States | None:
+        """The states after the last step, None before the first."""
+        return self.layer.states
+
+    def append(self, steps: Sequence[States]) -> None:
+        """The states after each of one or more steps."""
+        self.layer.append(steps)
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.layer.is_initialized
+
+
+def started_cache(past_key_values: Any, batch_size: int) -> RecurrentCache:
+    """`past_key_values` as a cache that a batch of that size can go on from; a clear error where it cannot."""
+    if not isinstance(past_key_values, RecurrentCache):
+        raise ValueError(
+            f"past_key_values is a {type(past_key_values).__name__}: a recurrent decoder needs a RecurrentCache; "
+            "leave it out and the model makes one"
+        )
+    found = past_key_values.layer.batch_size
+    if found not in (-1, batch_size):
+        raise ValueError(
+            f"past_key_values holds the states of {found} sentences (beams count), the decoder input has "
+            f"{batch_size}: both must be the same; use batch_repeat_interleave, batch_select_indices, or a new cache"
+        )
+    return past_key_values

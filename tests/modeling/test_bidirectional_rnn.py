@@ -1,0 +1,120 @@
+"""The bidirectional layer against PyTorch's own, run on each sentence alone and without padding."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_capsule_mt.modeling.bidirectional_rnn import (
+    GRU,
+    BidirectionalRNN,
+    InputLinear,
+    RecurrentLinear,
+    init_recurrent_layer,
+    word_order,
+)
+
+INPUT, HIDDEN = 5, 7
+LENGTHS = (4, 1, 6, 3)
+
+
+def build(kind: str) -> tuple[BidirectionalRNN, nn.GRU | nn.LSTM]:
+    """Our layer and PyTorch's bidirectional one, with the same weights."""
+    ours = BidirectionalRNN(kind, INPUT, HIDDEN).double()
+    theirs = (nn.GRU if kind == "gru" else nn.LSTM)(INPUT, HIDDEN, batch_first=True, bidirectional=True).double()
+    with torch.no_grad():
+        for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+            getattr(theirs, name).copy_(getattr(ours.forward_rnn, name))
+            getattr(theirs, f"{name}_reverse").copy_(getattr(ours.backward_rnn, name))
+    return ours, theirs
+
+
+def batch(side: str, extra: int) -> tuple[Tensor, Tensor]:
+    """Sentences of `LENGTHS` words `[B, S, INPUT]` with noise for padding, and the mask `[B, S]`."""
+    width = max(LENGTHS) + extra
+    generator = torch.Generator().manual_seed(4)
+    words = torch.randn(len(LENGTHS), width, INPUT, generator=generator, dtype=torch.float64)
+    mask = torch.zeros(len(LENGTHS), width, dtype=torch.bool)
+    for row, length in enumerate(LENGTHS):
+        if side == "right":
+            mask[row, :length] = True
+        elif side == "left":
+            mask[row, width - length :] = True
+        else:
+            # Anywhere, with gaps.
+            mask[row, torch.randperm(width, generator=generator)[:length]] = True
+    return words.requires_grad_(), mask
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("side", ["right", "left", "anywhere"])
+@pytest.mark.parametrize("extra", [0, 1, 9])
+def test_values_and_gradients_of_sentences_alone(kind: str, side: str, extra: int) -> None:
+    ours, theirs = build(kind)
+    words, mask = batch(side, extra)
+    found = ours(words, word_order(mask))
+    assert found.shape == (*mask.shape, 2 * HIDDEN)
+    assert (found[~mask] == 0).all()
+    scale = torch.randn(found.shape, dtype=found.dtype)
+    (found * scale).sum().backward()
+    gradient = torch.zeros_like(words)
+    for row in range(len(LENGTHS)):
+        alone = words[row : row + 1, mask[row]].detach().requires_grad_()
+        wanted = theirs(alone)[0]
+        torch.testing.assert_close(found[row : row + 1, mask[row]], wanted)
+        (wanted * scale[row, mask[row]]).sum().backward()
+        gradient[row, mask[row]] = alone.grad[0]
+    torch.testing.assert_close(words.grad, gradient)
+    assert (words.grad[~mask] == 0).all()
+    for name, parameter in ours.forward_rnn.named_parameters():
+        assert parameter.grad.abs().max() > 0
+        torch.testing.assert_close(parameter.grad, getattr(theirs, name).grad)
+    for name, parameter in ours.backward_rnn.named_parameters():
+        torch.testing.assert_close(parameter.grad, getattr(theirs, f"{name}_reverse").grad)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_without_a_mask(kind: str) -> None:
+    ours, theirs = build(kind)
+    words, mask = batch("right", 0)
+    torch.testing.assert_close(ours(words), theirs(words)[0])
+    torch.testing.assert_close(ours(words), ours(words, word_order(torch.ones_like(mask))))
+
+
+def test_order_of_the_words() -> None:
+    mask = torch.tensor([[0, 1, 1, 0, 1], [1, 0, 0, 0, 0]], dtype=torch.bool)
+    order = word_order(mask)
+    assert order.forward.tolist() == [[1, 2, 4, 0, 3], [0, 1, 2, 3, 4]]
+    assert order.backward.tolist() == [[4, 2, 1, 0, 3], [0, 1, 2, 3, 4]]
+    for places, sorted_ in ((order.forward_place, order.forward), (order.backward_place, order.backward)):
+        where = torch.arange(5).expand(2, 5)
+        assert (sorted_.gather(1, places)[mask] == where[mask]).all()
+
+
+def test_an_unknown_kind() -> None:
+    with pytest.raises(ValueError, match="kind='rnn': must be one of 'gru', 'lstm'"):
+        BidirectionalRNN("rnn", 3, 4)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_weights_at_the_start(kind: str) -> None:
+    layer = BidirectionalRNN(kind, INPUT, HIDDEN).backward_rnn
+    init_recurrent_layer(layer)
+    for block in layer.weight_hh_l0.split(HIDDEN):
+        torch.testing.assert_close(block @ block.mT, torch.eye(HIDDEN), rtol=0, atol=1e-5)
+    assert layer.weight_ih_l0.std().item() == pytest.approx(INPUT**-0.5, rel=0.3)
+    assert (layer.bias_hh_l0 == 0).all()
+    open_gate = torch.zeros_like(layer.bias_ih_l0)
+    if kind == "lstm":
+        open_gate[HIDDEN : 2 * HIDDEN] = 1.0
+    assert torch.equal(layer.bias_ih_l0.detach(), open_gate)
+
+
+def test_loaded_weights_are_left_alone() -> None:
+    """Transformers marks what a checkpoint held; only the rest is filled."""
+    for module in (GRU(3, 4), RecurrentLinear(4, 12), InputLinear(3, 12)):
+        loaded = {name: parameter.clone() for name, parameter in module.named_parameters()}
+        for parameter in module.parameters():
+            parameter._is_hf_initialized = True
+        module.init_capsule_weights(0.02)
+        for name, parameter in module.named_parameters():
+            assert torch.equal(parameter, loaded[name]), name
