@@ -7,21 +7,40 @@ nothing.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hf_capsule_mt.configuration import configuration_capsule_aggregated_marian as marian_options
+from hf_capsule_mt.configuration import past_future_options
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling import CapsuleAggregatedMarianForConditionalGeneration, CapsuleAggregatedMarianModel
+from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
+from hf_capsule_mt.modeling import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    CapsuleAggregatedMarianModel,
+    GDRMarianForConditionalGeneration,
+    GDRMarianModel,
+)
 
 END, PAD = 0, 1
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 
-# Name of a routing site -> (iterations, side, inputs, capsules); the side says whose length the site has.
-Sites = dict[str, tuple[int, str, int, int]]
+
+class Site(NamedTuple):
+    """What a routing site must report."""
+
+    iterations: int
+    side: str  # whose length the site has
+    inputs: int | None  # None: the words of the source, of which padding is assigned nowhere
+    capsules: int
+    # What the probabilities sum to 1 over: the capsules, or, for each capsule, the inputs.
+    over: str = "capsules"
+    starts_uniform: bool = True
+
+
+Sites = dict[str, Site]
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,10 @@ class Family:
     # Parameters that no loss depends on: adding a constant to all keys leaves the softmax of the scores alone.
     # Marian's table of positions is not trained.
     without_gradient: tuple[str, ...] = ("k_proj.bias", "embed_positions.weight")
+    # Parameters that start at 0, so that what is behind them may have no gradient before the first step.
+    gates: tuple[str, ...] = ("gate", "combination.weights.weight")
+    # Modules that must not be split and that only some configurations have; the first of `chosen` has them all.
+    optional_blocks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +106,12 @@ def spread_weights(model: nn.Module, vote_scale: float) -> None:
         noise = torch.randn_like(parameter)
         if name.endswith("gate"):
             parameter.copy_(0.5 * noise)
+        elif name.endswith("past_future.fc2.weight"):
+            parameter.copy_(0.06 * noise)
+        elif name.endswith("combination.weights.weight"):
+            parameter.copy_(0.1 * noise)
+        elif name.endswith("score_weight"):
+            parameter.copy_(1.5 * noise)
         elif "beta_" in name:
             parameter.copy_(3.0 * noise)
         elif ".votes." in name:
@@ -107,7 +136,7 @@ def aggregated_marian_sites(config: CapsuleAggregatedMarianConfig) -> Sites:
     for side, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         if routed and config.layer_aggregation_side in ("both", side):
             capsules = config.layer_num_capsules or config.d_model
-            sites[f"{side}.layer_aggregation"] = (config.layer_routing_iterations, side, depth, capsules)
+            sites[f"{side}.layer_aggregation"] = Site(config.layer_routing_iterations, side, depth, capsules)
     for kind, site, heads, depth in (
         ("encoder_self", "encoder.layers.{}.self_attn", config.encoder_attention_heads, config.encoder_layers),
         ("decoder_self", "decoder.layers.{}.self_attn", config.decoder_attention_heads, config.decoder_layers),
@@ -117,7 +146,21 @@ def aggregated_marian_sites(config: CapsuleAggregatedMarianConfig) -> Sites:
             for layer in range(depth):
                 if config.head_aggregation_layers is None or layer in config.head_aggregation_layers:
                     capsules = config.head_num_capsules or config.d_model
-                    sites[site.format(layer)] = (config.head_routing_iterations, site[:7], heads, capsules)
+                    sites[site.format(layer)] = Site(config.head_routing_iterations, site[:7], heads, capsules)
+    return sites
+
+
+def gdr_marian_sites(config: GDRMarianConfig) -> Sites:
+    """Those of the aggregations, and past and future."""
+    sites = aggregated_marian_sites(config)
+    if config.past_future == "guided_routing":
+        capsules = config.past_capsules + config.future_capsules + config.redundant_capsules
+        sites["past_future"] = Site(config.guided_routing_iterations, "decoder", None, capsules)
+    elif config.past_future == "classifier":
+        groups = 3 if config.redundant_capsules else 2
+        sites["past_future"] = Site(1, "decoder", None, groups, starts_uniform=False)
+    elif config.past_future == "attention":
+        sites["past_future"] = Site(1, "decoder", None, 2, over="inputs", starts_uniform=False)
     return sites
 
 
@@ -224,7 +267,92 @@ AGGREGATED_MARIAN = Family(
     shallow={"encoder_layers": 1, "decoder_layers": 1, "head_aggregation_layers": None},
 )
 
-FAMILIES = (AGGREGATED_MARIAN,)
+GDR_MARIAN = Family(
+    name="gdr_marian",
+    config=GDRMarianConfig,
+    model=GDRMarianModel,
+    translation=GDRMarianForConditionalGeneration,
+    sizes={
+        **AGGREGATED_MARIAN.sizes,
+        "past_capsules": 2,
+        "future_capsules": 3,
+        "redundant_capsules": 1,
+        "capsule_dim": 6,
+        "bow_loss_weight": 0.2,
+        "bca_loss_weight": 0.1,
+    },
+    configs={
+        "off": {"past_future": "none"},
+        "guided": {},
+        "guided_sum": {"bow_reduction": "sum", "bow_loss_weight": 1, "bca_loss_weight": 1.0},
+        "guided_alone": {
+            "past_capsules": 1,
+            "future_capsules": 1,
+            "redundant_capsules": 0,
+            "capsule_dim": 5,
+            "guided_routing_iterations": 4,
+            "bow_loss_weight": 0,
+            "bca_loss_weight": 0.0,
+            "scale_embedding": True,
+        },
+        # Every inherited field has a value of its own here.
+        "guided_with_aggregation": {
+            "layer_aggregation": "em_routing",
+            "layer_aggregation_side": "decoder",
+            "layer_capsule_inputs": "own_layer",
+            "layer_num_capsules": 16,
+            "layer_routing_iterations": 2,
+            "aggregation_output": "gated",
+            "head_aggregation": "simple_routing",
+            "head_aggregation_attentions": ALL_ATTENTIONS,
+            "head_aggregation_layers": [0, 1],
+            "head_num_capsules": 8,
+            "head_routing_iterations": 2,
+            "head_vote_sharing": "per_head",
+            "em_variance_floor": 0.5,
+            "stop_assignment_gradient": True,
+            "past_capsules": 3,
+            "redundant_capsules": 2,
+            "guided_routing_iterations": 2,
+        },
+        "classifier": {"past_future": "classifier", "redundant_capsules": 2, "bca_loss_weight": 0},
+        "classifier_two_groups": {
+            "past_future": "classifier",
+            "redundant_capsules": 0,
+            "bow_loss_weight": 0,
+            "layer_aggregation": "linear_combination",
+        },
+        "attention": {"past_future": "attention", "past_capsules": 4},
+        "guided_two_vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 53},
+        "guided_untied": {
+            "tie_word_embeddings": False,
+            "share_encoder_decoder_embeddings": False,
+            "decoder_vocab_size": 67,
+            "past_capsules": 1,
+        },
+    },
+    choices={
+        "past_future": past_future_options.PAST_FUTURES,
+        "bow_reduction": past_future_options.BOW_REDUCTIONS,
+        "layer_aggregation": ("none", "em_routing"),
+        "head_aggregation": ("none", "simple_routing"),
+        "share_encoder_decoder_embeddings": (True, False),
+        "tie_word_embeddings": (True, False),
+        "scale_embedding": (True, False),
+    },
+    routing_sites=gdr_marian_sites,
+    routing_functions=(
+        *AGGREGATED_MARIAN.routing_functions,
+        "hf_capsule_mt.modeling.past_future:guided_routing",
+        "hf_capsule_mt.modeling.past_future:guided_pooling",
+    ),
+    chosen=("guided_with_aggregation", "guided", "classifier"),
+    shallow=AGGREGATED_MARIAN.shallow,
+    gates=(*AGGREGATED_MARIAN.gates, "past_future.fc2.weight"),
+    optional_blocks=("SourceVotes", "PastFuture"),
+)
+
+FAMILIES = (AGGREGATED_MARIAN, GDR_MARIAN)
 
 CASES = [Case(family, name) for family in FAMILIES for name in family.configs]
 CHOSEN = [Case(family, name) for family in FAMILIES for name in family.chosen]

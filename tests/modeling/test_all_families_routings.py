@@ -33,13 +33,23 @@ def test_names_shapes_and_sums(case: Case):
     length = {"encoder": source, "decoder": batch["decoder_input_ids"].shape[1]}
     sites = case.family.routing_sites(config)
     assert outputs.routings.keys() == sites.keys()
-    for site, (iterations, side, inputs, capsules) in sites.items():
-        assignments = outputs.routings[site]
-        assert assignments.shape == (iterations, rows, length[side], inputs, capsules), site
-        assert_close(assignments.sum(dim=-1), torch.ones(assignments.shape[:-1]))
-        assert_close(assignments[0], torch.full_like(assignments[0], 1 / capsules))
-        if iterations > 1:
-            assert (assignments[-1] - 1 / capsules).abs().max() > 0.02, f"{site} does not route"
+    words = batch["attention_mask"][:, None, :, None].float()
+    for name, site in sites.items():
+        assignments, inputs = outputs.routings[name], source if site.inputs is None else site.inputs
+        assert assignments.shape == (site.iterations, rows, length[site.side], inputs, site.capsules), name
+        # Where the inputs are the words of the source, padding among them is assigned nowhere.
+        real = (words if site.inputs is None else torch.ones(1)).expand(assignments[0].shape)
+        assert (assignments[real.expand(assignments.shape) == 0] == 0).all(), name
+        if site.over == "capsules":
+            uniform = real / site.capsules
+            assert_close(assignments.sum(dim=-1), real[..., 0].expand(assignments.shape[:-1]))
+        else:
+            uniform = real / real.sum(dim=-2, keepdim=True)
+            assert_close(assignments.sum(dim=-2), torch.ones_like(assignments[..., 0, :]))
+        if site.starts_uniform:
+            assert_close(assignments[0], uniform)
+        if site.iterations > 1 or not site.starts_uniform:
+            assert (assignments[-1] - uniform).abs().max() > 0.02, f"{name} does not route"
 
 
 @every_case
@@ -114,16 +124,20 @@ def test_from_each_part_alone(case: Case):
             encoder_outputs=silent,
             attention_mask=mask,
             decoder_input_ids=batch["decoder_input_ids"],
+            decoder_attention_mask=batch["decoder_attention_mask"],
             output_routings=True,
         )
     assert getattr(silent, "routings", None) is None
-    assert base.keys() == whole.keys() == encoder.routings.keys() | decoder.routings.keys()
-    assert encoder.routings.keys() == {site for site in whole if site.startswith("encoder.")}
-    assert given.routings.keys() == decoder.routings.keys()
+    # What neither stack does, the model does with the outputs of both.
+    parts = {part: {site for site in whole if site.startswith(part)} for part in ("encoder.", "decoder.")}
+    joint = whole.keys() - parts["encoder."] - parts["decoder."]
+    assert base.keys() == whole.keys() == case.family.routing_sites(case.config()).keys()
+    assert encoder.routings.keys() == parts["encoder."] and decoder.routings.keys() == parts["decoder."]
+    assert given.routings.keys() == parts["decoder."] | joint
     for site, assignments in whole.items():
-        part = encoder if site.startswith("encoder.") else decoder
-        assert_close(part.routings[site], assignments)
-        assert_close(base[site], assignments)
+        for routings in (base, encoder.routings, decoder.routings, given.routings):
+            if site in routings:
+                assert_close(routings[site], assignments)
 
 
 @routed_cases
@@ -134,7 +148,9 @@ def test_routings_ignore_padding_elsewhere(case: Case):
         alone = model(**pairs.one(1).batch(), output_routings=True).routings
         padded = model(**pairs.batch(5, 4), output_routings=True).routings
     for site, assignments in alone.items():
-        assert_close(padded[site][:, 1:2, : assignments.shape[2]], assignments)
+        steps, inputs = assignments.shape[2:4]
+        assert_close(padded[site][:, 1:2, :steps, :inputs], assignments)
+        assert (padded[site][:, 1:2, :, inputs:] == 0).all()
 
 
 @chosen_cases

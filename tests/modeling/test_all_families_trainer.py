@@ -115,7 +115,7 @@ def test_one_step_does_not_depend_on_gradient_accumulation(case: Case, smoothing
 
 @chosen_cases
 def test_one_step_is_the_step_of_plain_pytorch(case: Case, tmp_path):
-    model, plain = case.build(), case.build()
+    model, plain = case.build(), case.build().train()
     train(model, case, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
     plain(**Collator(plain)(list(Sentences(case)))).loss.backward()
     for (name, parameter), updated in zip(plain.named_parameters(), model.parameters(), strict=True):

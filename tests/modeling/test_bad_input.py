@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from family_cases import AGGREGATED_MARIAN, CHOSEN, PAD, Case, Family, chosen_cases, every_family, make_pairs
+from family_cases import AGGREGATED_MARIAN, CHOSEN, FAMILIES, PAD, Case, Family, chosen_cases, every_family, make_pairs
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel
 
@@ -155,7 +155,7 @@ def test_folder_without_a_model_type(family: Family, tmp_path):
         family.translation.from_pretrained(tmp_path)
 
 
-@pytest.fixture(params=CHOSEN[:1], ids=str)
+@pytest.fixture(params=[Case(family, family.chosen[0]) for family in FAMILIES], ids=str)
 def saved(request, tmp_path):
     """The case, and the folder its model was saved to."""
     request.param.build().save_pretrained(tmp_path)
