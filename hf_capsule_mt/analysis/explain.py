@@ -86,8 +86,10 @@ class Explanation:
 
     def to_pandas(self) -> Any:
         """A long frame with one row for each target word and source word."""
-        import pandas
-
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("frames need pandas: pip install 'hf_capsule_mt[plot]'") from error
         return pandas.DataFrame(
             [
                 {
