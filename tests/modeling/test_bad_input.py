@@ -6,11 +6,26 @@ import shutil
 
 import pytest
 import torch
-from family_cases import AGGREGATED_MARIAN, CHOSEN, FAMILIES, PAD, Case, Family, chosen_cases, every_family, make_pairs
+from family_cases import (
+    AGGREGATED_MARIAN,
+    CHOSEN,
+    FAMILIES,
+    GDR_MARIAN,
+    PAD,
+    Case,
+    Family,
+    chosen_cases,
+    every_family,
+    make_pairs,
+)
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel
 
 LIMIT = AGGREGATED_MARIAN.sizes["max_position_embeddings"]
+# Recurrent families have no positions to run out of.
+limited_cases = pytest.mark.parametrize(
+    "case", [case for case in CHOSEN if case.family.has("max_position_embeddings")], ids=str
+)
 
 
 def inputs_of(case: Case, **changes: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -61,7 +76,7 @@ def test_a_single_sentence_without_its_batch(case: Case):
         case.build()(input_ids=words(4), decoder_input_ids=words(1, 2))
 
 
-@chosen_cases
+@limited_cases
 def test_source_that_is_too_long(case: Case):
     model = case.build()
     model(input_ids=words(1, LIMIT), decoder_input_ids=words(1, 2))
@@ -74,7 +89,7 @@ def test_source_that_is_too_long(case: Case):
             model.generate(words(1, LIMIT + 1), **settings)
 
 
-@chosen_cases
+@limited_cases
 def test_target_that_is_too_long(case: Case):
     model = case.build()
     message = f"the target has {LIMIT + 1} tokens, the model has {LIMIT} positions"
@@ -85,7 +100,7 @@ def test_target_that_is_too_long(case: Case):
         model(input_ids=words(1, 3), decoder_inputs_embeds=torch.zeros(1, LIMIT + 1, 32))
 
 
-@chosen_cases
+@limited_cases
 @pytest.mark.parametrize(
     "settings",
     [{}, {"num_beams": 2}, {"use_cache": False}, {"cache_implementation": "static"}],
@@ -227,8 +242,8 @@ def test_broken_config(saved):
     case, folder = saved
     path = folder / "config.json"
     values = json.loads(path.read_text())
-    path.write_text(json.dumps({**values, "d_model": 33, "pad_token_id": 1000}))
-    with pytest.raises(ValueError, match="(?s)pad_token_id=1000.*d_model=33|d_model=33.*pad_token_id=1000"):
+    path.write_text(json.dumps({**values, "d_model": 0, "pad_token_id": 1000}))
+    with pytest.raises(ValueError, match="(?s)pad_token_id=1000.*d_model=0|d_model=0.*pad_token_id=1000"):
         case.family.translation.from_pretrained(folder)
     path.write_text(json.dumps(values)[:-20])
     with pytest.raises(OSError, match="config.json"):
@@ -242,3 +257,11 @@ def test_a_changed_config_is_checked_before_a_model_is_built():
         with pytest.raises(ValueError, match="layer_num_capsules=5: must divide d_model=32"):
             build(config)
     assert PAD < config.vocab_size
+
+
+def test_a_changed_config_of_past_and_future_is_checked_too():
+    config = Case(GDR_MARIAN, "guided").config()
+    config.past_capsules, config.layer_num_capsules = 0, 5
+    for build in (GDR_MARIAN.model, GDR_MARIAN.translation):
+        with pytest.raises(ValueError, match="(?s)layer_num_capsules=5: must divide.*past_capsules=0: must be"):
+            build(config)

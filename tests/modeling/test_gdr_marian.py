@@ -1,0 +1,375 @@
+"""GDR on Marian: what training adds and translation leaves out, warm starts, and what is computed how often."""
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from family_cases import (
+    AGGREGATED_MARIAN,
+    GDR_MARIAN,
+    Case,
+    assert_close,
+    make_pairs,
+    without_labels,
+    without_target,
+)
+from test_capsule_aggregated_marian import assert_same_translations, stock_marian
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+    GDRMarianModel,
+)
+from hf_capsule_mt.modeling import auxiliary_losses
+from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianEncoder
+from hf_capsule_mt.ops import routing
+
+SIZES = GDR_MARIAN.sizes
+KINDS = ("guided_routing", "classifier", "attention")
+LEARNED = [name for name in GDR_MARIAN.configs if name not in ("off", "guided_alone")]
+BEAMS = {"num_beams": 3, "num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
+# Parts of a parameter's name that only this family has.
+PARTS = ("past_future.", "source_votes.", "auxiliary_losses.")
+
+
+def copied(source: Any, target: Any) -> Any:
+    """`target` with every weight that both models have, and the settings for generation."""
+    missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
+    assert not missing and all("auxiliary_losses" in name for name in unexpected)
+    target.generation_config = copy.deepcopy(source.generation_config)
+    return target.eval()
+
+
+@pytest.mark.parametrize("name", GDR_MARIAN.configs)
+def test_loss_is_the_weighted_sum_while_training_and_the_translation_loss_otherwise(name: str):
+    case = Case(GDR_MARIAN, name)
+    model, config, batch = case.build(), case.config(), make_pairs(case.config()).batch()
+    trained, evaluated = model.train()(**batch), model.eval()(**batch)
+    assert torch.equal(evaluated.loss, evaluated.lm_loss)
+    assert evaluated.bow_loss is None and evaluated.bca_loss is None
+    assert torch.equal(trained.logits, evaluated.logits) and torch.equal(trained.lm_loss, evaluated.lm_loss)
+    expected, on = trained.lm_loss, config.past_future != "none"
+    for term, weight in ((trained.bow_loss, config.bow_loss_weight), (trained.bca_loss, config.bca_loss_weight)):
+        assert (term is not None) == (on and weight > 0)
+        if term is not None:
+            assert term > 0.01
+            expected = expected + weight * term
+    assert_close(trained.loss, expected, 1e-6)
+    assert (model.auxiliary_losses is not None) == (name in LEARNED)
+    if name not in LEARNED:
+        assert torch.equal(trained.loss, trained.lm_loss)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_no_term_depends_on_how_the_batch_is_split(name: str):
+    """Losses and gradients of one batch, and of its sentences one at a time, padded anew."""
+    case = Case(GDR_MARIAN, name)
+    whole, parts = case.build().train(), case.build().train()
+    pairs = make_pairs(case.config())
+    items = sum(map(len, pairs.targets))
+    expected = whole(**pairs.batch(), num_items_in_batch=items)
+    found = [parts(**pairs.one(index).batch(2, 1), num_items_in_batch=items) for index in range(3)]
+    for term in ("loss", "lm_loss", "bow_loss", "bca_loss"):
+        wanted = getattr(expected, term)
+        if wanted is not None:
+            assert_close(sum(getattr(output, term) for output in found), wanted)
+            assert_close(wanted, getattr(whole(**pairs.batch()), term), 1e-5)
+    expected.loss.backward()
+    for output in found:
+        output.loss.backward()
+    for (parameter_name, parameter), other in zip(whole.named_parameters(), parts.parameters(), strict=True):
+        if parameter.grad is not None:
+            scale = max(1.0, parameter.grad.abs().max().item())
+            assert (other.grad - parameter.grad).abs().max() <= 1e-4 * scale, parameter_name
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", LEARNED)
+def test_training_losses_ignore_padding(name: str, side: str):
+    model = Case(GDR_MARIAN, name).build().train()
+    if side == "left":  # Marian counts positions from the end of the row that is padded then
+        for part in (model.get_encoder(), model.get_decoder()):
+            part.embed_positions.weight.data.zero_()
+    pairs = make_pairs(model.config)
+    with torch.no_grad():
+        expected = model(**pairs.batch())
+        for padding in ((1, 0), (0, 4), (17, 11)):
+            found = model(**pairs.batch(*padding, left=side == "left"))
+            for term in ("loss", "lm_loss", "bow_loss", "bca_loss"):
+                if getattr(expected, term) is not None:
+                    assert_close(getattr(found, term), getattr(expected, term))
+    model(**pairs.batch(5, 4, left=side == "left")).loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_the_auxiliary_losses_can_be_taken_away(name: str):
+    """As the paper says of testing: they cost nothing there, and translations are the same to the last bit."""
+    case = Case(GDR_MARIAN, name)
+    model = case.build()
+    bare = copied(model, GDRMarianForConditionalGeneration(case.config(bow_loss_weight=0, bca_loss_weight=0)))
+    assert bare.auxiliary_losses is None
+    batch = make_pairs(case.config()).batch()
+    with torch.no_grad():
+        assert torch.equal(bare(**batch).logits, model(**batch).logits)
+        assert torch.equal(bare(**batch).loss, model(**batch).loss)
+    found, expected = (each.generate(**without_target(batch), **BEAMS) for each in (bare, model))
+    assert torch.equal(found.sequences, expected.sequences)
+    assert torch.equal(found.sequences_scores, expected.sequences_scores)
+
+
+def test_bag_of_words_scores_are_what_the_loss_is_made_of():
+    case = Case(GDR_MARIAN, "guided_two_vocabularies")
+    model = case.build().train()
+    batch = make_pairs(case.config()).one(0).batch()
+    outputs = model(**batch)
+    past, future = (scores.log_softmax(dim=-1)[0] for scores in model.bag_of_words_scores(outputs))
+    words, count = batch["labels"][0], batch["labels"].shape[1]
+    assert past.shape == (count, 53)
+    steps = [past[t, words[: t + 1]].mean() + future[t, words[t:]].mean() for t in range(count)]
+    assert_close(outputs.bow_loss, -sum(steps) / count)
+    with pytest.raises(ValueError, match="built without auxiliary losses"):
+        alone = Case(GDR_MARIAN, "guided_alone").build()
+        alone.bag_of_words_scores(alone(**make_pairs(alone.config).batch()))
+    with pytest.raises(ValueError, match="bow_loss_weight is 0"):
+        agreeing = Case(GDR_MARIAN, "classifier_two_groups").build()
+        agreeing.bag_of_words_scores(agreeing(**make_pairs(agreeing.config).batch()))
+
+
+@pytest.fixture
+def warnings_of() -> Any:
+    """What this package logs as a warning."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    auxiliary_losses.logger.addHandler(handler)
+    transformers.utils.logging.warning_once.cache_clear()
+    yield found
+    auxiliary_losses.logger.removeHandler(handler)
+
+
+def test_training_without_labels_warns_once(warnings_of: list[str]):
+    model = Case(GDR_MARIAN, "guided").build()
+    batch = make_pairs(model.config).batch()
+    model(**without_labels(batch))
+    model.train()(**batch)
+    assert not warnings_of
+    for _ in range(3):
+        outputs = model(**without_labels(batch))
+    assert outputs.loss is None and outputs.bow_loss is None
+    assert len(warnings_of) == 1 and "without labels" in warnings_of[0]
+    transformers.utils.logging.warning_once.cache_clear()
+    Case(GDR_MARIAN, "guided_alone").build().train()(**without_labels(batch))
+    assert len(warnings_of) == 1, "a model without auxiliary losses has nothing to leave out"
+
+
+def assert_only_parts_are_new(model: Any, info: dict[str, Any], theirs: dict[str, Tensor]) -> None:
+    state = model.state_dict()
+    assert set(info["missing_keys"]) == {name for name in state if any(part in name for part in PARTS)}
+    assert info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    for name, tensor in theirs.items():
+        assert torch.equal(state[name], tensor), name
+    for name in info["missing_keys"]:
+        assert torch.isfinite(state[name]).all(), name
+        if "fc2" in name:
+            assert (state[name] == 0).all()
+        elif not name.endswith("bias"):
+            assert (state[name] != 0).any(), name
+
+
+@pytest.mark.parametrize("changes", [{}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 53}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_warm_start_from_marian(kind: str, changes: dict, tmp_path):
+    stock = stock_marian(**changes)
+    stock.save_pretrained(tmp_path)
+    ours, info = GDRMarianForConditionalGeneration.from_pretrained(
+        tmp_path, past_future=kind, capsule_dim=6, output_loading_info=True
+    )
+    assert ours.config.past_future == kind and ours.config.layer_aggregation == "none"
+    assert_only_parts_are_new(ours, info, stock.state_dict())
+    assert_same_translations(ours, stock, changes)
+    base = GDRMarianModel.from_pretrained(tmp_path, past_future=kind)
+    batch = without_labels(make_pairs(ours.config).batch())
+    with torch.no_grad():
+        assert torch.equal(base(**batch).last_hidden_state, stock.model(**batch).last_hidden_state)
+
+
+@pytest.mark.parametrize("name", AGGREGATED_MARIAN.configs)
+def test_warm_start_from_capsule_aggregated_marian(name: str, tmp_path):
+    start = Case(AGGREGATED_MARIAN, name).build()
+    start.save_pretrained(tmp_path)
+    ours, info = GDRMarianForConditionalGeneration.from_pretrained(tmp_path, capsule_dim=6, output_loading_info=True)
+    for field in AGGREGATED_MARIAN.choices:
+        assert getattr(ours.config, field) == getattr(start.config, field), field
+    assert_only_parts_are_new(ours, info, start.state_dict())
+    batch = make_pairs(start.config).batch()
+    with torch.no_grad():
+        assert torch.equal(ours(**batch).logits, start(**batch).logits)
+        assert torch.equal(ours(**batch).loss, start(**batch).loss)
+    found, expected = (each.generate(**without_target(batch), **BEAMS) for each in (ours, start))
+    assert torch.equal(found.sequences, expected.sequences)
+    assert torch.equal(found.sequences_scores, expected.sequences_scores)
+
+
+def test_a_warm_started_model_is_saved_as_ours(tmp_path):
+    stock_marian().save_pretrained(tmp_path / "marian")
+    ours = GDRMarianForConditionalGeneration.from_pretrained(tmp_path / "marian", capsule_dim=6, redundant_capsules=0)
+    ours.save_pretrained(tmp_path / "ours")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+    assert type(loaded) is GDRMarianForConditionalGeneration and loaded.config.redundant_capsules == 0
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    with pytest.raises(ValueError, match="model_type 'gdr_marian'"):
+        CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("name", AGGREGATED_MARIAN.configs)
+def test_switched_off_it_is_capsule_aggregated_marian(name: str):
+    other = Case(AGGREGATED_MARIAN, name)
+    start = other.build()
+    options = {"layer_aggregation": "em_routing", **other.family.sizes, **other.family.configs[name]}
+    ours = GDRMarianForConditionalGeneration(GDRMarianConfig(**options, past_future="none"))
+    assert list(ours.state_dict()) == list(start.state_dict())
+    copied(start, ours)
+    batch = make_pairs(start.config).batch()
+    for mode in (True, False):
+        found, expected = ours.train(mode)(**batch), start.train(mode)(**batch)
+        assert torch.equal(found.logits, expected.logits) and torch.equal(found.loss, expected.loss)
+        assert found.past_contents is None and found.bow_loss is None
+    assert torch.equal(ours.generate(**without_target(batch)), start.generate(**without_target(batch)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        BEAMS,
+        {"num_beams": 3, "use_cache": False},
+        {"num_beams": 2, "cache_implementation": "static"},
+        {"do_sample": True, "num_return_sequences": 4, "top_k": 5},
+    ],
+    ids=["greedy", "beams", "no cache", "static", "samples"],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_votes_are_computed_once_a_sentence(kind: str, settings: dict):
+    model = Case(GDR_MARIAN, "guided").build(past_future=kind)
+    votes: list[tuple[Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, ...]] = []
+    model.get_encoder().source_votes.register_forward_hook(lambda *call: votes.append(call[-1]))
+    model.model.past_future.register_forward_hook(lambda *call: steps.append(call[1]))
+    inputs = without_target(make_pairs(model.config).batch())
+    model.generate(**inputs, **settings)
+    assert len(votes) == 1 and votes[0][0].shape[:2] == inputs["input_ids"].shape
+    assert len(steps) > 2, "as many as there are steps"
+    ways = settings.get("num_beams", 1) * (settings["num_return_sequences"] if "do_sample" in settings else 1)
+    for call in steps:
+        for given, computed in zip(call[1:3], votes[0], strict=True):
+            assert torch.equal(given, computed.repeat_interleave(ways, dim=0))
+
+
+@pytest.mark.parametrize("form", ["output", "tuple", "states"])
+def test_votes_of_given_encoder_outputs(form: str):
+    """Those of this family's encoder are used; from states alone they are made again."""
+    model = Case(GDR_MARIAN, "guided").build()
+    batch = without_labels(make_pairs(model.config).batch())
+    expected = model(**batch).logits
+    made: list[Any] = []
+    model.get_encoder().source_votes.register_forward_hook(lambda *call: made.append(call))
+    given = model.get_encoder()(batch.pop("input_ids"), attention_mask=batch["attention_mask"])
+    assert isinstance(model.get_encoder(), GDRMarianEncoder) and len(made) == 1
+    if form != "output":
+        given = given.to_tuple() if form == "tuple" else (given.last_hidden_state,)
+    assert torch.equal(model(encoder_outputs=given, **batch).logits, expected)
+    assert len(made) == (1 if form == "output" else 2)
+
+
+def kept_for_backward(model: Any, batch: dict[str, Tensor]) -> dict[int, Tensor]:
+    """The pieces of memory that a training step keeps, each as its largest tensor."""
+    kept: dict[int, Tensor] = {}
+    alive = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        alive.append(tensor)  # or its address could be used again
+        place = tensor.untyped_storage().data_ptr()
+        if place not in kept or kept[place].numel() < tensor.numel():
+            kept[place] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = model(**batch)
+    assert outputs.bow_loss is not None and outputs.bca_loss is not None
+    return kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_training_step_keeps(kind: str, monkeypatch):
+    """One tensor of the size of the logits, and none of steps x words x capsules x their size."""
+    sizes = {"vocab_size": 1201, "capsule_dim": 48, "past_future": kind}
+    model = Case(GDR_MARIAN, "guided").build(**sizes).train()
+    pairs = make_pairs(model.config, (30, 28), (24, 20))
+    batch = pairs.batch()
+    rows, steps = batch["labels"].shape
+    logits = rows * steps * 1201
+    kept = kept_for_backward(model, batch)
+    # Keys of two groups are the least: everything of capsule_dim by steps by words is larger than the logits.
+    routed = rows * steps * 30 * 48 * 2
+    assert routed > logits
+    assert max(tensor.numel() for tensor in kept.values()) == logits
+    large = [tensor for tensor in kept.values() if tensor.numel() > 1201 * model.config.d_model]
+    assert [tensor.numel() for tensor in large] == [logits]
+    # The same test sees both where they are.
+    monkeypatch.setattr(routing, "_guided_scores", lambda: ())
+    assert max(tensor.numel() for tensor in kept_for_backward(model, batch).values()) >= routed
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        auxiliary_losses,
+        "log_partition",
+        lambda hidden, embedding, weights: weights @ (hidden @ embedding.mT).logsumexp(dim=-1),
+    )
+    assert sum(tensor.numel() >= logits for tensor in kept_for_backward(model, batch).values()) > 1
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 39), (2, 2, 2, 40)], ids=str)
+@pytest.mark.parametrize("name", [name for name in GDR_MARIAN.configs if name != "off"])
+def test_shortest_and_much_longer_sources(name: str, lengths: tuple[int, ...]):
+    model = Case(GDR_MARIAN, name).build().train()
+    pairs = make_pairs(model.config, lengths, range(1, 1 + len(lengths)))
+    outputs = model(**pairs.batch())
+    outputs.loss.backward()
+    assert torch.isfinite(outputs.loss) and torch.isfinite(outputs.logits[:, 0]).all()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    model.eval()
+    with torch.no_grad():
+        together = model(**pairs.batch()).logits
+        for index, target in enumerate(pairs.targets):
+            alone = model(**pairs.one(index).batch()).logits[0]
+            assert_close(together[index, : len(target)], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [name for name in GDR_MARIAN.configs if name != "off"])
+def test_half_precision_models_train_and_translate(name: str, dtype: torch.dtype):
+    model = Case(GDR_MARIAN, name).build().to(dtype).train()
+    batch = make_pairs(model.config).batch()
+    outputs = model(**batch)
+    outputs.loss.backward()
+    for term in (outputs.loss, outputs.lm_loss, outputs.bow_loss, outputs.bca_loss):
+        assert term is None or (torch.isfinite(term) and term.dtype == torch.float32)
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is None or torch.isfinite(parameter.grad).all(), parameter_name
+    rows = model.eval().generate(**without_target(batch), num_beams=2)
+    assert rows.shape[0] == 3
+
+
+def test_a_source_mask_that_is_not_one_value_a_word():
+    model = Case(GDR_MARIAN, "guided").build()
+    batch = without_labels(make_pairs(model.config).batch())
+    mask = torch.ones(3, 1, 1, 9, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"attention_mask has shape \[3, 1, 1, 9\]: past and future need"):
+        model(**{**batch, "attention_mask": mask})
