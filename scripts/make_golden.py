@@ -1,6 +1,6 @@
 """Make the golden checkpoints: tiny committed models with their exact outputs, which `tests/modeling` compares.
 
-    python scripts/make_golden.py [--family capsule_aggregated_marian]
+    python scripts/make_golden.py [--family gdr_marian]
 
 A golden checkpoint is a promise that models saved today give the same translations tomorrow. Run this again only when
 a family gets its first checkpoint, or when outputs are meant to change (a corrected equation, say) and the change log
@@ -19,7 +19,12 @@ import torch
 import transformers
 from torch import Tensor
 
-from hf_capsule_mt import CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianForConditionalGeneration
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianConfig,
+    CapsuleAggregatedMarianForConditionalGeneration,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -31,24 +36,29 @@ SOURCES = [[9, 23, 4, 31, 17, END], [12, 40, 8, END], [30, 5, 5, 21, 44, 16, 2, 
 TARGETS = [[14, 7, 33, 20, END], [41, 3, 26, 11, 9, 38, END], [6, 35, END]]
 
 
+MARIAN_SIZES: dict[str, Any] = {
+    "vocab_size": 47,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 28,
+    "max_position_embeddings": 24,
+    "eos_token_id": END,
+    "pad_token_id": PAD,
+    "decoder_start_token_id": PAD,
+    "forced_eos_token_id": None,
+    "dropout": 0.1,
+    "init_std": 0.3,
+}
+
+
 def build_capsule_aggregated_marian() -> Any:
     """EM over the layers of both sides, simple routing over the heads of all attentions of the lower layers."""
     config = CapsuleAggregatedMarianConfig(
-        vocab_size=47,
-        d_model=16,
-        encoder_layers=2,
-        decoder_layers=3,
-        encoder_attention_heads=4,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=20,
-        decoder_ffn_dim=28,
-        max_position_embeddings=24,
-        eos_token_id=END,
-        pad_token_id=PAD,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-        dropout=0.1,
-        init_std=0.3,
+        **MARIAN_SIZES,
         layer_num_capsules=8,
         head_aggregation="simple_routing",
         head_aggregation_attentions=["encoder_self", "decoder_cross", "decoder_self"],
@@ -58,7 +68,23 @@ def build_capsule_aggregated_marian() -> Any:
     return CapsuleAggregatedMarianForConditionalGeneration(config)
 
 
-BUILDERS = {"capsule_aggregated_marian": build_capsule_aggregated_marian}
+def build_gdr_marian() -> Any:
+    """Guided routing with redundant capsules and both auxiliary losses, above dynamic routing over the layers."""
+    config = GDRMarianConfig(
+        **MARIAN_SIZES,
+        layer_aggregation="dynamic_routing",
+        layer_num_capsules=4,
+        past_capsules=2,
+        future_capsules=3,
+        redundant_capsules=1,
+        capsule_dim=6,
+        bow_loss_weight=0.1,
+        bca_loss_weight=0.1,
+    )
+    return GDRMarianForConditionalGeneration(config)
+
+
+BUILDERS = {"capsule_aggregated_marian": build_capsule_aggregated_marian, "gdr_marian": build_gdr_marian}
 
 
 @torch.no_grad()
@@ -69,6 +95,10 @@ def spread(model: Any) -> None:
         noise = torch.randn_like(parameter)
         if "beta_" in name:
             parameter.copy_(2.0 * noise)
+        elif name.endswith("past_future.fc2.weight"):
+            parameter.copy_(0.1 * noise)
+        elif name.endswith("score_weight"):
+            parameter.copy_(noise)
         elif ".votes." in name:
             parameter.mul_(4.0 if name.partition(".votes")[0] in em else 1.5)
         elif ".encoder_attn." in name and name.endswith("v_proj.weight"):
