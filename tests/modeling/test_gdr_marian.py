@@ -12,6 +12,7 @@ from family_cases import (
     GDR_MARIAN,
     Case,
     assert_close,
+    assert_same_gradients,
     make_pairs,
     without_labels,
     without_target,
@@ -333,6 +334,23 @@ def test_what_a_training_step_keeps(kind: str, monkeypatch):
         lambda hidden, embedding, weights: weights @ (hidden @ embedding.mT).logsumexp(dim=-1),
     )
     assert sum(tensor.numel() >= logits for tensor in kept_for_backward(model, batch).values()) > 1
+
+
+@pytest.mark.parametrize("name", ["guided_sum", "classifier", "attention"])
+def test_training_compiles_as_one_graph(name: str):
+    """Both auxiliary losses included, with the same values and gradients."""
+    torch._dynamo.reset()
+    case = Case(GDR_MARIAN, name)
+    plain, compiled = (case.build(**GDR_MARIAN.shallow).train() for _ in range(2))
+    batch = make_pairs(case.config()).batch()
+    expected = plain(**batch)
+    found = torch.compile(compiled, fullgraph=True, backend="aot_eager")(**batch)
+    for term in ("loss", "lm_loss", "bow_loss", "bca_loss"):
+        if getattr(expected, term) is not None:
+            assert_close(getattr(found, term), getattr(expected, term))
+    expected.loss.backward()
+    found.loss.backward()
+    assert_same_gradients(compiled, plain, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 39), (2, 2, 2, 40)], ids=str)

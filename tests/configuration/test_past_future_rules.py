@@ -1,0 +1,230 @@
+"""Every rule of GDR's fields, broken by a value just outside it; and every value that is allowed."""
+
+import itertools
+import json
+import math
+import re
+
+import pytest
+from transformers import AutoConfig, MarianConfig
+
+from hf_capsule_mt import CapsuleAggregatedMarianConfig, GDRMarianConfig
+from hf_capsule_mt.configuration.config_checks import own_fields, problem
+from hf_capsule_mt.configuration.past_future_options import BOW_REDUCTIONS, PAST_FUTURES
+
+# Every field of GDR away from its default.
+CHANGED = {
+    "past_future": "classifier",
+    "past_capsules": 3,
+    "future_capsules": 1,
+    "redundant_capsules": 0,
+    "capsule_dim": 60,
+    "guided_routing_iterations": 5,
+    "bow_loss_weight": 0.25,
+    "bca_loss_weight": 0,
+    "bow_reduction": "sum",
+}
+OWN = sorted(CHANGED)
+CHOICES = {"past_future": PAST_FUTURES, "bow_reduction": BOW_REDUCTIONS}
+WEIGHTS = ("bow_loss_weight", "bca_loss_weight")
+LINE = re.compile(r"^- (?P<field>[\w-]+)=(?P<value>.+?): (?P<rule>(must|no) .+)\. Fix: (?P<fix>.+)\.$")
+
+
+def problems(**changes: object) -> dict[str, re.Match[str]]:
+    """The problems that building reports, by field."""
+    with pytest.raises(ValueError) as error:
+        GDRMarianConfig(**changes)
+    head, *lines = str(error.value).splitlines()
+    assert head == f"GDRMarianConfig has {len(lines)} problem{'s' if len(lines) > 1 else ''}:"
+    found = [LINE.match(line) for line in lines]
+    assert all(found), f"not of the form '- field=value: …. Fix: ….': {lines}"
+    return {match["field"]: match for match in found if match}
+
+
+def broken(field: str, value: object, *said: str, **others: object) -> None:
+    """`field=value` is the one problem, and its line says so."""
+    found = problems(**others, **{field: value})
+    assert list(found) == [field]
+    assert found[field]["value"] == repr(value)
+    for words in said:
+        assert words in found[field][0]
+
+
+def test_the_fields_of_past_and_future() -> None:
+    assert own_fields(GDRMarianConfig) - own_fields(CapsuleAggregatedMarianConfig) == set(CHANGED)
+    defaults = GDRMarianConfig()
+    assert all(getattr(defaults, name) != value for name, value in CHANGED.items())
+    assert own_fields(GDRMarianConfig) > own_fields(CapsuleAggregatedMarianConfig)
+
+
+def test_aggregation_is_off_by_default_and_the_papers_settings_are_the_rest() -> None:
+    config = GDRMarianConfig()
+    assert config.layer_aggregation == config.head_aggregation == "none"
+    assert (config.past_capsules, config.future_capsules, config.redundant_capsules) == (2, 2, 2)
+    assert (config.capsule_dim, config.guided_routing_iterations) == (256, 3)
+    assert config.bow_loss_weight == config.bca_loss_weight == 1.0
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, "2", True, None])
+@pytest.mark.parametrize("field", ["capsule_dim", "guided_routing_iterations"])
+def test_counts_are_integers_of_at_least_one(field: str, value: object) -> None:
+    broken(field, value, "must be an integer of at least 1", "set it to 1 or more")
+    assert getattr(GDRMarianConfig(**{field: 1}), field) == 1
+
+
+@pytest.mark.parametrize("value", [-1, 0.0, 2.0, "2", True, None])
+@pytest.mark.parametrize("field", ["past_capsules", "future_capsules", "redundant_capsules"])
+def test_numbers_of_capsules_are_integers(field: str, value: object) -> None:
+    broken(field, value, "must be an integer of at least 0", "set it to 0 or more")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PAST_FUTURES if kind != "none"])
+@pytest.mark.parametrize("field", ["past_capsules", "future_capsules"])
+def test_there_is_something_to_route(field: str, kind: str) -> None:
+    broken(field, 0, f"at least 1 with past_future={kind!r}", 'past_future="none"', past_future=kind)
+    assert getattr(GDRMarianConfig(past_future=kind, **{field: 1}), field) == 1
+    assert getattr(GDRMarianConfig(past_future="none", **{field: 0}), field) == 0
+    assert list(problems(past_future=kind, past_capsules=0, future_capsules=0)) == ["past_capsules", "future_capsules"]
+
+
+@pytest.mark.parametrize("kind", PAST_FUTURES)
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_redundant_capsules_may_be_left_out(count: int, kind: str) -> None:
+    assert GDRMarianConfig(past_future=kind, redundant_capsules=count).redundant_capsules == count
+
+
+@pytest.mark.parametrize("value", [-1e-9, -1, math.nan, math.inf, -math.inf, "1.0", None, True])
+@pytest.mark.parametrize("field", WEIGHTS)
+def test_weights_are_finite_and_not_below_zero(field: str, value: object) -> None:
+    broken(field, value, "must be a finite number of at least 0", "use 0 to switch the loss off")
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 1e-9, 1, 0.1, 1e6])
+@pytest.mark.parametrize("field", WEIGHTS)
+def test_weights_just_inside(field: str, value: float) -> None:
+    assert getattr(GDRMarianConfig(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize("value", ["", "GUIDED_ROUTING", "guided", None, 1, ["none"]])
+@pytest.mark.parametrize("field", list(CHOICES))
+def test_choices_are_named_in_the_error(field: str, value: object) -> None:
+    broken(field, value, "must be one of", *map(repr, CHOICES[field]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "meant"),
+    [
+        ("past_future", "guided_routin", "guided_routing"),
+        ("past_future", "atention", "attention"),
+        ("bow_reduction", "means", "mean"),
+    ],
+)
+def test_the_fix_of_a_choice_is_one_of_them(field: str, value: str, meant: str) -> None:
+    broken(field, value, f"use {meant!r}")
+
+
+def test_recurrent_past_and_future_are_the_rnmts_alone() -> None:
+    broken("past_future", "recurrent", "must be one of", *map(repr, PAST_FUTURES))
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in CHOICES for value in CHOICES[field]])
+def test_every_choice_builds(field: str, value: str) -> None:
+    assert getattr(GDRMarianConfig(**{field: value}), field) == value
+    assert getattr(GDRMarianConfig(), field) == CHOICES[field][0]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("past_capsule", "past_capsules"),
+        ("futur_capsules", "future_capsules"),
+        ("redundant_capsule", "redundant_capsules"),
+        ("pastfuture", "past_future"),
+        ("past-future", "past_future"),
+        ("capsules_dim", "capsule_dim"),
+        ("capsule_dims", "capsule_dim"),
+        ("guided_routing_iteration", "guided_routing_iterations"),
+        ("bow_loss_weigth", "bow_loss_weight"),
+        ("BCA_LOSS_WEIGHT", "bca_loss_weight"),
+        ("bow_reductions", "bow_reduction"),
+        ("layer_agregation", "layer_aggregation"),
+    ],
+)
+def test_a_misspelt_field_is_refused_and_named(written: str, meant: str, tmp_path) -> None:
+    with pytest.raises(ValueError) as error:
+        GDRMarianConfig(**{written: 1})
+    line = f"- {problem(written, 1, 'no field has this name', f'write {meant}')}"
+    assert str(error.value).splitlines() == ["GDRMarianConfig has 1 problem:", line]
+    GDRMarianConfig().save_pretrained(tmp_path)
+    for loader in (GDRMarianConfig, AutoConfig):
+        with pytest.raises(ValueError, match=f"write {meant}"):
+            loader.from_pretrained(tmp_path, **{written: 1})
+
+
+@pytest.mark.parametrize("field", OWN)
+def test_a_letter_lost_or_doubled_is_a_slip(field: str) -> None:
+    middle = len(field) // 2
+    for written in (field[:middle] + field[middle + 1 :], field[:middle] + field[middle] * 2 + field[middle + 1 :]):
+        if written != field:
+            assert f"write {field}" in problems(**{written: 1})[written]["fix"]
+
+
+def test_all_problems_are_reported_at_once_with_the_inherited_ones() -> None:
+    wrong: dict[str, object] = {
+        "past_future": "guess",
+        "past_capsules": -1,
+        "future_capsules": 1.5,
+        "redundant_capsules": -2,
+        "capsule_dim": 0,
+        "guided_routing_iterations": 0,
+        "bow_loss_weight": -0.5,
+        "bca_loss_weight": math.inf,
+        "bow_reduction": "max",
+        "layer_aggregation": "em",
+        "d_model": 0,
+        "dropout": 1.0,
+    }
+    assert set(problems(**wrong)) == set(wrong)
+
+
+@pytest.mark.parametrize(("field", "value"), list(itertools.product(WEIGHTS, (-1.0, math.nan))))
+def test_a_config_changed_for_the_worse_is_not_saved(field: str, value: float, tmp_path) -> None:
+    config = GDRMarianConfig()
+    setattr(config, field, value)
+    with pytest.raises(ValueError, match=field):
+        config.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_saved_and_loaded_are_equal(tmp_path) -> None:
+    inherited = {"layer_aggregation": "em_routing", "layer_num_capsules": 8, "d_model": 32}
+    config = GDRMarianConfig(**inherited, **CHANGED)
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert {name: written[name] for name in CHANGED} == CHANGED and written["model_type"] == "gdr_marian"
+    for loaded in (GDRMarianConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
+        assert type(loaded) is GDRMarianConfig
+        assert {name: getattr(loaded, name) for name in {**CHANGED, **inherited}} == {**CHANGED, **inherited}
+
+
+@pytest.mark.parametrize(
+    ("start", "aggregation"),
+    [
+        (MarianConfig(d_model=32), "none"),
+        (CapsuleAggregatedMarianConfig(d_model=32), "em_routing"),
+        (CapsuleAggregatedMarianConfig(d_model=32, layer_aggregation="dynamic_combination"), "dynamic_combination"),
+        (CapsuleAggregatedMarianConfig(d_model=32, layer_aggregation="none"), "none"),
+    ],
+    ids=["marian", "default", "combination", "none"],
+)
+def test_a_config_to_start_from(start: MarianConfig, aggregation: str, tmp_path) -> None:
+    """What the checkpoint does about its layers is kept, although the two families have different defaults."""
+    start.save_pretrained(tmp_path)
+    config = GDRMarianConfig.from_pretrained(tmp_path, capsule_dim=60)
+    assert (config.model_type, config.d_model, config.capsule_dim) == ("gdr_marian", 32, 60)
+    assert (config.layer_aggregation, config.past_future) == (aggregation, "guided_routing")
+
+
+def test_the_trainer_collects_no_terms_of_the_loss_as_predictions() -> None:
+    ignored = GDRMarianConfig.keys_to_ignore_at_inference
+    assert {"past_key_values", "lm_loss", "bow_loss", "bca_loss", "past_contents", "future_contents"} <= set(ignored)
