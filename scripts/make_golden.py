@@ -24,6 +24,8 @@ from hf_capsule_mt import (
     CapsuleAggregatedMarianForConditionalGeneration,
     GDRMarianConfig,
     GDRMarianForConditionalGeneration,
+    GDRRNMTConfig,
+    GDRRNMTForConditionalGeneration,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,7 +86,36 @@ def build_gdr_marian() -> Any:
     return GDRMarianForConditionalGeneration(config)
 
 
-BUILDERS = {"capsule_aggregated_marian": build_capsule_aggregated_marian, "gdr_marian": build_gdr_marian}
+def build_gdr_rnmt() -> Any:
+    """Guided routing above two bidirectional layers and a conditional GRU, both auxiliary losses."""
+    config = GDRRNMTConfig(
+        vocab_size=47,
+        d_model=16,
+        recurrent_dim=12,
+        attention_dim=20,
+        encoder_layers=2,
+        decoder_ffn_dim=28,
+        eos_token_id=END,
+        pad_token_id=PAD,
+        decoder_start_token_id=PAD,
+        forced_eos_token_id=None,
+        dropout=0.1,
+        init_std=0.3,
+        past_capsules=2,
+        future_capsules=3,
+        redundant_capsules=1,
+        capsule_dim=6,
+        bow_loss_weight=0.1,
+        bca_loss_weight=0.1,
+    )
+    return GDRRNMTForConditionalGeneration(config)
+
+
+BUILDERS = {
+    "capsule_aggregated_marian": build_capsule_aggregated_marian,
+    "gdr_marian": build_gdr_marian,
+    "gdr_rnmt": build_gdr_rnmt,
+}
 
 
 @torch.no_grad()

@@ -60,7 +60,8 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
             Dropout of embeddings, readout, and between encoder layers; and in that network's hidden layer.
         init_std (`float`, defaults to 0.02):
             Standard deviation of the embeddings and plain linear layers at first. Recurrent matrices start
-            orthogonal, what feeds them starts with a standard deviation of one over the root of its width.
+            orthogonal, what feeds them starts with a standard deviation of one over the root of its width. From
+            scratch, one over the root of `d_model` is a good value: it makes scaled words as large as the states are.
         scale_embedding (`bool`, defaults to `True`):
             Whether embeddings are multiplied by the root of `d_model`, so that what the recurrences read is far from
             0 although the output layer, which shares it, starts small.

@@ -12,17 +12,22 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_capsule_mt.configuration import configuration_capsule_aggregated_marian as marian_options
 from hf_capsule_mt.configuration import past_future_options
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
+from hf_capsule_mt.configuration.configuration_gdr_rnmt import RNMT_PAST_FUTURES, GDRRNMTConfig
 from hf_capsule_mt.modeling import (
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
     GDRMarianForConditionalGeneration,
     GDRMarianModel,
+    GDRRNMTForConditionalGeneration,
+    GDRRNMTModel,
 )
+from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
 
 END, PAD = 0, 1
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
@@ -41,6 +46,10 @@ class Site(NamedTuple):
 
 
 Sites = dict[str, Site]
+
+
+def attention_cache(config: Any) -> EncoderDecoderCache:
+    return EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,27 @@ class Family:
     gates: tuple[str, ...] = ("gate", "combination.weights.weight")
     # Modules that must not be split and that only some configurations have; the first of `chosen` has them all.
     optional_blocks: tuple[str, ...] = ()
+    # Fields that are the same in every configuration, because they have one value only or tests of their own.
+    fixed_fields: tuple[str, ...] = ()
+    # An empty cache, as a caller would make it.
+    make_cache: Callable[[Any], Any] = attention_cache
+    # The implementations of attention that can be chosen, the first by default.
+    attentions: tuple[str, ...] = ("sdpa", "eager", "flex_attention")
+    # Width of the encoder's layers; embeddings and the decoder's states are `d_model` wide.
+    encoder_width: Callable[[Any], int] = lambda config: config.d_model
+    # Fields of the encoder's output that the decoder is called with beside the states.
+    decoder_needs: tuple[str, ...] = ()
+    # Linear maps that adapters are put on.
+    adapted: tuple[str, ...] = ("q_proj", "v_proj")
+    # Settings without which torch.compile refuses the model.
+    compiler_settings: dict[str, Any] = field(default_factory=dict)
+    # By how much the outputs of a loaded model may differ: products of few rows, which recurrent steps are made of,
+    # are rounded differently where the weights lie at another address.
+    rounding: float = 0.0
+
+    def has(self, name: str) -> bool:
+        """Whether the configuration has a field of this name."""
+        return name in self.config.__dataclass_fields__
 
 
 @dataclass(frozen=True)
@@ -150,18 +180,22 @@ def aggregated_marian_sites(config: CapsuleAggregatedMarianConfig) -> Sites:
     return sites
 
 
-def gdr_marian_sites(config: GDRMarianConfig) -> Sites:
-    """Those of the aggregations, and past and future."""
-    sites = aggregated_marian_sites(config)
+def past_future_sites(config: Any) -> Sites:
+    """Where past and future are told apart by assigning the words of the source."""
     if config.past_future == "guided_routing":
         capsules = config.past_capsules + config.future_capsules + config.redundant_capsules
-        sites["past_future"] = Site(config.guided_routing_iterations, "decoder", None, capsules)
-    elif config.past_future == "classifier":
+        return {"past_future": Site(config.guided_routing_iterations, "decoder", None, capsules)}
+    if config.past_future == "classifier":
         groups = 3 if config.redundant_capsules else 2
-        sites["past_future"] = Site(1, "decoder", None, groups, starts_uniform=False)
-    elif config.past_future == "attention":
-        sites["past_future"] = Site(1, "decoder", None, 2, over="inputs", starts_uniform=False)
-    return sites
+        return {"past_future": Site(1, "decoder", None, groups, starts_uniform=False)}
+    if config.past_future == "attention":
+        return {"past_future": Site(1, "decoder", None, 2, over="inputs", starts_uniform=False)}
+    return {}
+
+
+def gdr_marian_sites(config: GDRMarianConfig) -> Sites:
+    """Those of the aggregations, and past and future."""
+    return {**aggregated_marian_sites(config), **past_future_sites(config)}
 
 
 AGGREGATED_MARIAN = Family(
@@ -352,7 +386,104 @@ GDR_MARIAN = Family(
     optional_blocks=("SourceVotes", "PastFuture"),
 )
 
-FAMILIES = (AGGREGATED_MARIAN, GDR_MARIAN)
+GDR_RNMT = Family(
+    name="gdr_rnmt",
+    config=GDRRNMTConfig,
+    model=GDRRNMTModel,
+    translation=GDRRNMTForConditionalGeneration,
+    sizes={
+        "vocab_size": 61,
+        "d_model": 32,
+        "recurrent_dim": 20,
+        "attention_dim": 12,
+        "encoder_layers": 2,
+        "decoder_ffn_dim": 40,
+        "eos_token_id": END,
+        "pad_token_id": PAD,
+        "decoder_start_token_id": PAD,
+        "forced_eos_token_id": None,
+        "dropout": 0.0,
+        "init_std": 0.2,
+        "past_capsules": 2,
+        "future_capsules": 3,
+        "redundant_capsules": 1,
+        "capsule_dim": 5,
+        "bow_loss_weight": 0.2,
+        "bca_loss_weight": 0.1,
+    },
+    configs={
+        "off": {"past_future": "none"},
+        "guided": {},
+        "guided_of_other_sizes": {
+            "d_model": 28,
+            "recurrent_dim": 16,
+            "attention_dim": 9,
+            "encoder_layers": 3,
+            "decoder_ffn_dim": 24,
+            "activation_function": "tanh",
+            "scale_embedding": False,
+            "past_capsules": 1,
+            "future_capsules": 1,
+            "redundant_capsules": 0,
+            "capsule_dim": 6,
+            "guided_routing_iterations": 4,
+            "bow_loss_weight": 0,
+            "bca_loss_weight": 0.0,
+        },
+        "recurrent": {"past_future": "recurrent"},
+        "recurrent_alone": {"past_future": "recurrent", "bow_loss_weight": 0, "bca_loss_weight": 0},
+        "classifier": {"past_future": "classifier", "redundant_capsules": 2, "bow_reduction": "sum"},
+        "attention": {"past_future": "attention", "past_capsules": 4},
+        "guided_two_vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 53},
+        "recurrent_untied": {
+            "past_future": "recurrent",
+            "tie_word_embeddings": False,
+            "share_encoder_decoder_embeddings": False,
+            "decoder_vocab_size": 67,
+        },
+    },
+    choices={
+        "past_future": RNMT_PAST_FUTURES,
+        "bow_reduction": past_future_options.BOW_REDUCTIONS,
+        "share_encoder_decoder_embeddings": (True, False),
+        "tie_word_embeddings": (True, False),
+        "scale_embedding": (True, False),
+    },
+    routing_sites=past_future_sites,
+    routing_functions=(
+        "hf_capsule_mt.modeling.past_future:guided_routing",
+        "hf_capsule_mt.modeling.past_future:guided_pooling",
+    ),
+    chosen=("guided", "recurrent", "classifier"),
+    shallow={"encoder_layers": 1},
+    without_gradient=(),
+    gates=("past_future.fc2.weight",),
+    optional_blocks=("SourceVotes", "PastFuture"),
+    fixed_fields=(
+        "vocab_size",
+        "decoder_layers",
+        "num_attention_heads",
+        "dropout",
+        "activation_dropout",
+        "init_std",
+        "use_cache",
+        "is_encoder_decoder",
+        "pad_token_id",
+        "eos_token_id",
+        "bos_token_id",
+        "decoder_start_token_id",
+        "forced_eos_token_id",
+    ),
+    make_cache=lambda config: RecurrentCache(),
+    attentions=("eager",),
+    encoder_width=lambda config: 2 * config.recurrent_dim,
+    decoder_needs=("attention_keys",),
+    adapted=("query", "word_inputs", "readout"),
+    compiler_settings={"allow_rnn": True},
+    rounding=1e-5,
+)
+
+FAMILIES = (AGGREGATED_MARIAN, GDR_MARIAN, GDR_RNMT)
 
 CASES = [Case(family, name) for family in FAMILIES for name in family.configs]
 CHOSEN = [Case(family, name) for family in FAMILIES for name in family.chosen]
@@ -426,6 +557,14 @@ def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> N
     assert actual.shape == expected.shape
     assert torch.isfinite(actual).all() and torch.isfinite(expected).all()
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def assert_same_output(family: Family, actual: Tensor, expected: Tensor) -> None:
+    """Of a model that was saved and loaded: the same numbers, bit for bit where the family's products allow."""
+    if family.rounding:
+        assert_close(actual, expected, family.rounding)
+    else:
+        assert torch.equal(actual, expected)
 
 
 def assert_same_gradients(actual: nn.Module, expected: nn.Module, tolerance: float = 2e-5) -> None:

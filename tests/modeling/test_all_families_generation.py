@@ -15,7 +15,6 @@ from family_cases import (
     without_labels,
     without_target,
 )
-from transformers import DynamicCache, EncoderDecoderCache
 
 BEAMS = {"num_beams": 3, "num_return_sequences": 3}
 
@@ -32,7 +31,7 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
     with torch.no_grad():
         expected = model(**batch).logits
         encoder_outputs = model.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"])
-        cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+        cache = case.family.make_cache(model.config)
         found = []
         for ids in batch["decoder_input_ids"].split(chunks, dim=1):
             step = model(

@@ -17,7 +17,7 @@ def test_every_option_and_value_is_built(family: Family):
             value = getattr(config, name)
             seen.update(value if isinstance(value, list | tuple) else [value])
         assert seen >= set(values), f"{name}: no configuration builds {set(values) - seen}"
-    for name in own_fields(family.config):
+    for name in own_fields(family.config) - set(family.fixed_fields):
         assert len({repr(getattr(config, name)) for config in built}) > 1, f"{name} has the same value everywhere"
 
 
@@ -25,7 +25,8 @@ def test_every_option_and_value_is_built(family: Family):
 def test_sizes_are_all_different(family: Family):
     config: PreTrainedConfig = Case(family, family.chosen[0]).config()
     assert config.encoder_layers != config.decoder_layers
-    assert config.vocab_size not in (config.d_model, config.max_position_embeddings)
+    assert config.vocab_size not in (config.d_model, getattr(config, "max_position_embeddings", None))
+    assert len({config.d_model, family.encoder_width(config), config.encoder_layers, config.vocab_size}) >= 3
 
 
 @every_case
@@ -39,8 +40,11 @@ def test_forward_is_finite_and_complete(case: Case):
     assert torch.isfinite(outputs.logits).all() and torch.isfinite(outputs.loss)
     assert len(outputs.encoder_hidden_states) == config.encoder_layers + 1
     assert len(outputs.decoder_hidden_states) == config.decoder_layers + 1
+    words, *layers = outputs.encoder_hidden_states
     for states in (*outputs.encoder_hidden_states, *outputs.decoder_hidden_states):
-        assert torch.isfinite(states).all() and states.shape[-1] == config.d_model
+        assert torch.isfinite(states).all()
+    assert {states.shape[-1] for states in (words, *outputs.decoder_hidden_states)} == {config.d_model}
+    assert {states.shape[-1] for states in layers} == {case.family.encoder_width(config)}
 
 
 @every_case

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from family_cases import CHOSEN, Case, assert_close, every_case, make_pairs, without_labels
+from family_cases import CASES, CHOSEN, Case, assert_close, every_case, make_pairs, without_labels
 
 
 def extreme(model, batch: dict[str, torch.Tensor], scale: float, dtype=torch.float32) -> dict[str, torch.Tensor]:
@@ -71,10 +71,15 @@ def test_float64_agrees_with_float32(case: Case):
 
 
 @every_case
-@pytest.mark.parametrize("implementation", ["eager", "flex_attention"])
+def test_attention_by_default(case: Case):
+    assert case.build().config._attn_implementation == case.family.attentions[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "implementation"), [(case, name) for case in CASES for name in case.family.attentions[1:]], ids=str
+)
 def test_attention_implementations_agree(case: Case, implementation: str):
     model = case.build()
-    assert model.config._attn_implementation == "sdpa"
     batch = make_pairs(case.config()).batch(3, 2)
     real = batch["labels"] != -100
     with torch.no_grad():
@@ -96,7 +101,8 @@ def test_compiles_as_one_graph(case: Case, output_routings: bool):
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
         expected = model(**batch, output_routings=output_routings)
-        found = torch.compile(model, fullgraph=True, backend="eager")(**batch, output_routings=output_routings)
+        with torch._dynamo.config.patch(case.family.compiler_settings):
+            found = torch.compile(model, fullgraph=True, backend="eager")(**batch, output_routings=output_routings)
     assert_close(found.logits, expected.logits)
     assert_close(found.loss, expected.loss)
     if output_routings:

@@ -118,6 +118,7 @@ def test_from_each_part_alone(case: Case):
             encoder.last_hidden_state,
             mask,
             output_routings=True,
+            **{name: encoder[name] for name in case.family.decoder_needs},
         )
         silent = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
         given = model(
