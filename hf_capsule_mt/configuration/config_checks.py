@@ -10,6 +10,9 @@ from transformers import PreTrainedConfig
 
 Values = dict[str, Any]
 
+# Tokens that a translation model can do without.
+OPTIONAL_TOKENS = ("eos_token_id", "forced_eos_token_id", "bos_token_id")
+
 
 def problem(field: str, value: Any, rule: str, fix: str) -> str:
     """One line of the error: which field, its value, the rule it breaks and how to mend it."""
@@ -61,7 +64,7 @@ def check_special_tokens(values: Values) -> list[str]:
         if sizes and not (is_integer(values[field]) and 0 <= values[field] < min(sizes)):
             rule = f"must be a token id, 0 to {min(sizes) - 1} with this vocabulary"
             problems.append(problem(field, values[field], rule, "take it from the tokenizer"))
-    for field in ("eos_token_id", "forced_eos_token_id", "bos_token_id"):
+    for field in OPTIONAL_TOKENS:
         problems += check_token_ids(values, field, max(sizes, default=None))
     return problems
 

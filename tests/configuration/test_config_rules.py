@@ -8,6 +8,7 @@ import pytest
 
 from hf_capsule_mt import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration import configuration_capsule_aggregated_marian as options
+from hf_capsule_mt.configuration.config_checks import OPTIONAL_TOKENS
 
 SMALL = {
     "vocab_size": 50,
@@ -212,7 +213,7 @@ def test_special_tokens_are_rows_of_the_smaller_vocabulary_too(field: str) -> No
 
 
 @pytest.mark.parametrize("value", [50, -1, 1.0, "0", [0, 50], [None], True])
-@pytest.mark.parametrize("field", options.MARIAN_TOKENS)
+@pytest.mark.parametrize("field", OPTIONAL_TOKENS)
 def test_other_tokens_are_in_the_vocabulary_or_none(field: str, value: object) -> None:
     broken(field, value, "must be a token id, 0 to 49", "or None", "take it from the tokenizer")
     assert getattr(build(**{field: None}), field) is None
