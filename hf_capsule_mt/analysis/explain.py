@@ -22,10 +22,13 @@ END = "</s>"
 class Coverage:
     """A warning for each source word: how likely it was left out, and how likely it was translated twice.
 
+    Every target word has one credit to give, shared out among the source words by how well each of them, put into the
+    past alone, predicts that target word (the bag-of-words head of section 3.3, GDR).
+
     Args:
         words: the source words.
-        untranslated: the share of each word in the future at the end token, when nothing is left to be said.
-        repeated: how far the share of each word in the past rose again after it had risen once.
+        untranslated: 1 minus the largest credit that a source word got from any target word.
+        repeated: its second largest credit.
     """
 
     words: tuple[str, ...]
@@ -54,9 +57,10 @@ class Coverage:
 class Explanation:
     """What `explain` returns: shares of the source words in past, future and redundant, at each target word.
 
-    `past[t, s]` is the share of source word `s` in the past once target word `t` is said; past, future and redundant
-    add up to 1 (with `past_future="attention"` the past, and the future, of one step add up to 1 over the words and
-    the end token instead). The last row is the end token's.
+    Arrays are `[T, S]`; the last row is the end token's. `past[t, s]` is the share of source word `s` in the past once
+    target word `t` is said. Past, future and redundant add up to 1; with `past_future="attention"` the past of one
+    step, and its future, add up to 1 over the source words and their end token instead. `credits[t, s]` is what target
+    word `t` owes to source word `s`, see [`Coverage`]; None without a bag-of-words loss.
     """
 
     source_words: tuple[str, ...]
@@ -64,17 +68,19 @@ class Explanation:
     past: Shares
     future: Shares
     redundant: Shares
+    credits: Shares | None = None
 
     @property
     def coverage(self) -> Coverage:
         """Which source words were probably left out or repeated."""
-        rises = np.clip(np.diff(self.past, axis=0), 0.0, None).sum(axis=0)
-        once = np.clip(self.past.max(axis=0) - self.past[0], 0.0, None)
-        return Coverage(
-            self.source_words,
-            tuple(map(float, self.future[-1])),
-            tuple(map(float, rises - once)),
-        )
+        if self.credits is None:
+            raise ValueError(
+                "bow_loss_weight is 0 in this model's configuration: coverage reads the bag-of-words predictions; "
+                "train the model with that loss"
+            )
+        ranked = -np.sort(-self.credits[:-1], axis=0)  # [T, S], largest first; the end token translates nothing
+        second = ranked[1] if len(ranked) > 1 else np.zeros_like(ranked[0])
+        return Coverage(self.source_words, tuple(map(float, 1.0 - ranked[0])), tuple(map(float, second)))
 
     def __str__(self) -> str:
         """A table with a row a target word; each cell is past / future in per cent."""
@@ -147,7 +153,8 @@ def explain(
             `model.generate`.
 
     The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group; a
-    word of several tokens has their mean, and counts as said after the last of them.
+    word of several tokens has their mean, and counts as said after the last of them. `explain(...).coverage` warns of
+    source words that were left out or repeated.
     """
     kind = getattr(model.config, "past_future", None)
     if kind not in ("guided_routing", "classifier", "attention"):
@@ -161,16 +168,20 @@ def explain(
         target = _translate(model, tokenizer, source, generation)
     encoded, source_rows = _encode(tokenizer, "source", source, text=source)
     decoded, target_rows = _encode(tokenizer, "target", target, text_target=target)
+    encoded, decoded = encoded.to(model.device), decoded.to(model.device)
+    mask = torch.ones_like(encoded)
+    credits = None
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            outputs = model(
-                input_ids=encoded.to(model.device),
-                attention_mask=torch.ones_like(encoded, device=model.device),
-                labels=decoded.to(model.device),
-                output_routings=True,
-            )
+            encoder_outputs = model.get_encoder()(encoded, attention_mask=mask, return_dict=True)
+            outputs = model(encoder_outputs=encoder_outputs, attention_mask=mask, labels=decoded, output_routings=True)
+            if model.config.bow_loss_weight > 0:
+                scores = model.word_credits(encoder_outputs.source_votes, decoded)  # type: ignore[operator]
+                shares = scores[0].float().softmax(dim=-1).cpu().numpy()  # [target tokens, source tokens]
+                by_word = np.stack([shares[:, rows].sum(axis=1) for rows in source_rows], axis=1)
+                credits = np.stack([by_word[rows].mean(axis=0) for rows in (*target_rows, [-1])])
     finally:
         model.train(was_training)
     assignments = outputs.routings[SITE][-1, 0].float().cpu().numpy()  # [target tokens, source tokens, capsules]
@@ -179,7 +190,7 @@ def explain(
     past, future, redundant = (
         np.stack([group[said][:, rows].mean(axis=1) for rows in source_rows], axis=1) for group in groups
     )
-    return Explanation(tuple(source.split()), (*target.split(), END), past, future, redundant)
+    return Explanation(tuple(source.split()), (*target.split(), END), past, future, redundant, credits)
 
 
 def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:

@@ -185,6 +185,18 @@ class PastFutureLosses:
         """What the auxiliary losses add to the translation loss; for trainers that change that one."""
         return self._weighted(outputs.bow_loss, outputs.bca_loss)
 
+    def word_credits(self, source_votes: Tensor, target: Tensor) -> Tensor:
+        """How much each source word alone, put into the past, speaks for each target word.
+
+        `source_votes` `[B, S, …, D]` from the encoder's output, `target` `[B, T]` token ids; returns `[B, T, S]`, the
+        logarithm of the word's chance in `p_pre` of section 3.3, GDR up to what is the same for all target words.
+        """
+        if self.auxiliary_losses is None or not self.auxiliary_losses.has_bow:
+            raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
+        votes = source_votes[:, :, : self.config.past_capsules].flatten(-2)  # [B, S, P * D]
+        words = nn.functional.embedding(target, self.lm_head.weight)  # [B, T, d]
+        return words @ self.auxiliary_losses.past_words(votes).mT
+
     def bag_of_words_scores(self, outputs: GDRSeq2SeqLMOutput) -> tuple[Tensor, Tensor]:
         """The scores of every target word to be past and to be future at every step, `[B, T, V]` each: a softmax over
         the last axis gives `p_pre` and `p_sub` of section 3.3, GDR. `outputs` are what `forward` returned."""
@@ -207,8 +219,8 @@ class _LogPartition(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
-        needs_hidden, needs_embedding, _ = ctx.needs_input_grad
+    def forward(ctx, hidden: Tensor, embedding: Tensor, weights: Tensor, training: bool) -> Tensor:
+        needs_hidden, needs_embedding = (need and training for need in ctx.needs_input_grad[:2])
         total = weights.new_zeros(())
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if needs_embedding else None
@@ -239,7 +251,7 @@ class _LogPartition(torch.autograd.Function):
             grad_hidden = (grad_hidden * grad_total).to(grad_hidden.dtype)
         if grad_embedding is not None:
             grad_embedding = (grad_embedding * grad_total).to(ctx.embedding_dtype)
-        return grad_hidden, grad_embedding, None
+        return grad_hidden, grad_embedding, None, None
 
 
 def _row_blocks(hidden: Tensor, vocabulary: int) -> list[slice]:
@@ -258,4 +270,4 @@ def log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
         rows = weights.nonzero().squeeze(-1)
         if len(rows) < len(weights):
             hidden, weights = hidden.index_select(0, rows), weights.index_select(0, rows)
-    return _LogPartition.apply(hidden, embedding, weights)
+    return _LogPartition.apply(hidden, embedding, weights, torch.is_grad_enabled())

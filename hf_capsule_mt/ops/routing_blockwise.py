@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from hf_capsule_mt.ops.routing_reference import guided_scores
-
 # Elements of one temporary: small enough that a handful fit a core's cache, large enough to hide Python's overhead.
 CPU_BLOCK_ELEMENTS = 2**18
 ACCELERATOR_BLOCK_ELEMENTS = 2**25

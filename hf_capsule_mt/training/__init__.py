@@ -1,6 +1,16 @@
-"""Training: the trainer for losses of several terms, and the small recipe on the synthetic pair."""
+"""Training: the trainer for losses of several terms, the small recipe on the synthetic pair, and what came of it."""
 
+from hf_capsule_mt.training.past_future_report import PastFutureReport, past_future_report
 from hf_capsule_mt.training.small_recipe import LossCurve, SmallTask, small_config, small_task, train_small
 from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
 
-__all__ = ["CapsuleSeq2SeqTrainer", "LossCurve", "SmallTask", "small_config", "small_task", "train_small"]
+__all__ = [
+    "CapsuleSeq2SeqTrainer",
+    "LossCurve",
+    "PastFutureReport",
+    "SmallTask",
+    "past_future_report",
+    "small_config",
+    "small_task",
+    "train_small",
+]
