@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import transformers
-from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, END, PAD, Case, chosen_cases, make_pairs, without_target
+from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, CHOSEN, END, PAD, Case, make_pairs, without_target
 from packaging.version import Version
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianModel, MarianMTModel
@@ -18,6 +18,7 @@ from hf_capsule_mt import (
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import LAYER_AGGREGATIONS
 from hf_capsule_mt.modeling.capsule_router import CapsuleRouter
 from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection, RoutedProjection
+from hf_capsule_mt.modeling.past_future import PastFuture
 
 SIZES = AGGREGATED_MARIAN.sizes
 ROUTED_HEADS = {"head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS}
@@ -213,14 +214,18 @@ def test_marian_checkpoints_stay_marian_for_the_auto_class(published):
     assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is MarianMTModel
 
 
-@chosen_cases
+def has_iterations(case: Case) -> bool:
+    return any(site.starts_uniform for site in case.family.routing_sites(case.config()).values())
+
+
+@pytest.mark.parametrize("case", [case for case in CHOSEN if has_iterations(case)], ids=str)
 def test_a_mean_in_place_of_routing_is_noticed(case: Case):
     """One iteration has uniform assignments; if that gave the same translations, no test here would need routing."""
     model = case.build()
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
         routed = model(**batch).logits
-        routers = [module for module in model.modules() if isinstance(module, CapsuleRouter)]
+        routers = [module for module in model.modules() if isinstance(module, CapsuleRouter | PastFuture)]
         assert routers
         for router in routers:
             kept, router.iterations = router.iterations, 1
