@@ -1,4 +1,4 @@
-"""Does it learn? Every aggregation of layers and heads on the synthetic pair, from scratch and from a baseline.
+"""Does it learn? Every aggregation and every past and future on the synthetic pair, from scratch and from a baseline.
 
     python scripts/synthetic_study.py --seeds 1,2 --jobs 2 --output model_cards/synthetic
 
@@ -19,6 +19,7 @@ from typing import Any
 
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 HEADS = {"layer_aggregation": "none"}
+GDR = {"past_future": "guided_routing", "capsule_dim": 64}
 # Name: (options, whether it starts from the baseline trained with the same seed).
 SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
     "baseline (plain Marian)": ({"layer_aggregation": "none"}, False),
@@ -62,6 +63,17 @@ SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
     ),
     "warm start: EM routing, gated": ({"layer_aggregation": "em_routing", "aggregation_output": "gated"}, True),
     "warm start: EM routing, residual": ({"layer_aggregation": "em_routing"}, True),
+    "GDR, no auxiliary losses": ({**GDR, "bow_loss_weight": 0.0, "bca_loss_weight": 0.0}, False),
+    "GDR, BoW 0.1, BCA 0.1": ({**GDR, "bow_loss_weight": 0.1, "bca_loss_weight": 0.1}, False),
+    "GDR, BoW 1, BCA 0.1": ({**GDR, "bca_loss_weight": 0.1}, False),
+    "GDR, BoW 1, BCA 1": (GDR, False),
+    "warm start: GDR, no auxiliary losses": ({**GDR, "bow_loss_weight": 0.0, "bca_loss_weight": 0.0}, True),
+    "warm start: GDR, BoW 1": ({**GDR, "bca_loss_weight": 0.0}, True),
+    "warm start: GDR, BCA 1": ({**GDR, "bow_loss_weight": 0.0}, True),
+    "warm start: GDR, BoW 1, BCA 1": (GDR, True),
+    "warm start: GDR, BoW 1, BCA 1, no redundant capsules": ({**GDR, "redundant_capsules": 0}, True),
+    "warm start: classifier, BoW 1, BCA 1": ({**GDR, "past_future": "classifier"}, True),
+    "warm start: attention, BoW 1, BCA 1": ({**GDR, "past_future": "attention"}, True),
 }
 BASELINE = "baseline (plain Marian)"
 
@@ -72,8 +84,13 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
     from transformers import set_seed
     from transformers.utils import logging
 
-    from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration, corpus_scores, translate
-    from hf_capsule_mt.training import small_config, small_task, train_small
+    from hf_capsule_mt import (
+        CapsuleAggregatedMarianForConditionalGeneration,
+        GDRMarianForConditionalGeneration,
+        corpus_scores,
+        translate,
+    )
+    from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, past_future_report, small_config, small_task, train_small
 
     name, seed, settings, checkpoints = job
     torch.set_num_threads(1)
@@ -83,8 +100,12 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
     task = small_task(settings["train_size"], settings["test_size"], seed=seed, max_words=settings["max_words"])
     set_seed(seed)
     baseline = Path(checkpoints) / f"baseline-{seed}"
-    kind = CapsuleAggregatedMarianForConditionalGeneration
-    model = kind.from_pretrained(baseline, **options) if warm else kind(small_config(task.tokenizer, **options))
+    gdr = "past_future" in options
+    kind = GDRMarianForConditionalGeneration if gdr else CapsuleAggregatedMarianForConditionalGeneration
+    if warm:
+        model = kind.from_pretrained(baseline, **options)
+    else:
+        model = kind(small_config(task.tokenizer, kind.config_class, **options))
     steps = settings["warm_steps"] if warm else settings["steps"]
     curve = train_small(
         model,
@@ -93,11 +114,15 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
         steps=steps,
         seed=seed + 1000 * warm,  # a warm start sees the pairs in another order than the baseline did
         show_progress=False,
+        trainer_class=CapsuleSeq2SeqTrainer,
     )
     if name == BASELINE:
         model.save_pretrained(baseline)
     translations = translate(model, task.tokenizer, task.test_sources, max_new_tokens=80)
     scores = corpus_scores(translations, task.test_references)
+    report = None
+    if gdr and model.config.bow_loss_weight > 0:
+        report = past_future_report(model, task.tokenizer, seed=seed, max_words=settings["max_words"]).as_dict()
     return {
         "setting": name,
         "seed": seed,
@@ -108,6 +133,7 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
         "final_loss": curve.tail(),
         "loss_curve": [(step, round(loss, 4)) for step, loss in curve.points],
         **scores.as_dict(),
+        "past_future": report,
         "settings": settings,
         "device": f"CPU, {platform.machine()}, one thread a run",
         "versions": versions(),
@@ -143,6 +169,26 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def past_future_table(results: dict[str, Any]) -> str:
+    """What the models with past and future know of them; empty when none was trained."""
+    runs = [run for run in newest(results) if run.get("past_future")]
+    keys = ("overlap_past", "overlap_future", "deletion_auc", "repetition_auc")
+    lines = [
+        "| setting | r_OL past | r_OL future | deletion AUC | repetition AUC | past along the sentence | future |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+    ]
+    for name in SETTINGS:
+        rows = [run["past_future"] for run in runs if run["setting"] == name]
+        if rows:
+            along = (
+                ", ".join(f"{statistics.mean(values):.2f}" for values in zip(*(row[key] for row in rows), strict=True))
+                for key in ("past_along", "future_along")
+            )
+            cells = [f"{statistics.mean(row[key] for row in rows):.3f}" for key in keys]
+            lines.append(f"| {' | '.join([name, *cells, *along])} |")
+    return "\n".join(lines) if runs else ""
+
+
 def newest(results: dict[str, Any]) -> list[dict[str, Any]]:
     """The runs with the same settings as the last one."""
     return [run for run in results["runs"] if run["settings"] == results["runs"][-1]["settings"]]
@@ -170,12 +216,14 @@ Made by `{results["command"]}` from `results.json`, which holds every run with i
   learning rate 2e-3 after 100 steps, then linear to 0; stock `Seq2SeqTrainer`.
 - From scratch: {settings["steps"]} steps. Warm start: {settings["warm_steps"]} more steps from the trained baseline of
   the same seed.
-- Loss: training loss, mean over the last 100 steps. Each cell: mean over seeds (each seed:
+- Loss: training loss without auxiliary terms, mean over the last 100 steps. Each cell: mean over seeds (each seed:
   {", ".join(map(str, sorted({run["seed"] for run in runs})))}).
 - {runs[-1]["bleu_signature"]}
 - Device: {runs[-1]["device"]}; versions: {"; ".join(made_with)}.
 
 {table(results)}
+
+{past_future_table(results)}
 """
     (folder / "README.md").write_text(text)
 

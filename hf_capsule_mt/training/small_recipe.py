@@ -79,13 +79,13 @@ def small_config(
 
 @dataclass
 class LossCurve(TrainerCallback):
-    """Keeps every logged training loss as (step, loss)."""
+    """Keeps every logged training loss as (step, loss): the translation loss where a trainer logs it by itself."""
 
     points: list[tuple[int, float]] = field(default_factory=list)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         if logs and "loss" in logs:
-            self.points.append((state.global_step, logs["loss"]))
+            self.points.append((state.global_step, logs.get("lm_loss", logs["loss"])))
 
     def tail(self, points: int = 5) -> float:
         """Mean of the last few logged losses."""

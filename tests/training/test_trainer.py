@@ -65,9 +65,7 @@ def trainer(model: PreTrainedModel, folder: Path, kind: type = CapsuleSeq2SeqTra
         "seed": 1,
     }
     arguments = {**settings, **arguments}
-    return kind(
-        model=model, args=Seq2SeqTrainingArguments(**arguments), train_dataset=pairs(), eval_dataset=pairs(3)
-    )
+    return kind(model=model, args=Seq2SeqTrainingArguments(**arguments), train_dataset=pairs(), eval_dataset=pairs(3))
 
 
 def training_logs(run: Any) -> list[dict[str, float]]:

@@ -1,0 +1,155 @@
+"""`explain`: what it says is what the routing did, word by word."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, train_tokenizer
+from hf_capsule_mt.analysis import explain
+from hf_capsule_mt.data import marian_token_ids, synthetic_lines
+
+SOURCE, TARGET = "The unforgettable doctor sees a river.", "Der  unvergessliche Arzt sieht einen Fluss."
+KINDS = ("guided_routing", "classifier", "attention")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    sources, targets = synthetic_lines(300, seed=1)
+    return train_tokenizer([*sources, *targets], vocab_size=400)
+
+
+def model(tokenizer: Any, **options: Any) -> GDRMarianForConditionalGeneration:
+    sizes = {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 24,
+        "max_position_embeddings": 100,
+        "capsule_dim": 8,
+        "past_capsules": 3,
+        "redundant_capsules": 1,
+        "dropout": 0.5,
+        "init_std": 0.3,
+    }
+    torch.manual_seed(2)
+    config = GDRMarianConfig(**{**sizes, **marian_token_ids(tokenizer), **options})
+    built = GDRMarianForConditionalGeneration(config)
+    torch.nn.init.normal_(built.model.past_future.score_weight, std=3.0) if built.model.past_future else None
+    return built
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shares_are_the_last_assignments_of_each_word(tokenizer: Any, kind: str):
+    """Against the routing itself, with words found by their text instead of by offsets."""
+    net = model(tokenizer, past_future=kind)
+    found = explain(net, tokenizer, SOURCE, TARGET)
+    assert net.training, "the mode must come back"
+    assert found.source_words == tuple(SOURCE.split()) and found.target_words == (*TARGET.split(), "</s>")
+    source, target = tokenizer(SOURCE)["input_ids"], tokenizer(text_target=TARGET)["input_ids"]
+    with torch.no_grad():
+        outputs = net.eval()(input_ids=torch.tensor([source]), labels=torch.tensor([target]), output_routings=True)
+    shares = outputs.routings["past_future"][-1, 0]
+    ends = (3, 5) if kind == "guided_routing" else (1, 2)
+    groups = (shares[..., : ends[0]], shares[..., ends[0] : ends[1]], shares[..., ends[1] :])
+
+    def words(tokens: list[int]) -> list[list[int]]:
+        """Positions of each word's tokens: a token belongs to the word that its last letter is in."""
+        rows: list[list[int]] = []
+        for position in range(len(tokens) - 1):
+            text = tokenizer.decode(tokens[:position])
+            if len(tokenizer.decode(tokens[: position + 1]).split()) > len(text.split()):
+                rows.append([])
+            if tokenizer.decode(tokens[: position + 1]).strip() != text.strip():
+                rows[-1].append(position)
+        return rows
+
+    source_rows, target_rows = words(source), words(target)
+    assert [len(rows) for rows in (source_rows, target_rows)] == [6, 6]
+    assert max(map(len, source_rows)) > 1, "one word must have several tokens"
+    for group, shown in zip(groups, (found.past, found.future, found.redundant), strict=True):
+        total = group.sum(dim=-1)
+        assert shown.shape == (7, 6)
+        for row, step in enumerate([*(rows[-1] for rows in target_rows), len(target) - 1]):
+            for column, rows in enumerate(source_rows):
+                assert shown[row, column] == pytest.approx(total[step, rows].mean().item(), abs=1e-5)
+    if kind != "attention":
+        np.testing.assert_allclose(found.past + found.future + found.redundant, 1.0, atol=1e-5)
+
+
+def test_credits_are_shared_out_by_the_bag_of_words(tokenizer: Any):
+    net = model(tokenizer).eval()
+    found = explain(net, tokenizer, "The doctor", "Der Arzt")
+    source, target = tokenizer("The doctor", return_tensors="pt"), tokenizer(text_target="Der Arzt")["input_ids"]
+    with torch.no_grad():
+        states = net.get_encoder()(source["input_ids"], attention_mask=source["attention_mask"]).last_hidden_state[0]
+        sizes = net.config.capsule_dim * 3
+        votes = states @ net.model.encoder.source_votes.votes.weight[:sizes].T
+        words = votes @ net.auxiliary_losses.past_words.weight.T
+        shares = (net.lm_head.weight[target] @ words.T).softmax(dim=-1)  # [target tokens, source tokens]
+    assert found.credits.shape == (3, 2)
+    given = shares[:, :-1].sum(dim=1)  # what is not given to the end token
+    np.testing.assert_allclose(found.credits[-1].sum(), given[-1].item(), atol=1e-5)
+    assert 0.0 <= found.credits.min() and found.credits.max() <= 1.0
+
+
+def test_coverage_counts_credits(tokenizer: Any):
+    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
+    coverage = found.coverage
+    for index in range(6):
+        first, second = sorted(found.credits[:-1, index], reverse=True)[:2]
+        assert coverage.untranslated[index] == pytest.approx(1.0 - first)
+        assert coverage.repeated[index] == pytest.approx(second)
+    lines = coverage.warnings(0.0)
+    assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.1) == []
+    assert len(str(coverage).splitlines()) == 7
+
+
+def test_no_coverage_without_bag_of_words(tokenizer: Any):
+    found = explain(model(tokenizer, bow_loss_weight=0.0), tokenizer, SOURCE, TARGET)
+    assert found.credits is None
+    with pytest.raises(ValueError, match="bow_loss_weight"):
+        _ = found.coverage
+
+
+def test_table_frame_and_picture(tokenizer: Any, tmp_path):
+    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
+    lines = str(found).splitlines()
+    assert len(lines) == 8 and lines[1].startswith("Der") and "unforgettable" in lines[0]
+    assert f"{100 * found.past[0, 0]:.0f}/{100 * found.future[0, 0]:.0f}" in lines[1]
+    frame = found.to_pandas()
+    assert len(frame) == 42 and frame.iloc[7].past == pytest.approx(found.past[1, 1])
+    assert frame.iloc[7].target_word == "unvergessliche" and frame.iloc[7].source_word == "unforgettable"
+    path = found.plot(tmp_path / "pictures" / "figure4.png")
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+def test_translates_by_itself(tokenizer: Any):
+    net = model(tokenizer).eval()
+    inputs = tokenizer(SOURCE, return_tensors="pt", return_token_type_ids=False)
+    text = tokenizer.decode(net.generate(**inputs, max_new_tokens=6)[0], skip_special_tokens=True)
+    assert explain(net, tokenizer, SOURCE, max_new_tokens=6).target_words[:-1] == tuple(text.split())
+
+
+def test_one_word_on_either_side(tokenizer: Any):
+    found = explain(model(tokenizer), tokenizer, "Why?", "Warum?")
+    assert found.past.shape == (2, 1) and np.isfinite(found.past).all()
+    assert found.coverage.repeated == (0.0,)
+
+
+@pytest.mark.parametrize("kind", ["none"])
+def test_needs_past_and_future(tokenizer: Any, kind: str):
+    with pytest.raises(ValueError, match="past_future='none'"):
+        explain(model(tokenizer, past_future=kind), tokenizer, SOURCE, TARGET)
+
+
+def test_empty_text_is_an_error(tokenizer: Any):
+    net = model(tokenizer)
+    with pytest.raises(ValueError, match="the source is empty"):
+        explain(net, tokenizer, " ")
+    with pytest.raises(ValueError, match="the target is empty"):
+        explain(net, tokenizer, SOURCE, "")

@@ -1,0 +1,37 @@
+"""The measurements of past and future: damage that is what it says, and areas under the curve by counting pairs."""
+
+import random
+
+import pytest
+
+from hf_capsule_mt.data import SyntheticPair
+from hf_capsule_mt.training.past_future_report import area_under_curve, damage
+
+
+def test_area_counts_pairs():
+    rng = random.Random(4)
+    for _ in range(20):
+        positive = [rng.randint(0, 5) / 5 for _ in range(rng.randint(1, 8))]
+        negative = [rng.randint(0, 5) / 5 for _ in range(rng.randint(1, 8))]
+        wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
+        assert area_under_curve(positive, negative) == pytest.approx(wins / (len(positive) * len(negative)))
+    with pytest.raises(ValueError, match="nothing to rank"):
+        area_under_curve([], [1.0])
+
+
+def test_damage_deletes_and_repeats_one_constituent():
+    corpus, rng, seen = SyntheticPair(seed=3, split="test", max_words=10), random.Random(1), 0
+    for index in range(40):
+        pair = corpus.pair(index)
+        words = pair.target.split()
+        for kind, target, damaged in damage(pair, rng):
+            part = next(part for part in pair.constituents if part.source == damaged)
+            moved = [words[position] for position in part.target]
+            change = {"untranslated": -len(moved), "repeated": len(moved)}[kind]
+            assert len(target.split()) == len(words) + change
+            for word in set(moved):
+                assert target.split().count(word) == words.count(word) + (
+                    moved.count(word) if change > 0 else -moved.count(word)
+                )
+            seen += 1
+    assert seen > 40
