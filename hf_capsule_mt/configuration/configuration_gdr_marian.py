@@ -31,8 +31,8 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
             Rounds of routing.
         bow_loss_weight, bca_loss_weight (`float`, defaults to 1.0):
             Weights of the bag-of-words and of the bilingual content agreement loss while training; 0 leaves the loss
-            and its parameters out. 1.0 is for training on top of a trained model, as in the paper; from scratch use
-            0.1.
+            and its parameters out. 1.0 for both is for training on top of a trained model, as in the paper; from
+            scratch use 0.1 for the agreement loss, with which 1.0 for the bag of words learned well.
         bow_reduction (`str`, defaults to `"mean"`):
             Whether the bag-of-words loss of one step is the `"mean"` over the words of the bag or the `"sum"`, as
             printed.
