@@ -32,7 +32,10 @@ from hf_capsule_mt import (
     CapsuleAggregatedMarianForConditionalGeneration,
     GDRMarianConfig,
     GDRMarianForConditionalGeneration,
+    GDRRNMTConfig,
+    GDRRNMTForConditionalGeneration,
 )
+from hf_capsule_mt.configuration.config_checks import field_defaults
 
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"d_model": 128, "layers": 3, "heads": 4, "ffn": 512, "vocab": 2000},
@@ -62,7 +65,12 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "gdr-bow-bca": {"past_future": "guided_routing"},
     "gdr-classifier": {"past_future": "classifier"},
     "gdr-attention": {"past_future": "attention"},
+    "rnmt": {"past_future": "none"},
+    "rnmt-gdr": {"past_future": "guided_routing", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
+    "rnmt-gdr-bow-bca": {"past_future": "guided_routing"},
+    "rnmt-recurrent": {"past_future": "recurrent", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
 }
+RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
 
 def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
@@ -89,6 +97,11 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
     model: PreTrainedModel
     if options is None:
         model = MarianMTModel(MarianConfig(**common))
+    elif name.startswith("rnmt"):
+        shared = {field: value for field, value in common.items() if field in field_defaults(GDRRNMTConfig)}
+        recurrent = {field: factor * size["d_model"] for field, factor in RECURRENT.items()}
+        recurrent.update(encoder_layers=1, decoder_layers=1)
+        model = GDRRNMTForConditionalGeneration(GDRRNMTConfig(**{**shared, **recurrent, **options}))
     elif "past_future" in options:
         model = GDRMarianForConditionalGeneration(GDRMarianConfig(**common, **options))
     else:

@@ -13,13 +13,24 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize("command", ["train", "decode"])
 def test_runs_and_writes_json(command, tmp_path):
     target = tmp_path / "out.json"
-    arguments = ["--models", "em,heads-em-all", "--size", "tiny", "--rounds", "1", "--warmup", "1", "--batch", "2"]
+    arguments = [
+        "--models",
+        "em,heads-em-all,gdr-bow-bca,rnmt-gdr",
+        "--size",
+        "tiny",
+        "--rounds",
+        "1",
+        "--warmup",
+        "1",
+        "--batch",
+        "2",
+    ]
     arguments += ["--source-length", "5", "--target-length", "4", "--threads", "1", "--json", str(target)]
     script = [sys.executable, "scripts/benchmark.py", command]
     result = subprocess.run([*script, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     report = json.loads(target.read_text())
-    assert list(report["rows"]) == ["marian", "em", "heads-em-all"]
+    assert list(report["rows"]) == ["marian", "em", "heads-em-all", "gdr-bow-bca", "rnmt-gdr"]
     assert report["rows"]["marian"]["time_ratio"] == 1.0
     for row in report["rows"].values():
         assert row["median_s"] > 0 and row["peak_bytes"] > 4 * row["parameters"]
