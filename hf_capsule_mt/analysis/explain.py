@@ -53,7 +53,7 @@ class Coverage:
         return _table(rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """What `explain` returns: shares of the source words in past, future and redundant, at each target word.
 
@@ -78,9 +78,10 @@ class Explanation:
                 "bow_loss_weight is 0 in this model's configuration: coverage reads the bag-of-words predictions; "
                 "train the model with that loss"
             )
-        ranked = -np.sort(-self.credits[:-1], axis=0)  # [T, S], largest first; the end token translates nothing
-        second = ranked[1] if len(ranked) > 1 else np.zeros_like(ranked[0])
-        return Coverage(self.source_words, tuple(map(float, 1.0 - ranked[0])), tuple(map(float, second)))
+        # Largest first, without the end token, which translates nothing; padded for targets of fewer than two words.
+        given = np.concatenate([self.credits[:-1], np.zeros_like(self.credits[:1]), np.zeros_like(self.credits[:1])])
+        ranked = -np.sort(-given, axis=0)
+        return Coverage(self.source_words, tuple(map(float, 1.0 - ranked[0])), tuple(map(float, ranked[1])))
 
     def __str__(self) -> str:
         """A table with a row a target word; each cell is past / future in per cent."""
@@ -148,9 +149,9 @@ def explain(
 
     Args:
         model: a model with past and future (`past_future` other than `"none"` and `"recurrent"`).
-        tokenizer: its tokenizer; a fast one, which knows where in the text a token stands.
+        tokenizer: its tokenizer.
         source: the sentence. target: its translation; None lets the model translate, with `generation` as for
-            `model.generate`.
+            `model.generate`. An empty one has the end token alone, and leaves every source word untranslated.
 
     The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group; a
     word of several tokens has their mean, and counts as said after the last of them. `explain(...).coverage` warns of
@@ -162,13 +163,16 @@ def explain(
             f"past_future={kind!r} in this model's configuration: there are no assignments to explain; use a model "
             "trained with 'guided_routing', 'classifier' or 'attention'"
         )
-    if not tokenizer.is_fast:
-        raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer: it cannot say which word a token is of")
+    if not source.strip():
+        raise ValueError("the source is empty: there is nothing to explain")
     if target is None:
         target = _translate(model, tokenizer, source, generation)
-    encoded, source_rows = _encode(tokenizer, "source", source, text=source)
-    decoded, target_rows = _encode(tokenizer, "target", target, text_target=target)
-    encoded, decoded = encoded.to(model.device), decoded.to(model.device)
+    source_ids, source_words, source_rows = _encode(tokenizer, text=source)
+    target_ids, target_words, target_rows = _encode(tokenizer, text_target=target)
+    end = model.config.eos_token_id
+    if end is not None and target_ids[-1:] != [end]:
+        target_ids.append(end)  # not every tokenizer does
+    encoded, decoded = (torch.tensor([ids], device=model.device) for ids in (source_ids, target_ids))
     mask = torch.ones_like(encoded)
     credits = None
     was_training = model.training
@@ -181,16 +185,16 @@ def explain(
                 scores = model.word_credits(encoder_outputs.source_votes, decoded)  # type: ignore[operator]
                 shares = scores[0].float().softmax(dim=-1).cpu().numpy()  # [target tokens, source tokens]
                 by_word = np.stack([shares[:, rows].sum(axis=1) for rows in source_rows], axis=1)
-                credits = np.stack([by_word[rows].mean(axis=0) for rows in (*target_rows, [-1])])
+                credits = np.stack([by_word[rows].mean(axis=0) for rows in [*target_rows, [-1]]])
     finally:
         model.train(was_training)
     assignments = outputs.routings[SITE][-1, 0].float().cpu().numpy()  # [target tokens, source tokens, capsules]
     groups = _groups(model.config, kind, assignments)
-    said = [rows[-1] for rows in target_rows] + [len(decoded[0]) - 1]
+    said = [rows[-1] for rows in target_rows] + [len(target_ids) - 1]
     past, future, redundant = (
         np.stack([group[said][:, rows].mean(axis=1) for rows in source_rows], axis=1) for group in groups
     )
-    return Explanation(tuple(source.split()), (*target.split(), END), past, future, redundant, credits)
+    return Explanation(tuple(source_words), (*target_words, END), past, future, redundant, credits)
 
 
 def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:
@@ -203,8 +207,6 @@ def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:
 def _translate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, generation: dict[str, Any]
 ) -> str:
-    if not source.strip():
-        raise ValueError("the source is empty: there is nothing to explain")
     inputs = tokenizer(source, return_tensors="pt", return_token_type_ids=False).to(model.device)
     if not {"max_length", "max_new_tokens"} & generation.keys() and model.generation_config.max_length is None:
         generation = {**generation, "max_new_tokens": 2 * inputs["input_ids"].shape[1] + 50}
@@ -213,30 +215,47 @@ def _translate(
     return str(tokenizer.decode(tokens[0], skip_special_tokens=True))
 
 
-def _encode(
-    tokenizer: PreTrainedTokenizerBase, name: str, words: str, **texts: str
-) -> tuple[torch.Tensor, list[list[int]]]:
-    """Token ids `[1, tokens]`, and for each word of the text the positions of its tokens."""
-    if not words.strip():
-        raise ValueError(f"the {name} is empty: there is nothing to explain")
-    encoded = tokenizer(**texts, return_offsets_mapping=True)
-    spans, start = [], 0
-    for word in words.split():
-        start = words.index(word, start)
+def _encode(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[int], list[str], list[list[int]]]:
+    """Token ids of one text, its words, and for each word the positions of its tokens."""
+    encoded = tokenizer(**text, return_offsets_mapping=tokenizer.is_fast)
+    ids = list(encoded["input_ids"])
+    if tokenizer.is_fast:
+        words, rows = _rows_by_offsets(next(iter(text.values())), encoded["offset_mapping"])
+    else:
+        words, rows = _rows_by_decoding(tokenizer, ids)
+    # A word that shares all of its tokens with the next one.
+    for index in range(len(rows) - 1, -1, -1):
+        if not rows[index]:
+            rows[index] = next((after for after in rows[index + 1 :] if after), [len(ids) - 1])
+    return ids, words, rows
+
+
+def _rows_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[list[str], list[list[int]]]:
+    """For tokenizers that know where in the text each token stands."""
+    words, spans, start = text.split(), [], 0
+    for word in words:
+        start = text.index(word, start)
         spans.append(range(start, start + len(word)))
         start += len(word)
     rows: list[list[int]] = [[] for _ in spans]
-    for position, (first, end) in enumerate(encoded["offset_mapping"]):
+    for position, (first, end) in enumerate(offsets):
         # A token may begin with the space before its word.
         for row, span in zip(rows, spans, strict=True):
             if first < end and end - 1 in span:
                 row.append(position)
-    # A word that shares all of its tokens with the next one.
-    for index in range(len(rows) - 1, -1, -1):
-        if not rows[index]:
-            after = next((rows[later] for later in range(index + 1, len(rows)) if rows[later]), None)
-            rows[index] = after or [len(encoded["input_ids"]) - 1]
-    return torch.tensor([encoded["input_ids"]]), rows
+    return words, rows
+
+
+def _rows_by_decoding(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], list[list[int]]]:
+    """For all others, Marian's among them: a token belongs to the word that the text so far ends in."""
+    special = set(tokenizer.all_special_ids)
+    words = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
+    rows: list[list[int]] = [[] for _ in words]
+    for position, token in enumerate(ids):
+        so_far = str(tokenizer.decode(ids[: position + 1], skip_special_tokens=True)).split()
+        if token not in special and so_far:
+            rows[min(len(so_far), len(words)) - 1].append(position)
+    return words, rows
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

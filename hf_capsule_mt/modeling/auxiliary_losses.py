@@ -186,16 +186,18 @@ class PastFutureLosses:
         return self._weighted(outputs.bow_loss, outputs.bca_loss)
 
     def word_credits(self, source_votes: Tensor, target: Tensor) -> Tensor:
-        """How much each source word alone, put into the past, speaks for each target word.
+        """What each source word alone, put into the past, says of each target word: its log chance in `p_pre` of
+        section 3.3, GDR.
 
-        `source_votes` `[B, S, …, D]` from the encoder's output, `target` `[B, T]` token ids; returns `[B, T, S]`, the
-        logarithm of the word's chance in `p_pre` of section 3.3, GDR up to what is the same for all target words.
+        `source_votes` `[B, S, …, D]` from the encoder's output, `target` `[B, T]` token ids; returns `[B, T, S]`. The
+        votes are not squashed: there is no sum of them here whose length would say how sure the routing is.
         """
         if self.auxiliary_losses is None or not self.auxiliary_losses.has_bow:
             raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
         votes = source_votes[:, :, : self.config.past_capsules].flatten(-2)  # [B, S, P * D]
-        words = nn.functional.embedding(target, self.lm_head.weight)  # [B, T, d]
-        return words @ self.auxiliary_losses.past_words(votes).mT
+        states, embedding = self.auxiliary_losses.past_words(votes), self.lm_head.weight  # [B, S, d], [V, d]
+        norms = (states @ embedding.mT).float().logsumexp(dim=-1)  # [B, S]
+        return (nn.functional.embedding(target, embedding) @ states.mT).float() - norms.unsqueeze(1)
 
     def bag_of_words_scores(self, outputs: GDRSeq2SeqLMOutput) -> tuple[Tensor, Tensor]:
         """The scores of every target word to be past and to be future at every step, `[B, T, V]` each: a softmax over

@@ -1,4 +1,7 @@
-"""The recurrence of an attentional decoder (Bahdanau et al. 2015) and PFRNN's recurrent past and future beside it.
+"""The recurrence of an attentional decoder and PFRNN's recurrent past and future beside it.
+
+The decoder is that of Bahdanau et al. (2015) in the conditional form of Nematus (Sennrich et al. 2017): two GRU steps
+with attention between them, a start from the mean of the source, a readout by tanh.
 
 Only what depends on the step before is in here; embeddings, output layer and routing run on all steps at once.
 
@@ -53,7 +56,11 @@ class RecurrentPastFuture(nn.Module):
     """Past and future as two more recurrent states that read each step's context c_t (Zheng et al. 2018).
 
     The past grows by it: `s^P_t = GRU(c_t, s^P_{t-1})` from 0. The future, which starts as the whole source, loses
-    it: a GRU with "inside minus", whose candidate is `tanh(U s^F_{t-1} - W (r_t * c_t))`.
+    it: a GRU with "inside minus", whose candidate is `tanh(U s^F_{t-1} - W (r_t * c_t))`. Both inform the decoder's
+    state before it asks attention, `s'_t = GRU([s^P_{t-1}; s^F_{t-1}], s'_t)`.
+
+    Other than there: the two states have the width of the capsules they are compared with, they also reach the
+    output as capsules do (section 3.2, GDR), and the loss on what a step takes from the future is left out.
     """
 
     def __init__(self, config: Any, source_width: int) -> None:
@@ -68,12 +75,17 @@ class RecurrentPastFuture(nn.Module):
         self.future_candidate = RecurrentLinear(future, future)  # U
         self.future_removed = InputLinear(source_width, future, bias=False)  # W
         self.future_start = InputLinear(source_width, future)
-        self.query = InputLinear(past + future, config.attention_dim, bias=False)
+        self.inputs = InputLinear(past + future, 3 * config.recurrent_dim)
+        self.recurrent = RecurrentLinear(config.recurrent_dim, 3 * config.recurrent_dim)
 
     def start(self, summary: Tensor) -> States:
         """s^P_0 `[B, P]` and s^F_0 `[B, F]` from the mean of the source `[B, C]`."""
         future = torch.tanh(self.future_start(summary))
         return future.new_zeros(len(future), self.widths[0]), future
+
+    def inform(self, state: Tensor, past: Tensor, future: Tensor) -> Tensor:
+        """The decoder's state `[B, H]` after it has read past and future, before attention does."""
+        return gru(self.inputs(torch.cat([past, future], dim=-1)), self.recurrent(state), state)
 
     def forward(self, context: Tensor, past: Tensor, future: Tensor) -> States:
         """The states after a step with `context` `[B, C]`."""
@@ -117,9 +129,9 @@ class ConditionalGRUStep(GradientCheckpointingLayer):
         """
         state, *contents = states
         inner = gru(word_inputs, self.word_recurrent(state), state)
-        query = self.query(inner)
         if self.past_future is not None:
-            query = query + self.past_future.query(torch.cat(contents, dim=-1))
+            inner = self.past_future.inform(inner, *contents)
+        query = self.query(inner)
         scores = self.score(torch.tanh(keys + query.unsqueeze(1))).squeeze(-1)  # [B, S]
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         weights = (scores if bias is None else scores + bias).softmax(dim=-1).to(source.dtype)

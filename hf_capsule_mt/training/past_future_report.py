@@ -16,6 +16,7 @@ from hf_capsule_mt.data.synthetic import SentencePair
 from hf_capsule_mt.evaluation import overlap_rates
 
 STRETCHES = 5
+THRESHOLD = 0.5  # of `Coverage.warnings`
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class PastFutureReport:
         deletion_auc: a constituent is deleted from the reference; chance that a source word of it has a higher
             `coverage.untranslated` than another source word of the corpus.
         repetition_auc: a constituent is repeated; the same for `coverage.repeated`.
+        found: share of the damaged source words, of both kinds, that `coverage.warnings()` names.
+        false_alarms: share of the source words of undamaged references that it names.
     """
 
     overlap_past: float
@@ -37,6 +40,8 @@ class PastFutureReport:
     future_along: tuple[float, ...]
     deletion_auc: float
     repetition_auc: float
+    found: float
+    false_alarms: float
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,9 +59,11 @@ def past_future_report(
     rates = overlap_rates(model, tokenizer, [pair.source for pair in pairs], [pair.target for pair in pairs])
     stretches: list[list[tuple[float, float]]] = [[] for _ in range(STRETCHES)]
     scores: dict[str, tuple[list[float], list[float]]] = {"untranslated": ([], []), "repeated": ([], [])}
+    alarms: list[float] = []
     rng = random.Random(f"damage-{seed}")
     for pair in pairs:
         whole = explain(model, tokenizer, pair.source, pair.target)
+        alarms += [max(both) for both in zip(whole.coverage.untranslated, whole.coverage.repeated, strict=True)]
         steps = len(whole.target_words)
         for step in range(steps):
             place = min(STRETCHES - 1, step * STRETCHES // steps)
@@ -73,6 +80,8 @@ def past_future_report(
         future_along=tuple(float(mean[1]) for mean in means),
         deletion_auc=area_under_curve(*scores["untranslated"]),
         repetition_auc=area_under_curve(*scores["repeated"]),
+        found=float(np.mean([score > THRESHOLD for positive, _ in scores.values() for score in positive])),
+        false_alarms=float(np.mean([score > THRESHOLD for score in alarms])),
     )
 
 

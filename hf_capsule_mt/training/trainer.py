@@ -20,6 +20,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"n_gpu={self.args.n_gpu}: several GPUs in one process (DataParallel) would average the terms of the "
+                "loss wrongly; start one process for each with `accelerate launch`"
+            )
         self._terms: dict[str, Tensor] = {}
         self._terms_since = 0
 
@@ -32,7 +37,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     ) -> Any:
         """As in Transformers, and keeps the terms of a training step for the next log."""
         smoother = self.label_smoother
-        if smoother is None or "labels" not in inputs or not model.training:
+        if smoother is None or self.compute_loss_func is not None or "labels" not in inputs or not model.training:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
             loss, outputs = self._smoothed_loss(smoother, model, inputs, num_items_in_batch)
@@ -60,7 +65,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     def _sums_over_processes(self, num_items_in_batch: Tensor | int | None) -> bool:
         """Whether the loss of a process is its share of a sum over all, as Transformers decides it."""
-        return bool(self.args.average_tokens_across_devices) and num_items_in_batch is not None
+        counts = self.args.average_tokens_across_devices and self.model_accepts_loss_kwargs
+        return bool(counts) and num_items_in_batch is not None
 
     def _keep_terms(self, outputs: Any, num_items_in_batch: Tensor | int | None) -> None:
         if not self._terms:
@@ -71,7 +77,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
                 continue
             value = value.detach().float().mean()
             if num_items_in_batch is None:  # the mean of one of several batches
-                value = value / self.args.gradient_accumulation_steps
+                steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+                value = value / steps
             elif self._sums_over_processes(num_items_in_batch):
                 value = value * self.accelerator.num_processes
             self._terms[name] = self._terms[name] + value if name in self._terms else value

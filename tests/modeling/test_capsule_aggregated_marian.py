@@ -229,7 +229,8 @@ def test_a_mean_in_place_of_routing_is_noticed(case: Case):
         assert routers
         for router in routers:
             kept, router.iterations = router.iterations, 1
-            assert (model(**batch).logits - routed).abs().max() > 1e-3, router
+            # Five times what the comparisons of these tests allow.
+            assert (model(**batch).logits - routed).abs().max() > 5e-4, router
             router.iterations = kept
         assert torch.equal(model(**batch).logits, routed)
 

@@ -87,9 +87,9 @@ def decode(model: Any, source: list[Tensor], words: list[int]) -> dict[str, Tens
     for word in words:
         embedding = decoder.embed_tokens.weight[word] * model.config.d_model**0.5
         inner = gru_step(pair(recurrence.word_inputs, step.word_recurrent), embedding, state)
-        query = step.query.weight @ inner
         if extra is not None:
-            query = query + extra.query.weight @ torch.cat([past, future])
+            inner = gru_step(pair(extra.inputs, extra.recurrent), torch.cat([past, future]), inner)
+        query = step.query.weight @ inner
         energies = [step.score.weight[0] @ torch.tanh(query + keys.weight @ states + keys.bias) for states in source]
         weights = torch.stack(energies).exp() / torch.stack(energies).exp().sum()
         context = sum(weight * states for weight, states in zip(weights, source, strict=True))

@@ -14,6 +14,9 @@ from hf_capsule_mt import (
     CapsuleAggregatedMarianConfig,
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+    GDRMarianModel,
 )
 
 from .generation.test_utils import GenerationTesterMixin
@@ -24,10 +27,12 @@ END, PAD = 2, 1
 
 # The shipped tests ask these tables by class name which classes take labels; Auto classes registered at run time are
 # not in them.
-modeling_auto.MODEL_MAPPING_NAMES[CapsuleAggregatedMarianConfig.model_type] = CapsuleAggregatedMarianModel.__name__
-modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[CapsuleAggregatedMarianConfig.model_type] = (
-    CapsuleAggregatedMarianForConditionalGeneration.__name__
-)
+for config, base, translation in (
+    (CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianModel, CapsuleAggregatedMarianForConditionalGeneration),
+    (GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration),
+):
+    modeling_auto.MODEL_MAPPING_NAMES[config.model_type] = base.__name__
+    modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[config.model_type] = translation.__name__
 
 
 class FamilyTester:
@@ -138,3 +143,24 @@ class GatedEverywhereTest(CapsuleTests, unittest.TestCase):
 
 class DynamicCombinationTest(CapsuleTests, unittest.TestCase):
     options = {"layer_aggregation": "dynamic_combination", "aggregation_output": "replace"}
+
+
+class GDRTests(FamilyTests):
+    config_class = GDRMarianConfig
+    all_model_classes = (GDRMarianModel, GDRMarianForConditionalGeneration)
+
+
+class GuidedRoutingTest(GDRTests, unittest.TestCase):
+    options = {"past_future": "guided_routing", "capsule_dim": 6}
+
+
+class GuidedRoutingOverLayersTest(GDRTests, unittest.TestCase):
+    options = {"past_future": "guided_routing", "capsule_dim": 6, "layer_aggregation": "em_routing"}
+
+
+class ClassifierTest(GDRTests, unittest.TestCase):
+    options = {"past_future": "classifier", "capsule_dim": 6, "bow_loss_weight": 0.0}
+
+
+class PastFutureAttentionTest(GDRTests, unittest.TestCase):
+    options = {"past_future": "attention", "capsule_dim": 6, "redundant_capsules": 0}
