@@ -1,6 +1,9 @@
-"""Settings shared by all tests: no network, and random examples that are the same in every run."""
+"""Settings shared by all tests: no network, and random examples that are the same in every run;
+the long tests first, so that no process waits for them at the end."""
 
 import os
+
+import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -18,3 +21,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that train for minutes go first."""
+    items.sort(key=lambda item: item.get_closest_marker("system") is None)
