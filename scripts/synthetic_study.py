@@ -213,7 +213,7 @@ Made by `{results["command"]}` from `results.json`, which holds every run with i
 - Pair: {settings["train_size"]} training and {settings["test_size"]} unseen test sentences of at most
   {settings["max_words"]} words; the data seed is the run's seed.
 - Model: width 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; batch 64, AdamW, peak
-  learning rate 2e-3 after 100 steps, then linear to 0; stock `Seq2SeqTrainer`.
+  learning rate 2e-3 after 100 steps, then linear to 0; `CapsuleSeq2SeqTrainer`.
 - From scratch: {settings["steps"]} steps. Warm start: {settings["warm_steps"]} more steps from the trained baseline of
   the same seed.
 - Loss: training loss without auxiliary terms, mean over the last 100 steps. Each cell: mean over seeds (each seed:

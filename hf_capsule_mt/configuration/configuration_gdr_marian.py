@@ -24,15 +24,17 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
         past_capsules, future_capsules (`int`, defaults to 2):
             Capsules that stand for translated and for untranslated source content.
         redundant_capsules (`int`, defaults to 2):
-            Capsules that take up what belongs to neither and go nowhere; 0 leaves them out.
+            Capsules that take up what belongs to neither and go nowhere; 0 leaves them out. `"attention"` has none.
         capsule_dim (`int`, defaults to 256):
             Size of one capsule. The authors' released setting is 60, which gives the parameter count of Table 1.
         guided_routing_iterations (`int`, defaults to 3):
             Rounds of routing.
         bow_loss_weight, bca_loss_weight (`float`, defaults to 1.0):
             Weights of the bag-of-words and of the bilingual content agreement loss while training; 0 leaves the loss
-            and its parameters out. 1.0 for both is for training on top of a trained model, as in the paper; from
-            scratch use 0.1 for the agreement loss, with which 1.0 for the bag of words learned well.
+            and its parameters out. All terms are means over target words. The paper's objective sums the translation
+            loss over a sentence of T words instead, so its weight of 1 is about 1/T here: 0.05 with sentences of 20
+            words. 1.0 is for training on top of a trained model; from scratch use 0.1, above all for the agreement
+            loss: with that at 0.1, the bag of words learned well at 1.0.
         bow_reduction (`str`, defaults to `"mean"`):
             Whether the bag-of-words loss of one step is the `"mean"` over the words of the bag or the `"sum"`, as
             printed.

@@ -34,7 +34,8 @@ FLAGS = ("scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embedd
 
 class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
     r"""
-    Configuration of [`GDRRNMTModel`]: the attentional RNN of Bahdanau et al. (2015) with past and future. All fields
+    Configuration of [`GDRRNMTModel`]: the attentional RNN of Bahdanau et al. (2015), in its
+    conditional form, with past and future. All fields
     are checked together when the config is built, and one `ValueError` lists every problem.
 
     Args:
@@ -70,7 +71,8 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
         past_future (`str`, defaults to `"guided_routing"`):
             How source words are told apart into translated and untranslated ones at every target step:
             `"guided_routing"` (section 3.1, GDR), a `"classifier"` (CLF, section 4.3), two `"attention"` modules
-            (ATTN, section 4.3), `"recurrent"` (PFRNN, Zheng et al. 2018: two more GRUs inside the recurrence), or
+            (ATTN, section 4.3), `"recurrent"` (PFRNN, Zheng et al. 2018: two more GRUs inside the recurrence;
+            the row of Table 1 has both loss weights at 0), or
             `"none"`: the plain RNMT.
         past_capsules, future_capsules, redundant_capsules (`int`, defaults to 2):
             Capsules for translated and untranslated source content, and for what belongs to neither; the states of
@@ -81,8 +83,10 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
             Rounds of routing.
         bow_loss_weight, bca_loss_weight (`float`, defaults to 1.0):
             Weights of the bag-of-words and of the bilingual content agreement loss while training; 0 leaves the loss
-            and its parameters out. 1.0 is for training on top of a trained model, as in the paper; from scratch use
-            0.1.
+            and its parameters out. All terms are means over target words. The paper's objective sums the translation
+            loss over a sentence of T words instead, so its weight of 1 is about 1/T here: 0.05 with sentences of 20
+            words. 1.0 is for training on top of a trained model; from scratch use 0.1, above all for the agreement
+            loss: with that at 0.1, the bag of words learned well at 1.0.
         bow_reduction (`str`, defaults to `"mean"`):
             Whether the bag-of-words loss of one step is the `"mean"` over the words of the bag or the `"sum"`, as
             printed.

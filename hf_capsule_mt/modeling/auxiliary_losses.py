@@ -86,9 +86,10 @@ class AuxiliaryLosses(nn.Module):
     ) -> AuxiliaryTerms:
         """`states` `[B, T, d]` as they went into routing, `labels` `[B, T]`, `embedding` `[V, d]`.
 
-        The printed 1/T is a mean over the words of one sentence. Here it is the mean over the words of the batch, or
-        over `num_items_in_batch` words, as for the translation loss: the same for one sentence, and independent of
-        how sentences were split into batches.
+        The mean over the words of the batch, or over `num_items_in_batch` words, as for the translation loss, so that
+        nothing depends on how sentences were split into batches. The printed objective adds the printed means, 1/T,
+        to the translation loss summed over the sentence; here that is a mean over words too. A weight of 1 here is
+        therefore a weight of T there, and the paper's 1 is about 1 / T here.
         """
         labels = labels.to(states.device)
         exact = torch.float64 if states.dtype == torch.float64 else torch.float32
