@@ -16,7 +16,7 @@ from hf_capsule_mt.modeling import (
     GDRRNMTForConditionalGeneration,
     GDRRNMTModel,
 )
-from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_pooling, guided_routing
 from hf_capsule_mt.registration import register
 
 __version__ = "0.1.0"
@@ -53,6 +53,7 @@ __all__ = [
     "GDRRNMTModel",
     "dynamic_routing",
     "em_routing",
+    "guided_pooling",
     "guided_routing",
     *_LAZY,
 ]
