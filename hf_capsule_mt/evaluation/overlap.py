@@ -43,9 +43,9 @@ def overlap_rates(
     the mean over its steps, without the last for the future, which has no word left; the rate of the corpus is the
     mean over sentences.
 
-    `model` is any translation model with `bag_of_words_scores(outputs)` that returns the scores of past and future
-    `[B, T, V]`. The scores of one batch are held at a time. Sentences longer than the model has positions for are
-    truncated, with a warning.
+    `model` is any translation model that takes `output_past_future=True` and has `bag_of_words_scores(outputs)`, which
+    returns the scores of past and future `[B, T, V]`. The scores of one batch are held at a time. Sentences longer
+    than the model has positions for are truncated, with a warning.
     """
     if not callable(getattr(model, "bag_of_words_scores", None)):
         raise ValueError(
@@ -84,7 +84,7 @@ def overlap_rates(
             words = [torch.tensor(labels[index]) for index in chosen]
             padded = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-100)  # [B, T]
             with torch.no_grad():
-                outputs = model(**batch, labels=padded.to(model.device), return_dict=True)
+                outputs = model(**batch, labels=padded.to(model.device), output_past_future=True, return_dict=True)
                 before, after = model.bag_of_words_scores(outputs)  # type: ignore[operator]
                 del outputs
                 for row, kept in enumerate(words):

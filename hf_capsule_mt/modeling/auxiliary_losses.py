@@ -151,6 +151,10 @@ class PastFutureLosses:
         if wanted and config.past_future != "none":
             self.auxiliary_losses = AuxiliaryLosses(config, width, guide_width)
 
+    def _needed_outputs(self, labels: Tensor | None) -> dict[str, bool]:
+        wanted = self.auxiliary_losses is not None and self.training and labels is not None
+        return {"output_past_future": True} if wanted else {}
+
     def _translation_output(
         self,
         outputs: GDRSeq2SeqModelOutput,
@@ -202,15 +206,20 @@ class PastFutureLosses:
 
     def bag_of_words_scores(self, outputs: GDRSeq2SeqLMOutput) -> tuple[Tensor, Tensor]:
         """The scores of every target word to be past and to be future at every step, `[B, T, V]` each: a softmax over
-        the last axis gives `p_pre` and `p_sub` of section 3.3, GDR. `outputs` are what `forward` returned."""
+        the last axis gives `p_pre` and `p_sub` of section 3.3, GDR. `outputs` are what `forward` returned with
+        `output_past_future=True`."""
         if self.auxiliary_losses is None:
             raise ValueError("this model was built without auxiliary losses: it has no bag-of-words predictions")
+        if not self.auxiliary_losses.has_bow:
+            raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
         past, future = self.auxiliary_losses.word_states(_context(outputs))
         return past @ self.lm_head.weight.mT, future @ self.lm_head.weight.mT
 
 
 def _context(outputs: Any) -> HolisticContext:
     """Past and future of a model's output; the losses need no more of it."""
+    if outputs.past_contents is None:
+        raise ValueError("the output holds no past and future: call the model with output_past_future=True")
     return HolisticContext(outputs.get("last_hidden_state"), outputs.past_contents, outputs.future_contents)
 
 

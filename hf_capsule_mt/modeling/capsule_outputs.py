@@ -111,7 +111,7 @@ class GDRRNMTDecoderOutput(CapsuleDecoderOutput):
 @dataclass
 class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
     """
-    [`CapsuleSeq2SeqModelOutput`] with the contents of past and future; None with `past_future="none"`.
+    [`CapsuleSeq2SeqModelOutput`] and, with `output_past_future=True`, the contents of past and future.
 
     Args:
         past_contents (`torch.FloatTensor` of shape `(batch_size, target_length, past_capsules * capsule_dim)`):
@@ -138,8 +138,8 @@ class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
             times their weights.
         bow_loss, bca_loss (`torch.FloatTensor`, *optional*, returned with `labels` while training):
             Bag of words and bilingual content agreement, without their weights.
-        past_contents, future_contents (`torch.FloatTensor`, *optional*):
-            See [`GDRSeq2SeqModelOutput`].
+        past_contents, future_contents (`torch.FloatTensor`, *optional*, returned with `output_past_future=True`):
+            See [`GDRSeq2SeqModelOutput`]. Training with auxiliary losses returns them too.
 
     The routing site of past and future is `"past_future"`: shape `(iterations, batch_size, target_length,
     source_length, num_capsules)`, past capsules first, then future, then redundant ones; the inputs are the source

@@ -98,12 +98,15 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_routings: bool | None = None,
+        output_past_future: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> GDRSeq2SeqModelOutput:
         r"""
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`GDRSeq2SeqLMOutput`]. With given `encoder_outputs` the encoder's sites are not among them.
+        output_past_future (`bool`, *optional*):
+            Whether to return the contents of past and future, and the states that guided them.
         """
         # The record is open for all that runs below, which therefore is not asked for routings of its own.
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
@@ -140,12 +143,13 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
                     votes, keys = self.encoder.vote(encoder_outputs[0])
                 states = outputs.last_hidden_state
                 context = self.past_future(states, votes, keys, source_word_mask(attention_mask))
-                changes = {
-                    "last_hidden_state": context.states,
-                    "past_contents": context.past,
-                    "future_contents": context.future,
-                    "guide_states": states,
-                }
+                changes = {"last_hidden_state": context.states}
+                if output_past_future:
+                    changes |= {
+                        "past_contents": context.past,
+                        "future_contents": context.future,
+                        "guide_states": states,
+                    }
                 if outputs.decoder_hidden_states:
                     changes["decoder_hidden_states"] = (*outputs.decoder_hidden_states[:-1], context.states)
         return with_routings(GDRSeq2SeqModelOutput, outputs, record if output_routings else None, **changes)

@@ -197,6 +197,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         output_routings: bool | None = None,
+        output_past_future: bool | None = None,
         **kwargs: Any,
     ) -> GDRSeq2SeqModelOutput:
         r"""
@@ -205,6 +206,8 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`GDRSeq2SeqLMOutput`].
+        output_past_future (`bool`, *optional*):
+            Whether to return the contents of past and future, and the states that guided them.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -247,6 +250,9 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc
             changes: dict[str, Any] = {}
             if self.past_future is not None:
                 changes = self._contents(self.past_future, decoded, offers, attention_mask)
+                if not output_past_future:
+                    for name in ("past_contents", "future_contents", "guide_states"):
+                        del changes[name]
         return with_routings(GDRSeq2SeqModelOutput, outputs, record if output_routings else None, **changes)
 
     @staticmethod

@@ -76,13 +76,17 @@ class TranslationHead:
             use_cache=use_cache,
             output_routings=output_routings,
             return_dict=True,
-            **kwargs,
+            **{**kwargs, **self._needed_outputs(labels)},
         )
         logits = self.lm_head(outputs.last_hidden_state)
         bias = self.final_logits_bias
         # In place where the type allows: a second [B, T, V] tensor is the largest of a training step.
         logits = logits.add_(bias) if logits.dtype == bias.dtype else logits + bias
         return self._translation_output(outputs, logits, labels, num_items_in_batch)
+
+    def _needed_outputs(self, labels: Tensor | None) -> dict[str, bool]:
+        """Arguments with which the base model returns what `_translation_output` needs of it."""
+        return {}
 
     def _translation_output(
         self,

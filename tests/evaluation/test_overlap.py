@@ -99,7 +99,7 @@ def test_the_corpus_is_the_mean_over_sentences_and_batches_do_not_matter(model, 
     for source, reference in zip(task.test_sources, task.test_references, strict=True):
         batch = task.tokenizer(source, text_target=reference, return_tensors="pt")
         with torch.no_grad():
-            scores = model.bag_of_words_scores(model(**batch))
+            scores = model.bag_of_words_scores(model(**batch, output_past_future=True))
         words = batch["labels"][0].tolist()
         assert words[-1] == task.tokenizer.eos_token_id
         per_sentence.append(printed(scores[0][0].tolist(), scores[1][0].tolist(), words))

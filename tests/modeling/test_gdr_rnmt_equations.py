@@ -149,7 +149,7 @@ def test_padded_batch_against_loops(kind: str, left: bool) -> None:
     batch = pairs.batch(2, 3, left=left)
     labels = batch.pop("labels")
     found = model(**batch, output_attentions=True)
-    base = model.model(**batch)
+    base = model.model(**batch, output_past_future=True)
     for row in range(3):
         real = batch["decoder_attention_mask"][row].bool()
         words = batch["attention_mask"][row].bool()

@@ -135,8 +135,9 @@ def test_the_model_routes_its_last_states_and_the_source(name: str):
     seen: dict[str, Any] = {}
     model.model.decoder.register_forward_hook(lambda *call: seen.update(states=call[-1].last_hidden_state))
     model.model.past_future.register_forward_hook(lambda *call: seen.update(context=call[-1]))
-    outputs = model(**batch, output_hidden_states=True)
-    base = model.model(**batch)
+    outputs = model(**batch, output_hidden_states=True, output_past_future=True)
+    base = model.model(**batch, output_past_future=True)
+    assert model(**batch).past_contents is None, "nobody asked"
     source, mask = outputs.encoder_last_hidden_state, batch["attention_mask"].bool()
     assert_by_hand(
         model.config,
