@@ -4,14 +4,14 @@ Legend: `B` batch, `S` source and `T` target positions, `V` target vocabulary.
 """
 
 from copy import copy
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from transformers import __version__ as transformers_version
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.modeling.capsule_outputs import CapsuleSeq2SeqLMOutput, CapsuleSeq2SeqModelOutput
 from hf_capsule_mt.modeling.input_checks import check_labels
@@ -33,7 +33,7 @@ class TranslationHead:
     final_logits_bias: Tensor  # [1, V]
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[misc]
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: Tensor | None = None,
@@ -47,7 +47,7 @@ class TranslationHead:
         use_cache: bool | None = None,
         output_routings: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> CapsuleSeq2SeqLMOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
