@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 Shares = NDArray[np.float32]
 SITE = "past_future"
@@ -139,7 +139,7 @@ class Explanation:
 
 
 def explain(
-    model: PreTrainedModel,
+    model: Any,
     tokenizer: PreTrainedTokenizerBase,
     source: str,
     target: str | None = None,
@@ -182,7 +182,7 @@ def explain(
             encoder_outputs = model.get_encoder()(encoded, attention_mask=mask, return_dict=True)
             outputs = model(encoder_outputs=encoder_outputs, attention_mask=mask, labels=decoded, output_routings=True)
             if model.config.bow_loss_weight > 0:
-                scores = model.word_credits(encoder_outputs.source_votes, decoded)  # type: ignore[operator]
+                scores = model.word_credits(encoder_outputs.source_votes, decoded)
                 shares = scores[0].float().softmax(dim=-1).cpu().numpy()  # [target tokens, source tokens]
                 by_word = np.stack([shares[:, rows].sum(axis=1) for rows in source_rows], axis=1)
                 credits = np.stack([by_word[rows].mean(axis=0) for rows in [*target_rows, [-1]]])
@@ -204,14 +204,12 @@ def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:
     return [part.sum(axis=-1) for part in np.split(assignments, ends, axis=-1)]
 
 
-def _translate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, generation: dict[str, Any]
-) -> str:
+def _translate(model: Any, tokenizer: PreTrainedTokenizerBase, source: str, generation: dict[str, Any]) -> str:
     inputs = tokenizer(source, return_tensors="pt", return_token_type_ids=False).to(model.device)
     if not {"max_length", "max_new_tokens"} & generation.keys() and model.generation_config.max_length is None:
         generation = {**generation, "max_new_tokens": 2 * inputs["input_ids"].shape[1] + 50}
     with torch.no_grad():
-        tokens = model.generate(**inputs, **generation)  # type: ignore[operator]
+        tokens = model.generate(**inputs, **generation)
     return str(tokenizer.decode(tokens[0], skip_special_tokens=True))
 
 

@@ -22,7 +22,7 @@ class CapsuleModule(nn.Module):
 
         `std` is the model's `init_std`, which plain linear layers start with too.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define how its own parameters start")
 
 
 class StackedLinear(CapsuleModule):

@@ -11,6 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from sentence_pairs import END, PAD
+from sentence_pairs import Pairs as Pairs
+from sentence_pairs import assert_close as assert_close
+from sentence_pairs import assert_same_gradients as assert_same_gradients
+from sentence_pairs import make_pairs as make_pairs
+from sentence_pairs import without_labels as without_labels
+from sentence_pairs import without_target as without_target
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 
@@ -29,7 +36,6 @@ from hf_capsule_mt.modeling import (
 )
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
 
-END, PAD = 0, 1
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 
 
@@ -493,89 +499,9 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str)
 chosen_cases = pytest.mark.parametrize("case", CHOSEN, ids=str)
 
 
-@dataclass
-class Pairs:
-    """Sentence pairs of different lengths, and the batches that can be made of them."""
-
-    sources: list[Tensor] = field(default_factory=list)
-    targets: list[Tensor] = field(default_factory=list)
-
-    def one(self, index: int) -> "Pairs":
-        return Pairs([self.sources[index]], [self.targets[index]])
-
-    def batch(self, source_pad: int = 0, target_pad: int = 0, left: bool = False) -> dict[str, Tensor]:
-        """All inputs of a forward pass, with that much more padding than the longest sentence needs."""
-        start = torch.tensor([PAD])
-        sources, mask = _pad(self.sources, PAD, source_pad, left)
-        decoder, decoder_mask = _pad([torch.cat([start, t[:-1]]) for t in self.targets], PAD, target_pad, left)
-        labels, _ = _pad(self.targets, -100, target_pad, left)
-        return {
-            "input_ids": sources,
-            "attention_mask": mask,
-            "decoder_input_ids": decoder,
-            "decoder_attention_mask": decoder_mask,
-            "labels": labels,
-        }
-
-
-def make_pairs(config: Any, source_lengths=(7, 4, 9), target_lengths=(5, 8, 3), seed: int = 11) -> Pairs:
-    """Random sentences that end in the end token and hold no padding."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def sentence(length: int, vocabulary: int) -> Tensor:
-        words = torch.randint(PAD + 1, vocabulary, (length - 1,), generator=generator)
-        return torch.cat([words, torch.tensor([END])])
-
-    target_vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size
-    return Pairs(
-        [sentence(length, config.vocab_size) for length in source_lengths],
-        [sentence(length, target_vocabulary) for length in target_lengths],
-    )
-
-
-def _pad(rows: list[Tensor], value: int, extra: int, left: bool) -> tuple[Tensor, Tensor]:
-    width = max(map(len, rows)) + extra
-    padded, mask = torch.full((len(rows), width), value), torch.zeros(len(rows), width, dtype=torch.long)
-    for index, row in enumerate(rows):
-        span = slice(width - len(row), width) if left else slice(0, len(row))
-        padded[index, span], mask[index, span] = row, 1
-    return padded, mask
-
-
-def without_target(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `generate` is given."""
-    return {name: batch[name] for name in ("input_ids", "attention_mask")}
-
-
-def without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in batch.items() if name != "labels"}
-
-
-def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
-    """Equal within `tolerance`, absolute and relative; both finite. The logits compared here are of size 1 to 10, and
-    a mistake changes them by more than 0.01."""
-    assert actual.shape == expected.shape
-    assert torch.isfinite(actual).all() and torch.isfinite(expected).all()
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
 def assert_same_output(family: Family, actual: Tensor, expected: Tensor) -> None:
     """Of a model that was saved and loaded: the same numbers, bit for bit where the family's products allow."""
     if family.rounding:
         assert_close(actual, expected, family.rounding)
     else:
         assert torch.equal(actual, expected)
-
-
-def assert_same_gradients(actual: nn.Module, expected: nn.Module, tolerance: float = 2e-5) -> None:
-    """Every gradient, by name."""
-    wanted = {name: parameter.grad for name, parameter in expected.named_parameters()}
-    found = {name: parameter.grad for name, parameter in actual.named_parameters()}
-    assert wanted.keys() == found.keys()
-    for name, gradient in wanted.items():
-        assert (gradient is None) == (found[name] is None), name
-        if gradient is not None:
-            assert torch.isfinite(gradient).all() and torch.isfinite(found[name]).all(), name
-            scale = max(1.0, gradient.abs().max().item())
-            difference = (found[name] - gradient).abs().max().item()
-            assert difference <= tolerance * scale, f"{name}: {difference}"

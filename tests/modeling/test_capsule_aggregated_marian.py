@@ -224,13 +224,15 @@ def test_a_mean_in_place_of_routing_is_noticed(case: Case):
     model = case.build()
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if getattr(case.config(), "aggregation_output", None) == "gated" and (".votes." in name or "gate" in name):
+                parameter.mul_(2.0)  # behind a gate of 0.5 the fifteenth router of a model says little
         routed = model(**batch).logits
         routers = [module for module in model.modules() if isinstance(module, CapsuleRouter | PastFuture)]
         assert routers
         for router in routers:
             kept, router.iterations = router.iterations, 1
-            # Five times what the comparisons of these tests allow.
-            assert (model(**batch).logits - routed).abs().max() > 5e-4, router
+            assert (model(**batch).logits - routed).abs().max() > 1e-3, router
             router.iterations = kept
         assert torch.equal(model(**batch).logits, routed)
 
