@@ -7,8 +7,15 @@ of their names is first used.
 from importlib import import_module
 from typing import Any
 
-from hf_capsule_mt.configuration import CapsuleAggregatedMarianConfig, GDRMarianConfig, GDRRNMTConfig
+from hf_capsule_mt.configuration import (
+    CapsNMTConfig,
+    CapsuleAggregatedMarianConfig,
+    GDRMarianConfig,
+    GDRRNMTConfig,
+)
 from hf_capsule_mt.modeling import (
+    CapsNMTForConditionalGeneration,
+    CapsNMTModel,
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
     GDRMarianForConditionalGeneration,
@@ -16,7 +23,7 @@ from hf_capsule_mt.modeling import (
     GDRRNMTForConditionalGeneration,
     GDRRNMTModel,
 )
-from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_pooling, guided_routing
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_pooling, guided_routing, sequence_routing
 from hf_capsule_mt.registration import register
 
 __version__ = "0.1.0"
@@ -42,6 +49,9 @@ _LAZY = {
 }
 
 __all__ = [
+    "CapsNMTConfig",
+    "CapsNMTForConditionalGeneration",
+    "CapsNMTModel",
     "CapsuleAggregatedMarianConfig",
     "CapsuleAggregatedMarianForConditionalGeneration",
     "CapsuleAggregatedMarianModel",
@@ -55,6 +65,7 @@ __all__ = [
     "em_routing",
     "guided_pooling",
     "guided_routing",
+    "sequence_routing",
     *_LAZY,
 ]
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
+from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
+from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration, CapsNMTModel
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
@@ -30,6 +32,7 @@ FAMILIES = (
     ),
     Family(GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration),
     Family(GDRRNMTConfig, GDRRNMTModel, GDRRNMTForConditionalGeneration),
+    Family(CapsNMTConfig, CapsNMTModel, CapsNMTForConditionalGeneration),
 )
 
 

@@ -20,6 +20,8 @@ import transformers
 from torch import Tensor
 
 from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
     CapsuleAggregatedMarianConfig,
     CapsuleAggregatedMarianForConditionalGeneration,
     GDRMarianConfig,
@@ -111,7 +113,27 @@ def build_gdr_rnmt() -> Any:
     return GDRRNMTForConditionalGeneration(config)
 
 
+def build_caps_nmt() -> Any:
+    """Capsules with all three strategies, and the attention of the hybrid."""
+    config = CapsNMTConfig(
+        vocab_size=47,
+        d_model=16,
+        encoder_layers=3,
+        decoder_layers=2,
+        eos_token_id=END,
+        pad_token_id=PAD,
+        decoder_start_token_id=PAD,
+        forced_eos_token_id=None,
+        dropout=0.1,
+        init_std=0.3,
+        num_capsules=4,
+        decoder_context="attention",
+    )
+    return CapsNMTForConditionalGeneration(config)
+
+
 BUILDERS = {
+    "caps_nmt": build_caps_nmt,
     "capsule_aggregated_marian": build_capsule_aggregated_marian,
     "gdr_marian": build_gdr_marian,
     "gdr_rnmt": build_gdr_rnmt,

@@ -1,7 +1,8 @@
 """Configuration classes, one family a file. Importing them needs no torch."""
 
+from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
 
-__all__ = ["CapsuleAggregatedMarianConfig", "GDRMarianConfig", "GDRRNMTConfig"]
+__all__ = ["CapsNMTConfig", "CapsuleAggregatedMarianConfig", "GDRMarianConfig", "GDRRNMTConfig"]

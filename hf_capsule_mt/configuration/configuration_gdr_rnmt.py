@@ -4,21 +4,13 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from hf_capsule_mt.configuration.config_checks import (
-    CheckedConfig,
-    Values,
-    check_flag,
-    check_integer,
-    check_number,
-    check_special_tokens,
-    is_integer,
-    problem,
-)
+from hf_capsule_mt.configuration.config_checks import CheckedConfig, Values, problem
 from hf_capsule_mt.configuration.past_future_options import (
     NO_PREDICTIONS,
     PAST_FUTURES,
     past_future_problems,
 )
+from hf_capsule_mt.configuration.recurrent_options import recurrent_problems
 
 # PFRNN, which needs a recurrence, beside what the Transformer has too.
 RNMT_PAST_FUTURES = (*PAST_FUTURES, "recurrent")
@@ -29,7 +21,6 @@ ALWAYS_ONE = {
     "num_attention_heads": "additive attention has one head",
 }
 PROBABILITIES = ("dropout", "activation_dropout")
-FLAGS = ("scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings", "use_cache")
 
 
 class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
@@ -145,23 +136,8 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
 
     @classmethod
     def find_problems(cls, values: Values) -> list[str]:
-        problems = [line for field in COUNTS for line in check_integer(values, field, least=1)]
-        for field, reason in ALWAYS_ONE.items():
-            if not is_integer(values[field]) or values[field] != 1:
-                problems.append(problem(field, values[field], f"must be 1: {reason}", "leave it out"))
-        if values["is_encoder_decoder"] is not True:
-            rule = "must be True: this family translates"
-            problems.append(problem("is_encoder_decoder", values["is_encoder_decoder"], rule, "leave it out"))
-        for field in PROBABILITIES:
-            rule = "must be a probability, at least 0 and below 1"
-            problems += check_number(values, field, lambda value: 0 <= value < 1, rule, "use a number such as 0.1")
-        for field in FLAGS:
-            problems += check_flag(values, field)
-        rule = "must be a float of at least 0"
-        problems += check_number(
-            values, "init_std", lambda value: isinstance(value, float) and value >= 0, rule, "use 0.02"
-        )
+        problems = recurrent_problems(values, COUNTS, ALWAYS_ONE, PROBABILITIES)
         if not isinstance(values["activation_function"], str):
             rule = "must be the name of an activation function"
             problems.append(problem("activation_function", values["activation_function"], rule, "use 'relu'"))
-        return problems + check_special_tokens(values) + past_future_problems(values, RNMT_PAST_FUTURES)
+        return problems + past_future_problems(values, RNMT_PAST_FUTURES)

@@ -1,5 +1,10 @@
 """Model classes, one family a file, and the modules they share."""
 
+from hf_capsule_mt.modeling.modeling_caps_nmt import (
+    CapsNMTForConditionalGeneration,
+    CapsNMTModel,
+    CapsNMTPreTrainedModel,
+)
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
@@ -17,6 +22,9 @@ from hf_capsule_mt.modeling.modeling_gdr_rnmt import (
 )
 
 __all__ = [
+    "CapsNMTForConditionalGeneration",
+    "CapsNMTModel",
+    "CapsNMTPreTrainedModel",
     "CapsuleAggregatedMarianForConditionalGeneration",
     "CapsuleAggregatedMarianModel",
     "CapsuleAggregatedMarianPreTrainedModel",

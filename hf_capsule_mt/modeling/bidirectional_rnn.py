@@ -4,7 +4,7 @@ Legend: `B` batch, `S` source positions, `in` and `H` width of the inputs and of
 a cell: 3 for a GRU, 4 for an LSTM.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -71,10 +71,37 @@ class GRU(CapsuleModule, nn.GRU):
 
 
 class LSTM(CapsuleModule, nn.LSTM):
-    """[`torch.nn.LSTM`], initialised by our models."""
+    """[`torch.nn.LSTM`] of one layer and direction, `batch_first`, initialised by our models.
+
+    A single step goes through a cell: the layer prepares its weights at every call, which costs more than the step.
+    On a CPU float16 is computed in float32, since PyTorch has no LSTM in float16 there.
+    """
 
     def init_capsule_weights(self, std: float) -> None:
         init_recurrent_layer(self)
+
+    def forward(  # type: ignore[override]
+        self, inputs: Tensor, states: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them, None for zeros."""
+        stored: Any = self._flat_weights
+        if inputs.shape[1] == 1 and states is not None and not torch.is_grad_enabled():
+            hidden, cell = torch.lstm_cell(inputs[:, 0], (states[0][0], states[1][0]), *stored)
+            return hidden.unsqueeze(1), (hidden.unsqueeze(0), cell.unsqueeze(0))
+        if inputs.device.type == "cpu" and _low_precision(inputs) == torch.float16:
+            with torch.autocast("cpu", enabled=False):
+                weights = [weight.float() for weight in stored]
+                start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
+                given = (start, start) if states is None else (states[0].float(), states[1].float())
+                found = torch.lstm(inputs.float(), given, weights, True, 1, 0.0, self.training, False, True)
+                outputs, hidden, cell = (tensor.to(torch.float16) for tensor in found)
+            return outputs, (hidden, cell)
+        return super().forward(inputs, states)
+
+
+def _low_precision(inputs: Tensor) -> torch.dtype:
+    """The type that a product of `inputs` is computed in."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
 
 
 class WordOrder(NamedTuple):

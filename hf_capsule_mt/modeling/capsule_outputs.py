@@ -109,6 +109,28 @@ class GDRRNMTDecoderOutput(CapsuleDecoderOutput):
 
 
 @dataclass
+class CapsNMTEncoderOutput(CapsuleEncoderOutput):
+    """
+    [`CapsuleEncoderOutput`] and the vectors that hold the sentence, computed once.
+
+    Args:
+        source_context (`torch.FloatTensor` of shape `(batch_size, d_model)`):
+            `W_c [c_1 … c_M]`, all that a decoder with `decoder_context="fixed"` knows of the source.
+        capsules (`torch.FloatTensor` of shape `(batch_size, num_capsules, d_model)`):
+            The capsules `c_j`; with `source_aggregation="pooling"` maximum, mean, first and last state.
+        attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
+            With `decoder_context="attention"`: what attention compares its query with.
+
+    The routing site is `"encoder.capsules"`: shape `(iterations, batch_size, 1, source_length, num_capsules)`, since
+    there is one routing for the whole sentence; the inputs are its words, and padding is assigned nowhere.
+    """
+
+    source_context: Tensor | None = None
+    capsules: Tensor | None = None
+    attention_keys: Tensor | None = None
+
+
+@dataclass
 class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
     """
     [`CapsuleSeq2SeqModelOutput`] and, with `output_past_future=True`, the contents of past and future.

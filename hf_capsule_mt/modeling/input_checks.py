@@ -71,7 +71,17 @@ def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
         return None
     if attention_mask.dim() != 2:
         raise ValueError(
-            f"attention_mask has shape {list(attention_mask.shape)}: past and future need [batch, source length], "
+            f"attention_mask has shape {list(attention_mask.shape)}: must be [batch, source length], "
             "1 for a word and 0 for padding"
         )
     return attention_mask.bool()
+
+
+def word_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
+    """`[B, S]`, true for the real words of `states` `[B, S, …]`."""
+    mask = source_word_mask(attention_mask)
+    if mask is not None and mask.shape != states.shape[:2]:
+        raise ValueError(
+            f"attention_mask has shape {list(mask.shape)}, the source {list(states.shape[:2])}: both must be the same"
+        )
+    return mask

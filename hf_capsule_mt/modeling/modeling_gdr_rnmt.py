@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
@@ -27,7 +26,7 @@ from hf_capsule_mt.modeling.capsule_outputs import (
     with_routings,
 )
 from hf_capsule_mt.modeling.conditional_gru import ConditionalGRU, read_source
-from hf_capsule_mt.modeling.input_checks import check_source_mask, source_word_mask
+from hf_capsule_mt.modeling.input_checks import check_source_mask, source_word_mask, word_mask
 from hf_capsule_mt.modeling.past_future import PastFuture, SourceVotes
 from hf_capsule_mt.modeling.recurrent_seq2seq import (
     RecurrentForConditionalGeneration,
@@ -35,6 +34,7 @@ from hf_capsule_mt.modeling.recurrent_seq2seq import (
     RecurrentPreTrainedModel,
     WordEmbedding,
     cache_to_use,
+    read_encoder_outputs,
     target_vocabulary,
 )
 from hf_capsule_mt.modeling.routing_record import record_routings
@@ -87,7 +87,7 @@ class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
     ) -> GDRRNMTEncoderOutput:
         states = self._embed("", input_ids, inputs_embeds)
         check_source_mask(attention_mask)
-        mask = _words(attention_mask, states)
+        mask = word_mask(attention_mask, states)
         order = None if mask is None else word_order(mask)
         every = [states]
         for index, layer in enumerate(self.layers):
@@ -142,7 +142,7 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         words = self._embed("decoder_", input_ids, inputs_embeds)
         batch, length = words.shape[:2]
         cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
-        mask = _words(encoder_attention_mask, encoder_hidden_states)
+        mask = word_mask(encoder_attention_mask, encoder_hidden_states)
         keep = None if attention_mask is None else attention_mask[:, -length:].bool()
         states = None if cache is None else cache.states
         if states is None:
@@ -218,12 +218,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc
                 return_dict=True,
                 **kwargs,
             )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            # As a tuple, nothing says which member the keys are; they are made again from the first.
-            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
-        source = encoder_outputs.last_hidden_state
-        if source is None:
-            raise ValueError("encoder_outputs has no last_hidden_state: give the output of this model's encoder")
+        encoder_outputs, source = read_encoder_outputs(encoder_outputs)
         offers: Any = encoder_outputs if "attention_keys" in encoder_outputs else self.encoder.offers(source)
         decoded = self.decoder(
             input_ids=decoder_input_ids,
@@ -298,13 +293,3 @@ class GDRRNMTForConditionalGeneration(  # type: ignore[misc]
         super().__init__(config)
         self._make_auxiliary_losses(config.d_model, config.recurrent_dim)
         self.post_init()
-
-
-def _words(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
-    """`[B, S]`, true for the real words of `states` `[B, S, …]`."""
-    mask = source_word_mask(attention_mask)
-    if mask is not None and mask.shape != states.shape[:2]:
-        raise ValueError(
-            f"attention_mask has shape {list(mask.shape)}, the source {list(states.shape[:2])}: both must be the same"
-        )
-    return mask

@@ -43,12 +43,14 @@ class RecurrentStateLayer(CacheLayerMixin):
     def batch_size(self) -> int:
         return -1 if self.states is None else self.states[0].shape[0]
 
-    def append(self, steps: Sequence[States]) -> None:
-        """The states `[B, …]` after each of the T steps that were made."""
+    def append(self, steps: Sequence[States], count: int | None = None) -> None:
+        """The states `[B, …]` after each of the T steps that were made; after the last of `count` alone."""
         if self.record_past:
+            if count not in (None, len(steps)):
+                raise ValueError("this cache keeps every step: append the states after each of them")
             self.past += [Step(self.states), *(Step(states) for states in steps[:-1])]
         self.states = tuple(steps[-1])
-        self.length += len(steps)
+        self.length += len(steps) if count is None else count
         self.is_initialized = True
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -150,9 +152,14 @@ class RecurrentCache(Cache):
         """The states after the last step, None before the first."""
         return self.layer.states
 
-    def append(self, steps: Sequence[States]) -> None:
-        """The states after each of one or more steps."""
-        self.layer.append(steps)
+    def append(self, steps: Sequence[States], count: int | None = None) -> None:
+        """The states after each of one or more steps, or after the last of `count` steps."""
+        self.layer.append(steps, count)
+
+    @property
+    def keeps_every_step(self) -> bool:
+        """Whether steps can be taken back, for which the states after each of them are needed."""
+        return self.layer.record_past
 
     @property
     def is_initialized(self) -> bool:

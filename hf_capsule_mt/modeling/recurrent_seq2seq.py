@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.marian.modeling_marian import MarianModel, MarianMTModel, MarianPreTrainedModel
 from transformers.utils import logging
 
@@ -141,3 +142,15 @@ def cache_to_use(past_key_values: Any, use_cache: bool, batch_size: int) -> Recu
     if past_key_values is None:
         return RecurrentCache() if use_cache else None
     return started_cache(past_key_values, batch_size)
+
+
+def read_encoder_outputs(encoder_outputs: Any) -> tuple[BaseModelOutput, Tensor]:
+    """What a caller gave as `encoder_outputs`, and the source's states `[B, S, …]` in it.
+
+    Of a tuple only the first member is used: nothing says what the others are.
+    """
+    if not isinstance(encoder_outputs, BaseModelOutput):
+        encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
+    if encoder_outputs.last_hidden_state is None:
+        raise ValueError("encoder_outputs has no last_hidden_state: give the output of this model's encoder")
+    return encoder_outputs, encoder_outputs.last_hidden_state

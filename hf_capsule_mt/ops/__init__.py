@@ -1,5 +1,5 @@
 """Routing by agreement as plain functions on tensors: no modules, no configuration. See README.md in this folder."""
 
-from hf_capsule_mt.ops.routing import dynamic_routing, em_routing, guided_pooling, guided_routing
+from hf_capsule_mt.ops.routing import dynamic_routing, em_routing, guided_pooling, guided_routing, sequence_routing
 
-__all__ = ["dynamic_routing", "em_routing", "guided_pooling", "guided_routing"]
+__all__ = ["dynamic_routing", "em_routing", "guided_pooling", "guided_routing", "sequence_routing"]

@@ -1,7 +1,7 @@
 """The public routing functions: check the arguments, choose the precision, pick the implementation.
 
 Legend: `…` any leading axes, `B` batch, `T` target steps, `I` input capsules, `O` output capsules, `D` capsule size.
-All three compute in float32 (float64 for float64 input) whatever autocast says, and answer in the type of the votes.
+All of them compute in float32 (float64 for float64 input) whatever autocast says, and answer in the type of the votes.
 """
 
 import math
@@ -17,6 +17,7 @@ from hf_capsule_mt.ops.routing_reference import dynamic_routing as reference_dyn
 from hf_capsule_mt.ops.routing_reference import em_routing as reference_em_routing
 from hf_capsule_mt.ops.routing_reference import guided_pooling as reference_guided_pooling
 from hf_capsule_mt.ops.routing_reference import guided_routing as reference_guided_routing
+from hf_capsule_mt.ops.routing_reference import sequence_routing as reference_sequence_routing
 
 # Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
 VOTE_LIMIT = 1e12
@@ -215,6 +216,73 @@ def guided_pooling(
             over,
             mask,
             *_guided_scores(),
+        )
+    capsules = capsules.to(votes.dtype)
+    return (capsules, torch.stack(trace)) if return_assignments else capsules
+
+
+def sequence_routing(
+    votes: Tensor,
+    iterations: int = 3,
+    mask: Tensor | None = None,
+    input_scores: Tensor | None = None,
+    score_network: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
+    capsule_positions: Tensor | None = None,
+    return_assignments: bool = False,
+) -> RoutingResult:
+    """A sentence of any length into O capsules: Eq. (7)-(12), (14) and Algorithm 1, CapsNMT.
+
+    Args:
+        votes: `[R, B, I, O, D]`, `f(h_i, theta_j)` of every word for every capsule. R is 1, the same votes in every
+            iteration, or `iterations`, where each has weights of its own.
+        iterations: rounds of routing; the first has uniform assignments.
+        mask: `[B, I]`, true for a real word. A masked one weighs exactly 0 in every capsule.
+        input_scores: `[B, I, E]`, g of the words; with it agreement is Eq. (14), without it Eq. (12).
+        score_network: g for the capsules, `(W_1 [H, D], b_1 [H], W_2 [E, H], b_2 [E])`, given together with
+            `input_scores`.
+        capsule_positions: `[O, D]`, added to the capsules where they are compared with the words. In the capsules
+            that are returned they would be a constant, which the linear map that reads them can add by itself.
+        return_assignments: also return `[iterations, B, I, O]`.
+
+    Returns:
+        capsules `[B, O, D]`, or (capsules, assignments).
+    """
+    if votes.dim() != 5:
+        raise ValueError(
+            f"votes has shape {list(votes.shape)}: must be [iterations or 1, batch, inputs, outputs, size]"
+        )
+    mask = _check_votes(votes[0], iterations, mask)
+    if len(votes) not in (1, iterations):
+        raise ValueError(
+            f"votes has shape {list(votes.shape)}: must hold 1 set of votes or one for each of {iterations} iterations"
+        )
+    if (input_scores is None) != (score_network is None):
+        raise ValueError("input_scores and score_network must be given together, or neither")
+    _, batch, inputs, outputs, size = votes.shape
+    if capsule_positions is not None:
+        _check_shape("capsule_positions", capsule_positions, (outputs, size))
+        capsule_positions = _precise(capsule_positions)
+    if input_scores is not None and score_network is not None:
+        hidden, width = score_network[0].shape[0], score_network[2].shape[0]
+        _check_shape("input_scores", input_scores, (batch, inputs, width))
+        for name, found, shape in zip(
+            ("W_1", "b_1", "W_2", "b_2"),
+            score_network,
+            ((hidden, size), (hidden,), (width, hidden), (width,)),
+            strict=True,
+        ):
+            _check_shape(f"{name} of score_network", found, shape)
+        input_scores = _working(input_scores, mask)
+        first, first_bias, second, second_bias = map(_precise, score_network)
+        score_network = (first, first_bias, second, second_bias)
+    with _no_autocast(votes):
+        capsules, trace = reference_sequence_routing(
+            _working(votes, None if mask is None else mask.expand(len(votes), *mask.shape)),
+            input_scores,
+            score_network,
+            capsule_positions,
+            mask,
+            iterations,
         )
     capsules = capsules.to(votes.dtype)
     return (capsules, torch.stack(trace)) if return_assignments else capsules

@@ -21,12 +21,16 @@ from sentence_pairs import without_target as without_target
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 
+from hf_capsule_mt.configuration import configuration_caps_nmt as caps_options
 from hf_capsule_mt.configuration import configuration_capsule_aggregated_marian as marian_options
 from hf_capsule_mt.configuration import past_future_options
+from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import RNMT_PAST_FUTURES, GDRRNMTConfig
 from hf_capsule_mt.modeling import (
+    CapsNMTForConditionalGeneration,
+    CapsNMTModel,
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
     GDRMarianForConditionalGeneration,
@@ -43,7 +47,7 @@ class Site(NamedTuple):
     """What a routing site must report."""
 
     iterations: int
-    side: str  # whose length the site has
+    side: str  # whose length the site has; "sentence": one routing for all of it
     inputs: int | None  # None: the words of the source, of which padding is assigned nowhere
     capsules: int
     # What the probabilities sum to 1 over: the capsules, or, for each capsule, the inputs.
@@ -489,7 +493,82 @@ GDR_RNMT = Family(
     rounding=1e-5,
 )
 
-FAMILIES = (AGGREGATED_MARIAN, GDR_MARIAN, GDR_RNMT)
+
+def caps_nmt_sites(config: CapsNMTConfig) -> Sites:
+    """One site, the capsule layer."""
+    if config.source_aggregation == "pooling":
+        return {}
+    return {"encoder.capsules": Site(config.routing_iterations, "sentence", None, config.num_capsules)}
+
+
+CAPS_NMT = Family(
+    name="caps_nmt",
+    config=CapsNMTConfig,
+    model=CapsNMTModel,
+    translation=CapsNMTForConditionalGeneration,
+    sizes={
+        "vocab_size": 61,
+        "d_model": 32,
+        "encoder_layers": 3,
+        "decoder_layers": 2,
+        "eos_token_id": END,
+        "pad_token_id": PAD,
+        "decoder_start_token_id": PAD,
+        "forced_eos_token_id": None,
+        "dropout": 0.0,
+        "init_std": 0.2,
+    },
+    configs={
+        "capsules": {},
+        "pooling": {"source_aggregation": "pooling"},
+        "plain_capsules": {
+            "num_capsules": 4,
+            "routing_iterations": 2,
+            "share_routing_weights": True,
+            "position_aware_routing": False,
+            "separable_scoring": False,
+        },
+        "shared_weights": {"share_routing_weights": True},
+        "without_positions": {"position_aware_routing": False, "num_capsules": 8},
+        "without_scoring": {"separable_scoring": False, "routing_iterations": 4},
+        "one_iteration": {"routing_iterations": 1, "num_capsules": 1},
+        "hybrid": {"decoder_context": "attention", "num_capsules": 2},
+        "hybrid_pooling": {"decoder_context": "attention", "source_aggregation": "pooling", "decoder_layers": 1},
+        "of_other_sizes": {"d_model": 18, "encoder_layers": 1, "decoder_layers": 4, "scale_embedding": False},
+        "two_vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 53},
+        "untied": {
+            "tie_word_embeddings": False,
+            "share_encoder_decoder_embeddings": False,
+            "decoder_vocab_size": 67,
+            "decoder_context": "attention",
+        },
+    },
+    choices={
+        "source_aggregation": caps_options.SOURCE_AGGREGATIONS,
+        "decoder_context": caps_options.DECODER_CONTEXTS,
+        "share_routing_weights": (True, False),
+        "position_aware_routing": (True, False),
+        "separable_scoring": (True, False),
+        "share_encoder_decoder_embeddings": (True, False),
+        "tie_word_embeddings": (True, False),
+        "scale_embedding": (True, False),
+    },
+    routing_sites=caps_nmt_sites,
+    routing_functions=("hf_capsule_mt.modeling.source_capsules:sequence_routing",),
+    chosen=("hybrid", "capsules", "pooling"),
+    shallow={"encoder_layers": 1, "decoder_layers": 1},
+    without_gradient=(),
+    gates=(),
+    fixed_fields=tuple(name for name in GDR_RNMT.fixed_fields if name not in ("decoder_layers", "activation_dropout")),
+    make_cache=lambda config: RecurrentCache(),
+    attentions=("eager",),
+    decoder_needs=("source_context", "attention_keys"),
+    adapted=("votes", "projection"),
+    compiler_settings={"allow_rnn": True},
+    rounding=1e-5,
+)
+
+FAMILIES = (AGGREGATED_MARIAN, GDR_MARIAN, GDR_RNMT, CAPS_NMT)
 
 CASES = [Case(family, name) for family in FAMILIES for name in family.configs]
 CHOSEN = [Case(family, name) for family in FAMILIES for name in family.chosen]

@@ -389,5 +389,5 @@ def test_a_source_mask_that_is_not_one_value_a_word():
     model = Case(GDR_MARIAN, "guided").build()
     batch = without_labels(make_pairs(model.config).batch())
     mask = torch.ones(3, 1, 1, 9, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"attention_mask has shape \[3, 1, 1, 9\]: past and future need"):
+    with pytest.raises(ValueError, match=r"attention_mask has shape \[3, 1, 1, 9\]: must be"):
         model(**{**batch, "attention_mask": mask})

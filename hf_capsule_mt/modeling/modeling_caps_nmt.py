@@ -1,0 +1,262 @@
+"""CapsNMT: translation in linear time (Wang et al. 2019).
+
+Bidirectional LSTM layers read the source, capsules hold it in a few vectors whatever its length, and LSTM layers
+write the translation from them: a step costs the same however long the source is and however many came before it.
+
+Legend: `B` batch, `S` source and `T` target positions, `d` width of everything, `M` capsules, `V` target vocabulary.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import can_return_tuple
+
+from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
+from hf_capsule_mt.modeling.bidirectional_rnn import BidirectionalRNN, InputLinear, WordOrder, word_order
+from hf_capsule_mt.modeling.capsule_outputs import (
+    CapsNMTEncoderOutput,
+    CapsuleDecoderOutput,
+    CapsuleSeq2SeqModelOutput,
+)
+from hf_capsule_mt.modeling.input_checks import check_source_mask, word_mask
+from hf_capsule_mt.modeling.lstm_decoder import LSTMStack
+from hf_capsule_mt.modeling.recurrent_seq2seq import (
+    RecurrentForConditionalGeneration,
+    RecurrentModel,
+    RecurrentPreTrainedModel,
+    WordEmbedding,
+    cache_to_use,
+    read_encoder_outputs,
+    target_vocabulary,
+)
+from hf_capsule_mt.modeling.routing_record import record_routings
+from hf_capsule_mt.modeling.source_capsules import SourceContext
+
+
+class CapsNMTPreTrainedModel(RecurrentPreTrainedModel):
+    """Initialisation and loading shared by the classes of this file."""
+
+    config: CapsNMTConfig  # type: ignore[assignment]
+    config_class = CapsNMTConfig
+    _no_split_modules = ["EncoderLSTMLayer", "SourceContext", "LSTMStack"]
+
+
+class EncoderLSTMLayer(GradientCheckpointingLayer):
+    """A bidirectional LSTM with a residual connection and a layer norm around it (section 2, CapsNMT)."""
+
+    def __init__(self, config: CapsNMTConfig) -> None:
+        super().__init__()
+        self.rnn = BidirectionalRNN("lstm", config.d_model, config.d_model // 2)
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, states: Tensor, order: WordOrder | None) -> Tensor:
+        return self.norm(states + self.dropout(self.rnn(states, order)))
+
+
+class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
+    """LSTM layers and the capsule layer: the states `[B, S, d]` of the source words and the vectors that hold them."""
+
+    def __init__(self, config: CapsNMTConfig) -> None:
+        super().__init__(config)
+        self._make_embedding(config.vocab_size)
+        self.layers = nn.ModuleList([EncoderLSTMLayer(config) for _ in range(config.encoder_layers)])
+        self.context = SourceContext(config)
+        self.attention_keys = None
+        if config.decoder_context == "attention":
+            self.attention_keys = InputLinear(config.d_model, config.d_model, bias=False)
+        self.post_init()
+
+    def offers(self, states: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        """What the decoder needs of the encoder's output `[B, S, d]`; `mask` `[B, S]` is true for real words."""
+        capsules, context = self.context(states, mask)
+        found = {"source_context": context, "capsules": capsules}
+        if self.attention_keys is not None:
+            found["attention_keys"] = self.attention_keys(states)
+        return found
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> CapsNMTEncoderOutput:
+        states = self._embed("", input_ids, inputs_embeds)
+        check_source_mask(attention_mask)
+        mask = word_mask(attention_mask, states)
+        order = None if mask is None else word_order(mask)
+        every = [states]
+        for layer in self.layers:
+            states = layer(states, order)
+            every.append(states)
+        with record_routings(output_routings) as record:
+            offers = self.offers(states, mask)
+        wanted = self._wants("output_hidden_states", output_hidden_states)
+        return CapsNMTEncoderOutput(
+            last_hidden_state=states,
+            hidden_states=tuple(every) if wanted else None,
+            routings=dict(record.assignments) if output_routings and record is not None else None,
+            **offers,  # type: ignore[arg-type]
+        )
+
+
+class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
+    """LSTM layers over `u_t = W_c [c_1 … c_M] + y_t`, Eq. (5): returns s `[B, T, d]`."""
+
+    def __init__(self, config: CapsNMTConfig) -> None:
+        super().__init__(config)
+        self._make_embedding(target_vocabulary(config))
+        self.stack = LSTMStack(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        source_context: Tensor | None = None,
+        attention_keys: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> CapsuleDecoderOutput:
+        r"""
+        source_context (`torch.FloatTensor` of shape `(batch_size, d_model)`):
+            From the encoder's output.
+        attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
+            From the encoder's output, with `decoder_context="attention"`; only then are `encoder_hidden_states` and
+            `encoder_attention_mask` read.
+        """
+        attends = self.stack.attention is not None
+        if source_context is None or (attends and (encoder_hidden_states is None or attention_keys is None)):
+            needed = "source_context" + (", encoder_hidden_states and attention_keys" if attends else "")
+            raise ValueError(f"the decoder needs {needed} of the encoder's output; the model passes what it needs")
+        words = self._embed("decoder_", input_ids, inputs_embeds)
+        batch, length = words.shape[:2]
+        if len(source_context) != batch:
+            raise ValueError(f"the decoder input has {batch} sentences, the encoder's output {len(source_context)}")
+        words = words + source_context.unsqueeze(1).to(words.dtype)
+        cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
+        states = None if cache is None else cache.states
+        keep = None if attention_mask is None else attention_mask[:, -length:].bool()
+        source: tuple[Any, ...] = ()
+        if encoder_hidden_states is not None and attends:
+            source = (attention_keys, encoder_hidden_states, word_mask(encoder_attention_mask, encoder_hidden_states))
+        if cache is not None and (length == 1 or keep is not None or cache.keeps_every_step):
+            every, weights, steps = self.stack.step_by_step(words, keep, states, source)
+            cache.append(steps)
+        else:
+            order = None if keep is None else word_order(keep)
+            every, weights, after = self.stack.at_once(words, order, states, source)
+            if cache is not None:
+                cache.append([after], length)
+        attentions = self._wants("output_attentions", output_attentions)
+        return CapsuleDecoderOutput(
+            last_hidden_state=every[-1],
+            past_key_values=cache,
+            hidden_states=tuple(every) if self._wants("output_hidden_states", output_hidden_states) else None,
+            cross_attentions=(weights.unsqueeze(1),) if attentions and weights is not None else None,
+            routings={} if output_routings else None,
+        )
+
+
+class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc]
+    """Encoder, capsules and decoder, without a language-modelling head."""
+
+    encoder_class = CapsNMTEncoder
+    decoder_class = CapsNMTDecoder
+    encoder: CapsNMTEncoder  # type: ignore[assignment]
+    decoder: CapsNMTDecoder  # type: ignore[assignment]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_routings: bool | None = None,
+        **kwargs: Any,
+    ) -> CapsuleSeq2SeqModelOutput:
+        r"""
+        encoder_outputs (`CapsNMTEncoderOutput`, *optional*):
+            Of the encoder; of any other kind, or as a tuple, only `last_hidden_state` is used.
+        output_routings (`bool`, *optional*):
+            Whether to return the assignment probabilities of every iteration, see [`CapsNMTEncoderOutput`].
+        """
+        with record_routings(output_routings) as record:
+            if encoder_outputs is None:
+                encoder_outputs = self.encoder(
+                    input_ids,
+                    attention_mask=attention_mask,
+                    inputs_embeds=inputs_embeds,
+                    output_hidden_states=output_hidden_states,
+                    return_dict=True,
+                    **kwargs,
+                )
+            encoded, source = read_encoder_outputs(encoder_outputs)
+            offers: Any = encoded
+            if "source_context" not in encoded:
+                offers = self.encoder.offers(source, word_mask(attention_mask, source))
+        decoded = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=source,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            source_context=offers["source_context"],
+            attention_keys=offers.get("attention_keys"),
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+            **kwargs,
+        )
+        return CapsuleSeq2SeqModelOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=source,
+            encoder_hidden_states=encoded.hidden_states,
+            routings=dict(record.assignments) if output_routings and record is not None else None,
+        )
+
+
+class CapsNMTForConditionalGeneration(  # type: ignore[misc]
+    CapsNMTPreTrainedModel, RecurrentForConditionalGeneration, GenerationMixin
+):
+    """CapsNMT: translates in linear time, and trains with the stock `Seq2SeqTrainer`.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoTokenizer
+    >>> from hf_capsule_mt import CapsNMTForConditionalGeneration
+
+    >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
+    >>> model = CapsNMTForConditionalGeneration.from_pretrained("path/to/checkpoint")
+    >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
+    >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
+    ```"""
+
+    model_class = CapsNMTModel
