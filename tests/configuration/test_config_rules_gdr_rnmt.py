@@ -9,6 +9,7 @@ from hf_capsule_mt import GDRRNMTConfig
 from hf_capsule_mt.configuration import configuration_gdr_rnmt as options
 from hf_capsule_mt.configuration.config_checks import problem
 from hf_capsule_mt.configuration.past_future_options import BOW_REDUCTIONS
+from hf_capsule_mt.configuration.recurrent_options import FLAGS
 
 SMALL = {"vocab_size": 50, "pad_token_id": 49, "decoder_start_token_id": 49}
 
@@ -58,7 +59,7 @@ def test_probabilities(field: str, value: object) -> None:
     assert getattr(GDRRNMTConfig(**{field: 0}), field) == 0
 
 
-@pytest.mark.parametrize(("field", "value"), list(itertools.product(options.FLAGS, [1, "true", None])))
+@pytest.mark.parametrize(("field", "value"), list(itertools.product(FLAGS, [1, "true", None])))
 def test_flags(field: str, value: object) -> None:
     broken(field, value, "must be True or False", "use True or False")
 

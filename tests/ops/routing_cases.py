@@ -11,10 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing, sequence_routing
 from hf_capsule_mt.ops.routing import guided_pooling
 
 KINDS = ("dynamic", "normalized", "em", "em_without_activations", "guided")
+NETWORK = ("first", "first_bias", "second", "second_bias")
+
+
+def sequence(**arguments: Any) -> Any:
+    """`sequence_routing` with the four parts of its network as arguments of their own, or none of them."""
+    parts = [arguments.pop(name) for name in NETWORK if name in arguments]
+    return sequence_routing(**arguments, score_network=tuple(parts) if parts else None)
+
+
 FUNCTIONS = {
     "dynamic": dynamic_routing,
     "normalized": dynamic_routing,
@@ -22,9 +31,10 @@ FUNCTIONS = {
     "em_without_activations": em_routing,
     "guided": guided_routing,
     "pooling": guided_pooling,  # not among KINDS: it has no rounds
+    "sequence": sequence,  # not among KINDS: its votes have an axis of rounds
 }
 # Where the axis of the inputs is, counted from the end, in the arguments that have one.
-INPUT_AXIS = {"votes": -3, "vote_keys": -3, "keys": -3, "activations": -1, "mask": -1}
+INPUT_AXIS = {"votes": -3, "vote_keys": -3, "keys": -3, "input_scores": -2, "activations": -1, "mask": -1}
 
 
 @dataclass
@@ -173,3 +183,34 @@ def assert_gradients_close(
     for name, grad in expected.items():
         assert bool(grad.any()), f"the expected gradient of {name} is all zero"
         assert_close(f"gradient of {name}", actual[name], grad, rtol, atol)
+
+
+def make_sequence_case(
+    seed: int,
+    own_weights: bool = True,
+    scored: bool = True,
+    positions: bool = True,
+    batch: int = 2,
+    inputs: int = 4,
+    outputs: int = 3,
+    size: int = 3,
+    iterations: int = 3,
+    dtype: torch.dtype = torch.float64,
+    masked: bool = True,
+) -> Case:
+    """As `make_case`, for the routing of CapsNMT; each strategy of its section 3.2 can be left out."""
+    rounds = iterations if own_weights else 1
+    arguments = make_case("dynamic", seed, (batch,), inputs, outputs, size, 2, dtype, masked).arguments
+    generator = torch.Generator().manual_seed(seed + 1)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    arguments |= {"votes": 1.5 * random(rounds, batch, inputs, outputs, size), "iterations": iterations}
+    if scored:
+        shapes = ((5, size), (5,), (4, 5), (4,))
+        arguments |= {name: random(*shape) for name, shape in zip(NETWORK, shapes, strict=True)}
+        arguments["input_scores"] = 3.0 * random(batch, inputs, 4)
+    if positions:
+        arguments["capsule_positions"] = random(outputs, size)
+    return Case("sequence", arguments)

@@ -158,3 +158,46 @@ def pooled(
         for o, group in enumerate(owner)
     ]
     return capsules, assigned
+
+
+def network_scores(vector: list[float], network: tuple[Matrix, list[float], Matrix, list[float]]) -> list[float]:
+    """g of Eq. (14), CapsNMT: a linear map, a ReLU, a linear map."""
+    first, first_bias, second, second_bias = network
+    hidden = [
+        max(0.0, sum(weight * value for weight, value in zip(row, vector, strict=True)) + bias)
+        for row, bias in zip(first, first_bias, strict=True)
+    ]
+    return [
+        sum(weight * value for weight, value in zip(row, hidden, strict=True)) + bias
+        for row, bias in zip(second, second_bias, strict=True)
+    ]
+
+
+def sequence(
+    messages: list[Votes],
+    mask: list[bool],
+    iterations: int,
+    scores: Matrix | None,
+    network: tuple[Matrix, list[float], Matrix, list[float]] | None,
+    places: Matrix | None,
+) -> tuple[Matrix, list[Matrix]]:
+    """Algorithm 1, CapsNMT for one sentence: `messages[t]` are those of iteration t, or one set for all."""
+    inputs, outputs, size = len(messages[0]), len(messages[0][0]), len(messages[0][0][0])
+    logits = [[0.0] * outputs for _ in range(inputs)]
+    rounds, capsules = [], [[0.0] * size for _ in range(outputs)]
+    for iteration in range(iterations):
+        votes = messages[iteration] if len(messages) > 1 else messages[0]
+        assigned = shares(logits, mask)
+        rounds.append(assigned)
+        for j in range(outputs):
+            capsules[j] = squashed([sum(assigned[i][j] * votes[i][j][h] for i in range(inputs)) for h in range(size)])
+        for j in range(outputs):
+            place = [0.0] * size if places is None else places[j]
+            compared = [value + shift for value, shift in zip(capsules[j], place, strict=True)]
+            for i in range(inputs):
+                if network is None or scores is None:
+                    left, right = votes[i][j], compared  # Eq. (12)
+                else:
+                    left, right = scores[i], network_scores(compared, network)  # Eq. (14)
+                logits[i][j] += sum(one * other for one, other in zip(left, right, strict=True))
+    return capsules, rounds

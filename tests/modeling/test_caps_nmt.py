@@ -1,0 +1,446 @@
+"""What is special about CapsNMT: its equations, its strategies, its state, its errors."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from family_cases import END, PAD, assert_close, make_pairs, spread_weights, without_labels, without_target
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, sequence_routing
+from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
+
+SIZES = {
+    "vocab_size": 47,
+    "d_model": 12,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "num_capsules": 3,
+    "dropout": 0.0,
+    "init_std": 0.3,
+    "eos_token_id": END,
+    "pad_token_id": PAD,
+    "decoder_start_token_id": PAD,
+    "forced_eos_token_id": None,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "capsules": {},
+    "pooling": {"source_aggregation": "pooling"},
+    "hybrid": {"decoder_context": "attention"},
+}
+PLAIN = {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def build(kind: str = "capsules", **changes: Any) -> CapsNMTForConditionalGeneration:
+    torch.manual_seed(5)
+    model = CapsNMTForConditionalGeneration(CapsNMTConfig(**{**SIZES, **KINDS[kind], **changes}))
+    spread_weights(model, 1.5)
+    model.generation_config.bad_words_ids = [[PAD]]
+    model.generation_config.max_length = 12
+    return model.eval()
+
+
+def batch_of(model: Any) -> dict[str, Tensor]:
+    return without_labels(make_pairs(model.config).batch())
+
+
+# --- the equations, one sentence and one word at a time ------------------------------------------------------------
+
+
+def lstm_step(layer: Any, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Gates in PyTorch's order: input, forget, cell, output."""
+    gates = layer.weight_ih_l0 @ inputs + layer.bias_ih_l0 + layer.weight_hh_l0 @ hidden + layer.bias_hh_l0
+    let_in, forget, new, let_out = gates.chunk(4)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(let_in) * torch.tanh(new)
+    return torch.sigmoid(let_out) * torch.tanh(cell), cell
+
+
+def run(layer: Any, inputs: list[Tensor]) -> list[Tensor]:
+    hidden = cell = inputs[0].new_zeros(layer.hidden_size)
+    states = []
+    for word in inputs:
+        hidden, cell = lstm_step(layer, word, hidden, cell)
+        states.append(hidden)
+    return states
+
+
+def encode(model: Any, words: list[int]) -> list[Tensor]:
+    """h_1 … h_S, Eq. (1), with a residual connection and a layer norm around each layer."""
+    encoder = model.get_encoder()
+    states = [encoder.embed_tokens.weight[word] * model.config.d_model**0.5 for word in words]
+    for layer in encoder.layers:
+        ahead, back = run(layer.rnn.forward_rnn, states), run(layer.rnn.backward_rnn, states[::-1])[::-1]
+        both = [torch.cat(pair) for pair in zip(ahead, back, strict=True)]
+        states = [layer.norm(old + new) for old, new in zip(states, both, strict=True)]
+    return states
+
+
+def place_of(position: int, width: int) -> Tensor:
+    values = []
+    for pair in range(width // 2):
+        angle = position / 10000 ** (2 * pair / width)
+        values += [math.sin(angle), math.cos(angle)]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def capsules_of(model: Any, states: list[Tensor]) -> Tensor:
+    """C, `[M, d]`: Eq. (2)-(4), or Algorithm 1 with the strategies that the configuration says."""
+    config, layer = model.config, model.get_encoder().context.aggregation
+    if config.source_aggregation == "pooling":
+        stacked = torch.stack(states)
+        return torch.stack([stacked.max(dim=0).values, sum(states) / len(states), states[0], states[-1]])
+    width, count, rounds = config.d_model, config.num_capsules, config.routing_iterations
+    if config.position_aware_routing:
+        states = [state + place_of(index, width) for index, state in enumerate(states)]
+    weights = layer.votes.weight.view(-1, count, width, width)  # theta^t_j
+    logits = torch.zeros(len(states), count, dtype=torch.float64)
+
+    def g(vector: Tensor) -> Tensor:
+        first, second = layer.score_weight
+        return second @ torch.relu(first @ vector + layer.score_bias[0]) + layer.score_bias[1]
+
+    for iteration in range(rounds):
+        theta = weights[0 if config.share_routing_weights else iteration]
+        shares = logits.softmax(dim=1)
+        capsules = []
+        for j in range(count):
+            total = sum(shares[i, j] * torch.relu(theta[j] @ state) for i, state in enumerate(states))
+            length = total.norm()
+            capsules.append(length**2 / (1 + length**2) * total / length if length > 0 else total)
+        for j, capsule in enumerate(capsules):
+            if config.position_aware_routing:
+                capsule = capsule + place_of(j, width) / math.sqrt(width / 2)
+            for i, state in enumerate(states):
+                scored = config.separable_scoring
+                logits[i, j] += g(capsule) @ g(state) if scored else capsule @ torch.relu(theta[j] @ state)
+    return torch.stack(capsules)
+
+
+def decode(model: Any, source: list[Tensor], context: Tensor, words: list[int]) -> Tensor:
+    """s_1 … s_T of the top layer, Eq. (5)."""
+    decoder = model.get_decoder()
+    states = [decoder.embed_tokens.weight[word] * model.config.d_model**0.5 + context for word in words]
+    for index, layer in enumerate(decoder.stack.layers):
+        states = [layer.norm(old + new) for old, new in zip(states, run(layer.rnn, states), strict=True)]
+        attention = decoder.stack.attention
+        if index == 0 and attention is not None:
+            keys = [model.get_encoder().attention_keys.weight @ state for state in source]
+            attended = []
+            for state in states:
+                query = attention.query.weight @ state
+                weights = torch.stack([query @ key / len(key) ** 0.5 for key in keys]).softmax(dim=0)
+                mixed = sum(weight * word for weight, word in zip(weights, source, strict=True))
+                attended.append(attention.norm(state + attention.out(mixed)))
+            states = attended
+    return torch.stack(states)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        PLAIN,
+        {"share_routing_weights": True},
+        {"position_aware_routing": False},
+        {"separable_scoring": False},
+        {"routing_iterations": 1},
+        {"num_capsules": 8, "routing_iterations": 4},
+        {"source_aggregation": "pooling"},
+        {"decoder_context": "attention"},
+        {"decoder_context": "attention", "source_aggregation": "pooling"},
+    ],
+    ids=str,
+)
+def test_equals_the_equations(changes: dict[str, Any]) -> None:
+    model = build(**changes).double()
+    pairs = make_pairs(model.config)
+    batch = without_labels(pairs.batch())
+    with torch.no_grad():
+        outputs = model(**batch)
+        encoded = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+        for row, (source, target) in enumerate(zip(pairs.sources, pairs.targets, strict=True)):
+            states = encode(model, source)
+            capsules = capsules_of(model, states)
+            context = model.get_encoder().context.projection.weight @ capsules.flatten()
+            top = decode(model, states, context, [PAD, *target[:-1]])
+            logits = top @ model.lm_head.weight.T + model.final_logits_bias[0]
+            assert_close(encoded.last_hidden_state[row, : len(source)], torch.stack(states), 1e-9)
+            assert_close(encoded.capsules[row], capsules, 1e-6)  # sinusoids are float32
+            assert_close(outputs.logits[row, : len(target)], logits, 1e-5)
+
+
+@pytest.mark.parametrize("field", list(PLAIN))
+def test_each_strategy_can_be_switched_off_alone_and_matters(field: str) -> None:
+    """With the same weights, so that nothing but the strategy differs."""
+    with_all, without = build(), build(**{field: PLAIN[field]})
+    weights = with_all.state_dict()
+    found = without.load_state_dict(
+        {
+            name: value[: len(without.get_parameter(name))] if name.endswith("votes.weight") else value
+            for name, value in weights.items()
+            if name in without.state_dict()
+        }
+    )
+    assert not found.missing_keys and not found.unexpected_keys
+    batch = batch_of(with_all)
+    with torch.no_grad():
+        difference = with_all(**batch).logits - without(**batch).logits
+    assert difference.abs().max() > 1e-2
+    assert without.num_parameters() <= with_all.num_parameters()
+
+
+def test_the_routing_is_that_of_ops() -> None:
+    model = build(**PLAIN)
+    batch = batch_of(model)
+    with torch.no_grad():
+        encoded = model.get_encoder()(batch["input_ids"], batch["attention_mask"], output_routings=True)
+        layer = model.get_encoder().context.aggregation
+        votes = torch.relu(layer.votes(encoded.last_hidden_state)).unflatten(-1, (3, 12)).unsqueeze(0)
+        expected = sequence_routing(votes, mask=batch["attention_mask"].bool(), return_assignments=True)
+    assert_close(encoded.capsules, expected[0])
+    assert_close(encoded.routings["encoder.capsules"][:, :, 0], expected[1])
+
+
+# --- the state -----------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_cache_operations_against_decoding_from_scratch(kind: str) -> None:
+    model = build(kind)
+    batch = batch_of(model)
+    source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    target = batch["decoder_input_ids"].masked_fill(batch["decoder_input_ids"] == PAD, 9)
+    cache = RecurrentCache()
+    cache.activate_past_recording()
+
+    def read(words: Tensor) -> None:
+        with torch.no_grad():
+            model(**source, decoder_input_ids=words, past_key_values=cache)
+
+    def check() -> None:
+        assert cache.get_seq_length() == target.shape[1]
+        with torch.no_grad():
+            ids = torch.full((len(target), 1), 7)
+            wanted = model(**source, decoder_input_ids=torch.cat([target, ids], dim=1)).logits[:, -1:]
+            found = model(**source, decoder_input_ids=ids, past_key_values=copy.deepcopy(cache)).logits
+        assert_close(found, wanted)
+
+    def select(rows: Tensor) -> None:
+        nonlocal source, target
+        source, target = {name: value[rows] for name, value in source.items()}, target[rows]
+
+    read(target)
+    check()
+    order = torch.tensor([2, 2, 0])
+    cache.reorder_cache(order)
+    select(order)
+    check()
+    cache.batch_repeat_interleave(2)
+    select(torch.arange(3).repeat_interleave(2))
+    check()
+    more = torch.arange(12).view(6, 2) + 5
+    read(more)
+    target = torch.cat([target, more], dim=1)
+    check()
+    rows = torch.tensor([5, 1, 0, 3])
+    cache.batch_select_indices(rows)
+    select(rows)
+    check()
+    cache.crop(-4)
+    target = target[:, :-4]
+    check()
+    cache.crop(-target.shape[1])
+    target = target[:, :0]
+    check()
+    cache.reset()
+    check()
+
+
+@every_kind
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1], [4, 1], [2, 3], [5]])
+def test_states_are_the_same_however_the_words_come(kind: str, chunks: list[int]) -> None:
+    """At once through the layers, one by one through cells, or some of each; the number of steps is counted."""
+    model = build(kind)
+    batch = batch_of(model)
+    words = torch.arange(3 * sum(chunks)).view(3, -1) % 30 + 5
+    whole, parts = RecurrentCache(), RecurrentCache()
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        model(**source, decoder_input_ids=words, past_key_values=whole)
+        for part in words.split(chunks, dim=1):
+            model(**source, decoder_input_ids=part, past_key_values=parts)
+    assert whole.get_seq_length() == parts.get_seq_length() == sum(chunks)
+    assert len(whole.states) == 2 * model.config.decoder_layers
+    for found, wanted in zip(parts.states, whole.states, strict=True):
+        assert_close(found, wanted)
+
+
+@every_kind
+def test_words_that_are_padding_leave_the_states_alone(kind: str) -> None:
+    model = build(kind)
+    batch = batch_of(model)
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    words = torch.arange(9).view(3, 3) + 5
+    padded = torch.cat([torch.full((3, 2), PAD), words], dim=1)
+    mask = (padded != PAD).long()
+    alone, beside = RecurrentCache(), RecurrentCache()
+    with torch.no_grad():
+        wanted = model(**source, decoder_input_ids=words, past_key_values=alone).logits
+        found = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask, past_key_values=beside).logits
+        without_cache = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask, use_cache=False).logits
+    assert_close(found[:, 2:], wanted)
+    assert_close(without_cache[:, 2:], wanted)
+    for state, expected in zip(beside.states, alone.states, strict=True):
+        assert_close(state, expected)
+
+
+def test_a_step_costs_the_same_at_any_length() -> None:
+    """The states and what a step reads of the source have sizes of their own, and the source is not read again."""
+    model = build()
+    batch = batch_of(model)
+    with torch.no_grad():
+        short = model.get_encoder()(torch.full((3, 2), 5))
+        long = model.get_encoder()(torch.full((3, 50), 5))
+        assert short.source_context.shape == long.source_context.shape == (3, 12)
+        assert short.capsules.shape == long.capsules.shape == (3, 3, 12) and long.attention_keys is None
+        cache = RecurrentCache()
+        sizes = []
+        for _ in range(5):
+            decoder = model.get_decoder()
+            decoder(batch["decoder_input_ids"][:, :1], past_key_values=cache, source_context=long.source_context)
+            sizes.append([state.numel() for state in cache.states])
+    assert all(size == sizes[0] for size in sizes) and cache.layer.past == [] and cache.get_seq_length() == 5
+
+
+def test_the_source_is_encoded_once_a_sentence() -> None:
+    model = build()
+    calls: list[int] = []
+    model.get_encoder().register_forward_hook(lambda *_: calls.append(1))
+    model.get_encoder().context.register_forward_hook(lambda *_: calls.append(2))
+    model.generate(**without_target(make_pairs(model.config).batch()), num_beams=3)
+    assert calls == [2, 1]
+
+
+@every_kind
+def test_going_on_from_a_returned_cache(kind: str) -> None:
+    model = build(kind)
+    model.generation_config.eos_token_id = None
+    inputs = without_target(make_pairs(model.config).batch())
+    whole = model.generate(**inputs, max_length=12)
+    first = model.generate(**inputs, max_length=6, return_dict_in_generate=True)
+    assert type(first.past_key_values) is RecurrentCache
+    rest = model.generate(
+        **inputs,
+        decoder_input_ids=first.sequences,
+        decoder_attention_mask=torch.ones_like(first.sequences),
+        past_key_values=first.past_key_values,
+        max_length=12,
+    )
+    assert torch.equal(rest, whole)
+
+
+# --- input ---------------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_a_source_of_one_token_and_more_capsules_than_tokens(kind: str) -> None:
+    model = build(kind, num_capsules=8)
+    with torch.no_grad():
+        outputs = model(torch.tensor([[7]]), decoder_input_ids=torch.tensor([[PAD, 9]]), output_routings=True)
+    assert torch.isfinite(outputs.logits).all()
+    for assignments in outputs.routings.values():
+        assert assignments.shape == (3, 1, 1, 1, 8)
+        assert_close(assignments.sum(dim=-1), torch.ones(3, 1, 1, 1))
+    assert model.generate(torch.tensor([[7]])).shape[0] == 1
+
+
+def test_one_sentence_much_longer_than_the_others() -> None:
+    model = build()
+    ids = torch.full((2, 200), PAD)
+    ids[0, 0], ids[1] = 8, torch.arange(200) % 40 + 4
+    with torch.no_grad():
+        found = model.get_encoder()(ids, (ids != PAD).long())
+        alone = model.get_encoder()(ids[:1, :1])
+    assert torch.isfinite(found.source_context).all()
+    assert_close(found.source_context[:1], alone.source_context)
+
+
+@every_kind
+def test_encoder_outputs_of_other_kinds(kind: str) -> None:
+    """Whatever carries the states is enough; what is missing is made again."""
+    model = build(kind)
+    batch = batch_of(model)
+    with torch.no_grad():
+        expected = model(**batch).logits
+        full = model.get_encoder()(batch.pop("input_ids"), batch["attention_mask"])
+        for given in (full, BaseModelOutput(full.last_hidden_state), full.to_tuple(), (full.last_hidden_state,)):
+            assert_close(model(encoder_outputs=given, **batch).logits, expected, 1e-6)
+
+
+def test_caches_that_do_not_fit() -> None:
+    model = build()
+    batch = batch_of(model)
+    cache = model(**batch, use_cache=True).past_key_values
+    fewer = {name: value[:2] for name, value in batch.items()}
+    with pytest.raises(ValueError, match="past_key_values holds the states of 3 sentences .* decoder input has 2"):
+        model(**fewer, past_key_values=cache)
+    with pytest.raises(ValueError, match="past_key_values is a DynamicCache"):
+        model(**batch, past_key_values=DynamicCache())
+    recording = RecurrentCache()
+    recording.activate_past_recording()
+    with pytest.raises(ValueError, match="this cache keeps every step"):
+        recording.append([(torch.zeros(1, 1),)], 2)
+
+
+def test_calls_that_cannot_work() -> None:
+    model, hybrid = build(), build("hybrid")
+    batch = batch_of(model)
+    ids = batch["decoder_input_ids"]
+    source = hybrid.get_encoder()(batch["input_ids"])
+    with pytest.raises(ValueError, match="the decoder needs source_context of the encoder's output"):
+        model.get_decoder()(ids)
+    with pytest.raises(ValueError, match="source_context, encoder_hidden_states and attention_keys"):
+        hybrid.get_decoder()(ids, source_context=source.source_context)
+    with pytest.raises(ValueError, match="decoder input has 3 sentences, the encoder's output 2"):
+        model.get_decoder()(ids, source_context=source.source_context[:2])
+    with pytest.raises(ValueError, match="attention_mask has shape .3, 5., the source .3, 9.: both must be the same"):
+        model(**{**batch, "attention_mask": torch.ones(3, 5)})
+    with pytest.raises(ValueError, match="attention_mask is 0 everywhere in sentence 1"):
+        mask = batch["attention_mask"].clone()
+        mask[1] = 0
+        model(**{**batch, "attention_mask": mask})
+
+
+def test_attention_of_the_hybrid() -> None:
+    model = build("hybrid")
+    batch = batch_of(model)
+    with torch.no_grad():
+        outputs = model(**batch, output_attentions=True)
+        plain = build()(**batch, output_attentions=True)
+    rows, source = batch["input_ids"].shape
+    (weights,) = outputs.cross_attentions
+    assert weights.shape == (rows, 1, batch["decoder_input_ids"].shape[1], source)
+    words = batch["attention_mask"].bool()[:, None, None].expand_as(weights)
+    assert (weights[~words] == 0).all() and (weights[words] > 0).all()
+    assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
+    assert plain.cross_attentions is None
+    inputs = {**without_target(batch), "return_dict_in_generate": True, "output_attentions": True}
+    assert model.generate(**inputs, num_beams=2).cross_attentions[0][0].shape == (6, 1, 1, source)
+
+
+def test_a_big_model_is_finite_in_low_precision() -> None:
+    model = build(d_model=1024, encoder_layers=1, decoder_layers=1, init_std=0.02).train()
+    batch = make_pairs(model.config).batch()
+    for dtype in (torch.bfloat16, torch.float16):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=dtype):
+            loss = model(**batch).loss
+        loss.backward()
+        assert torch.isfinite(loss)
+        for name, parameter in model.named_parameters():
+            assert torch.isfinite(parameter.grad).all(), name

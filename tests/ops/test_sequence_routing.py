@@ -1,0 +1,206 @@
+"""The routing of CapsNMT, a sentence to a few capsules, with each of its three strategies and without."""
+
+import itertools
+
+import pytest
+import routing_oracles as oracles
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from routing_cases import NETWORK, Case, assert_close, assert_finite, assert_gradients_close, make_sequence_case
+from torch import Tensor
+
+from hf_capsule_mt.ops import dynamic_routing, sequence_routing
+
+# own weights an iteration, separable scoring, positions
+STRATEGIES = list(itertools.product((False, True), repeat=3))
+every_strategy = pytest.mark.parametrize("strategies", STRATEGIES, ids=str)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("inputs", "outputs", "size", "iterations"), [(4, 3, 3, 3), (1, 5, 2, 2), (6, 1, 1, 4)])
+@every_strategy
+def test_equals_the_loops(strategies, inputs: int, outputs: int, size: int, iterations: int, masked: bool) -> None:
+    sizes = {"inputs": inputs, "outputs": outputs, "size": size, "iterations": iterations, "masked": masked}
+    case = make_sequence_case(4, *strategies, **sizes)
+    capsules, assignments = case(return_assignments=True)
+    assert capsules.shape == (2, outputs, size) and assignments.shape == (iterations, 2, inputs, outputs)
+    given = case.arguments
+    network = tuple(given[name].tolist() for name in NETWORK) if "first" in given else None
+    places = given["capsule_positions"].tolist() if "capsule_positions" in given else None
+    for b in range(2):
+        keep = [True] * inputs if case.mask is None else case.mask[b].tolist()
+        scores = given["input_scores"][b].tolist() if network else None
+        values, rounds = oracles.sequence(case.votes[:, b].tolist(), keep, iterations, scores, network, places)
+        assert_close(f"capsules of {b}", capsules[b], torch.tensor(values, dtype=torch.float64))
+        assert_close(f"assignments of {b}", assignments[:, b], torch.tensor(rounds, dtype=torch.float64))
+    assert_close("capsules without assignments", case(), capsules)
+    if outputs > 1:
+        assert (assignments[-1] - assignments[0]).abs().max() > 0.05, "uniform assignments would say little"
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_plain_is_dynamic_routing(masked: bool) -> None:
+    case = make_sequence_case(5, False, False, False, masked=masked)
+    expected = dynamic_routing(case.votes[0], mask=case.mask, return_assignments=True)
+    for actual, wanted in zip(case(return_assignments=True), expected, strict=True):
+        assert_close("plain", actual, wanted)
+
+
+@every_strategy
+def test_what_sums_to_one_and_starts_uniform(strategies) -> None:
+    case = make_sequence_case(6, *strategies, batch=3, inputs=6)
+    _, assignments = case(return_assignments=True)
+    real = case.mask.double()
+    assert assignments.min() >= 0
+    assert_close("sums", assignments.sum(dim=-1), real.expand(3, 3, 6))
+    assert_close("first iteration", assignments[0], (real / 3).unsqueeze(-1).expand(3, 6, 3))
+
+
+@every_strategy
+def test_one_iteration_is_the_squashed_sum(strategies) -> None:
+    case = make_sequence_case(7, *strategies, iterations=1)
+    total = (case.votes[0] * case.mask[..., None, None]).sum(dim=1) / 3
+    norm = total.norm(dim=-1, keepdim=True)
+    assert_close("capsules", case(), total * norm / (1 + norm**2))
+
+
+@given(seed=st.integers(0, 10_000), strategies=st.sampled_from(STRATEGIES), order=st.permutations(range(5)))
+def test_order_of_the_inputs(seed: int, strategies, order: list[int]) -> None:
+    case = make_sequence_case(seed, *strategies, inputs=5)
+    capsules, assignments = case(return_assignments=True)
+    moved = case.by_input(lambda name, tensor, axis: tensor.index_select(axis, torch.tensor(order)))
+    moved_capsules, moved_assignments = moved(return_assignments=True)
+    assert_close("capsules", moved_capsules, capsules)
+    assert_close("assignments", moved_assignments, assignments[:, :, order])
+
+
+@pytest.mark.parametrize("return_assignments", [False, True])
+@pytest.mark.parametrize("masked", [True, False])
+@every_strategy
+def test_gradcheck(strategies, masked: bool, return_assignments: bool) -> None:
+    case = make_sequence_case(8, *strategies, inputs=3, size=2, masked=masked)
+    leaves = case.differentiable()
+
+    def function(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return case(**dict(zip(leaves, tensors, strict=True)), return_assignments=return_assignments)
+
+    assert torch.autograd.gradcheck(function, list(leaves.values()), eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+def test_every_argument_matters() -> None:
+    case = make_sequence_case(9)
+    gradients = case.value_and_gradients()[1]
+    # Added to the scores of all capsules alike, it is gone in the softmax over them; in g of the words it matters.
+    assert gradients.pop("second_bias").abs().max() < 1e-12
+    for name, grad in gradients.items():
+        assert grad.abs().max() > 1e-4, f"nothing depends on {name}"
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("content", [0.0, 1.0, -1e30, float("inf"), float("nan")])
+@every_strategy
+def test_masked_inputs_of_any_content_change_nothing(strategies, content: float, before: bool) -> None:
+    case = make_sequence_case(11, *strategies)
+
+    def pad(name: str, tensor: Tensor, axis: int) -> Tensor:
+        shape = list(tensor.shape)
+        shape[axis] = 2
+        filling = tensor.new_full(shape, False if name == "mask" else content)
+        return torch.cat([filling, tensor] if before else [tensor, filling], dim=axis)
+
+    capsules, gradients = case.value_and_gradients()
+    padded_capsules, padded_gradients = case.by_input(pad).value_and_gradients()
+    assert_close("capsules", padded_capsules, capsules)
+    for name, axis in (("votes", -3), ("input_scores", -2)):
+        if name in padded_gradients:
+            grad = padded_gradients[name]
+            assert_finite(f"gradient of {name}", grad)
+            padding, kept = (0, 2) if before else (4, 0)
+            assert not bool(grad.narrow(axis, padding, 2).any()), f"padding has a gradient in {name}"
+            padded_gradients[name] = grad.narrow(axis, kept, 4)
+    assert_gradients_close(padded_gradients, gradients)
+
+
+@every_strategy
+def test_all_inputs_masked_gives_zero_capsules_and_finite_gradients(strategies) -> None:
+    case = make_sequence_case(13, *strategies)
+    mask = torch.zeros_like(case.mask)
+    mask[1] = True
+    capsules, gradients = case.changed(mask=mask).value_and_gradients()
+    assert not bool(capsules[0].any()) and bool(capsules[1].any())
+    for name, grad in gradients.items():
+        assert_finite(f"gradient of {name}", grad)
+
+
+@pytest.mark.parametrize("content", [0.0, 1e4, "largest"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("scored", [True, False])
+def test_extreme_values_are_finite_and_keep_their_type(scored: bool, dtype: torch.dtype, content: float | str) -> None:
+    case = make_sequence_case(19, scored=scored, dtype=dtype)
+    size = (65504.0 if dtype == torch.float16 else 1e30) if content == "largest" else content
+    names = [name for name in ("votes", "input_scores") if name in case.arguments]
+    filled = {name: case.arguments[name].sign() * size for name in names}
+    capsules, gradients = case.changed(**filled).value_and_gradients()
+    assert capsules.dtype == dtype
+    assert_finite("capsules", capsules)
+    for name, grad in gradients.items():
+        assert grad.dtype == dtype
+        assert_finite(f"gradient of {name}", grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_routed_in_float32(dtype: torch.dtype) -> None:
+    half = make_sequence_case(23, size=4, dtype=dtype)
+    single = half.changed(**{name: leaf.detach().float() for name, leaf in half.differentiable().items()})
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        capsules, assignments = half(return_assignments=True)
+    wanted, wanted_assignments = single(return_assignments=True)
+    assert_close("capsules", capsules, wanted.to(dtype), rtol=0, atol=0)
+    assert_close("assignments", assignments, wanted_assignments, rtol=0, atol=0)
+
+
+@every_strategy
+def test_one_graph_gives_the_eager_values(strategies) -> None:
+    torch._dynamo.reset()
+    case = make_sequence_case(29, *strategies, dtype=torch.float32)
+    tensors = {name: value for name, value in case.arguments.items() if isinstance(value, Tensor)}
+    compiled = torch.compile(lambda **given: case(**given, return_assignments=True), fullgraph=True, backend="eager")
+    for actual, expected in zip(compiled(**tensors), case(return_assignments=True), strict=True):
+        assert_close("result", actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"votes": torch.zeros(2, 4, 3, 3)}, ("votes has shape [2, 4, 3, 3]", "[iterations or 1, batch")),
+        ({"votes": torch.zeros(2, 2, 4, 3, 3)}, ("[2, 2, 4, 3, 3]", "1 set of votes or one for each of 3")),
+        ({"votes": torch.zeros(3, 2, 4, 3, 3, dtype=torch.long)}, ("torch.int64", "floating point")),
+        ({"votes": torch.zeros(3, 2, 0, 3, 3), "mask": None}, ("at least 1",)),
+        ({"iterations": 0}, ("iterations=0", "at least 1")),
+        ({"mask": torch.ones(2, 5, dtype=torch.bool)}, ("mask has shape [2, 5]", "[2, 4]")),
+        ({"mask": torch.zeros(2, 4)}, ("mask has type torch.float32", "boolean")),
+        ({"input_scores": None}, ("input_scores and score_network", "together")),
+        ({"input_scores": torch.zeros(2, 4, 3)}, ("input_scores has shape [2, 4, 3]", "[2, 4, 4]")),
+        ({"first": torch.zeros(5, 4)}, ("W_1 of score_network has shape [5, 4]", "[5, 3]")),
+        ({"first_bias": torch.zeros(4)}, ("b_1 of score_network has shape [4]", "[5]")),
+        ({"second": torch.zeros(4, 4)}, ("W_2 of score_network has shape [4, 4]", "[4, 5]")),
+        ({"second_bias": torch.zeros(5)}, ("b_2 of score_network has shape [5]", "[4]")),
+        ({"capsule_positions": torch.zeros(3)}, ("capsule_positions has shape [3]", "[3, 3]")),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(changes: dict, said: tuple[str, ...]) -> None:
+    case: Case = make_sequence_case(31, dtype=torch.float32)
+    case()  # the case itself is fine
+    with pytest.raises(ValueError) as error:
+        case(**changes)
+    for words in said:
+        assert words in str(error.value)
+
+
+def test_a_network_without_scores() -> None:
+    case = make_sequence_case(33)
+    network = tuple(case.arguments[name] for name in NETWORK)
+    with pytest.raises(ValueError, match="together"):
+        sequence_routing(case.votes, score_network=network)
