@@ -112,6 +112,8 @@ def capsules_of(model: Any, states: list[Tensor]) -> Tensor:
             total = sum(shares[i, j] * torch.relu(theta[j] @ state) for i, state in enumerate(states))
             length = total.norm()
             capsules.append(length**2 / (1 + length**2) * total / length if length > 0 else total)
+        if iteration == rounds - 1:
+            break  # the last update of Algorithm 1 is never read
         for j, capsule in enumerate(capsules):
             if config.position_aware_routing:
                 capsule = capsule + place_of(j, width) / math.sqrt(width / 2)
