@@ -28,6 +28,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "modeling" / "upstream_cases.py"
 REFERENCE = "StockMarianTest"
 
+# Recurrent families have no `attentions` to return and one implementation of what attention they have: the shipped
+# tests of these skip themselves there, which is not worse than passing on Marian.
+RECURRENT = ("RNMT", "CapsNMT")
+ABOUT_ATTENTION = ("attention", "sdpa", "capture_outputs_decorator")
+
 # Modules that the shipped files import and the distribution lacks: only names, and values for the config test.
 STAND_INS = {
     "__init__.py": "",
@@ -117,6 +122,8 @@ def compare(results: dict[str, dict[str, str]]) -> list[str]:
         print(f"{name:45} {counts}")
         for test, status in sorted(results[name].items()):
             expected = reference.get(test, "missing")
+            if status == "skipped" and name.startswith(RECURRENT) and any(word in test for word in ABOUT_ATTENTION):
+                continue
             if status != "passed" and (status == "failed" and expected != "failed" or expected == "passed"):
                 worse.append(f"{name}.{test}: {status}; stock Marian: {expected}")
     return worse

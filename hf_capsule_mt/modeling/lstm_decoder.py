@@ -116,5 +116,5 @@ class LSTMStack(nn.Module):
             states = tuple(after)
             every.append(outputs)
             steps.append(states)
-        layers = [torch.stack(layer, dim=1) for layer in zip(*every, strict=True)]
-        return layers, torch.cat(shares, dim=1) if shares else None, steps
+        _, *layers = [torch.stack(layer, dim=1) for layer in zip(*every, strict=True)]
+        return [words, *layers], torch.cat(shares, dim=1) if shares else None, steps

@@ -11,12 +11,18 @@ from transformers import MarianConfig, MarianModel, MarianMTModel
 from transformers.models.auto import modeling_auto
 
 from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
+    CapsNMTModel,
     CapsuleAggregatedMarianConfig,
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
     GDRMarianConfig,
     GDRMarianForConditionalGeneration,
     GDRMarianModel,
+    GDRRNMTConfig,
+    GDRRNMTForConditionalGeneration,
+    GDRRNMTModel,
 )
 
 from .generation.test_utils import GenerationTesterMixin
@@ -30,6 +36,8 @@ END, PAD = 2, 1
 for config, base, translation in (
     (CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianModel, CapsuleAggregatedMarianForConditionalGeneration),
     (GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration),
+    (GDRRNMTConfig, GDRRNMTModel, GDRRNMTForConditionalGeneration),
+    (CapsNMTConfig, CapsNMTModel, CapsNMTForConditionalGeneration),
 ):
     modeling_auto.MODEL_MAPPING_NAMES[config.model_type] = base.__name__
     modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[config.model_type] = translation.__name__
@@ -48,27 +56,29 @@ class FamilyTester:
 
     def __init__(self, parent: unittest.TestCase, config_class: type, options: dict[str, Any]) -> None:
         self.parent, self.config_class, self.options = parent, config_class, options
+        self.num_hidden_layers = options.get("decoder_layers", self.num_hidden_layers)
 
     def get_config(self) -> Any:
-        return self.config_class(
-            vocab_size=67,
-            d_model=self.hidden_size,
-            encoder_layers=self.num_hidden_layers,
-            decoder_layers=self.num_hidden_layers,
-            encoder_attention_heads=self.num_attention_heads,
-            decoder_attention_heads=self.num_attention_heads,
-            encoder_ffn_dim=12,
-            decoder_ffn_dim=20,
-            dropout=0.1,
-            attention_dropout=0.1,
-            max_position_embeddings=30,
-            eos_token_id=END,
-            bos_token_id=0,
-            pad_token_id=PAD,
-            decoder_start_token_id=PAD,
-            forced_eos_token_id=None,
-            **self.options,
-        )
+        sizes = {
+            "vocab_size": 67,
+            "d_model": self.hidden_size,
+            "encoder_layers": self.num_hidden_layers,
+            "decoder_layers": self.num_hidden_layers,
+            "encoder_attention_heads": self.num_attention_heads,
+            "decoder_attention_heads": self.num_attention_heads,
+            "encoder_ffn_dim": 12,
+            "decoder_ffn_dim": 20,
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "max_position_embeddings": 30,
+            "eos_token_id": END,
+            "bos_token_id": 0,
+            "pad_token_id": PAD,
+            "decoder_start_token_id": PAD,
+            "forced_eos_token_id": None,
+        }
+        known = self.config_class.__dataclass_fields__
+        return self.config_class(**{**{name: sizes[name] for name in sizes if name in known}, **self.options})
 
     def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, torch.Tensor]]:
         generator = torch.Generator().manual_seed(23)
@@ -99,7 +109,9 @@ class FamilyTests(ModelTesterMixin, GenerationTesterMixin):
 
     def setUp(self) -> None:
         self.model_tester = FamilyTester(self, self.config_class, self.options)
-        sizes = {"d_model": 16, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+        sizes = {"d_model": 16}
+        if self.has_attentions:
+            sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
         self.config_tester = ConfigTester(self, config_class=self.config_class, **sizes, **self.options)
 
     def test_config(self) -> None:
@@ -164,3 +176,44 @@ class ClassifierTest(GDRTests, unittest.TestCase):
 
 class PastFutureAttentionTest(GDRTests, unittest.TestCase):
     options = {"past_future": "attention", "capsule_dim": 6, "redundant_capsules": 0}
+
+
+class RecurrentTests(FamilyTests):
+    """No layer of attention over its own side: tests of `attentions` skip themselves."""
+
+    has_attentions = False
+
+
+class RNMTTests(RecurrentTests):
+    config_class = GDRRNMTConfig
+    all_model_classes = (GDRRNMTModel, GDRRNMTForConditionalGeneration)
+
+
+# As stock Marian is by default; the shipped tests give embeddings without the factor.
+PLAIN_WORDS = {"scale_embedding": False}
+RNMT_SIZES = {"recurrent_dim": 10, "attention_dim": 12, "capsule_dim": 6, "decoder_layers": 1, **PLAIN_WORDS}
+
+
+class RNMTGuidedRoutingTest(RNMTTests, unittest.TestCase):
+    options = {"past_future": "guided_routing", **RNMT_SIZES}
+
+
+class RNMTRecurrentTest(RNMTTests, unittest.TestCase):
+    options = {"past_future": "recurrent", **RNMT_SIZES}
+
+
+class CapsNMTTests(RecurrentTests):
+    config_class = CapsNMTConfig
+    all_model_classes = (CapsNMTModel, CapsNMTForConditionalGeneration)
+
+
+class CapsNMTCapsulesTest(CapsNMTTests, unittest.TestCase):
+    options = {**PLAIN_WORDS}
+
+
+class CapsNMTPoolingTest(CapsNMTTests, unittest.TestCase):
+    options = {"source_aggregation": "pooling", **PLAIN_WORDS}
+
+
+class CapsNMTHybridTest(CapsNMTTests, unittest.TestCase):
+    options = {"decoder_context": "attention", **PLAIN_WORDS}
