@@ -17,12 +17,14 @@ if TYPE_CHECKING:
         synthetic_dataset,
         synthetic_lines,
     )
+    from hf_capsule_mt.data.token_batches import TokenBatchSampler
     from hf_capsule_mt.data.tokenizer import marian_token_ids, preprocess_pairs, train_tokenizer
 
 __all__ = [
     "Constituent",
     "SentencePair",
     "SyntheticPair",
+    "TokenBatchSampler",
     "marian_token_ids",
     "preprocess_pairs",
     "split_of",
@@ -30,14 +32,18 @@ __all__ = [
     "synthetic_lines",
     "train_tokenizer",
 ]
-_FROM_TOKENIZER = ("marian_token_ids", "preprocess_pairs", "train_tokenizer")
+_MODULES = {
+    "TokenBatchSampler": "token_batches",
+    "marian_token_ids": "tokenizer",
+    "preprocess_pairs": "tokenizer",
+    "train_tokenizer": "tokenizer",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "tokenizer" if name in _FROM_TOKENIZER else "synthetic"
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'synthetic')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,66 @@
+"""Comparing settings: a results file that keeps every run, and tables of means over seeds."""
+
+import json
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+Run = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a result depends on."""
+    import sacrebleu
+    import torch
+    import transformers
+
+    import hf_capsule_mt
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "sacrebleu": sacrebleu.__version__,
+        "hf_capsule_mt": hf_capsule_mt.__version__,
+    }
+
+
+class StudyResults:
+    """The runs of a study in one JSON file, written whole or not at all after each of them."""
+
+    def __init__(self, path: Path, command: str) -> None:
+        self.path = path
+        self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
+        self.content["command"] = command
+
+    @property
+    def runs(self) -> list[Run]:
+        return self.content["runs"]
+
+    def done(self, settings: dict[str, Any]) -> set[tuple[str, int]]:
+        """Setting and seed of the runs made with these `settings` of the study."""
+        return {(run["setting"], run["seed"]) for run in self.runs if run["settings"] == settings}
+
+    def add(self, run: Run) -> None:
+        self.runs.append(run)
+        part = self.path.with_name(self.path.name + ".part")
+        part.write_text(json.dumps(self.content, indent=1) + "\n")
+        part.replace(self.path)
+
+    def blocks(self) -> list[tuple[dict[str, Any], list[Run]]]:
+        """The runs grouped by the `settings` of the study, in the order in which these were first used."""
+        found: list[tuple[dict[str, Any], list[Run]]] = []
+        for run in self.runs:
+            block = next((runs for settings, runs in found if settings == run["settings"]), None)
+            if block is None:
+                found.append((run["settings"], [run]))
+            else:
+                block.append(run)
+        return found
+
+
+def spread(rows: list[Run], key: str, digits: int) -> str:
+    """The mean over runs, the single values in brackets."""
+    values = [row[key] for row in rows]
+    return f"{statistics.mean(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in values)})"

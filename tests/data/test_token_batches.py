@@ -1,0 +1,113 @@
+"""Token-budget batches: every pair once, the same count everywhere, drawn from seed and epoch, little padding."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hf_capsule_mt.data import TokenBatchSampler
+
+
+def lengths_of(count: int, seed: int = 0) -> np.ndarray:
+    """Like a real corpus: log-normal source lengths, targets of about the same."""
+    generator = np.random.default_rng(seed)
+    source = np.clip(generator.lognormal(2.6, 0.6, count), 1, 120).astype(int)
+    target = np.clip(source * generator.lognormal(0.0, 0.25, count) + 1, 1, 150).astype(int)
+    return np.stack([source, target], axis=1)
+
+
+def cost(lengths: np.ndarray, batch: list[int]) -> int:
+    return len(batch) * int(lengths[batch].max(axis=0).sum())
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=4, max_size=60),
+    budget=st.integers(60, 400),
+    processes=st.integers(1, 4),
+    limit=st.none() | st.integers(1, 9),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 9),
+)
+def test_every_pair_once_within_the_budget(pairs, budget, processes, limit, seed, epoch) -> None:
+    # With every pair a batch of its own there may be no way to share them out.
+    assume(processes == 1 or len(pairs) >= processes and (limit or 2) > 1 and budget > 4 * 60)
+    samplers = [
+        TokenBatchSampler(pairs, budget, seed=seed, num_processes=processes, process_index=index, max_pairs=limit)
+        for index in range(processes)
+    ]
+    seen: Counter[int] = Counter()
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert len(batches) == len(sampler) == len(samplers[0])
+        for batch in batches:
+            assert batch and cost(np.asarray(pairs), batch) <= budget
+            assert limit is None or len(batch) <= limit
+            seen.update(batch)
+    assert seen == Counter(range(len(pairs)))
+
+
+def test_order_comes_from_seed_and_epoch_alone() -> None:
+    lengths = lengths_of(500)
+
+    def batches(seed: int, epoch: int) -> list[list[int]]:
+        sampler = TokenBatchSampler(lengths, 600, seed=seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert batches(3, 1) == batches(3, 1)
+    for other in (batches(4, 1), batches(3, 2)):
+        assert other != batches(3, 1)
+        assert sorted(map(sorted, other)) != sorted(map(sorted, batches(3, 1))), "only the order of batches differs"
+        shapes = (sorted(cost(lengths, batch) for batch in found) for found in (other, batches(3, 1)))
+        assert next(shapes) == next(shapes), "every epoch has the same shapes"
+
+
+def test_a_sampler_can_be_read_twice_and_goes_on_where_a_run_was_cut() -> None:
+    sampler = TokenBatchSampler(lengths_of(300), 500, seed=1)
+    sampler.set_epoch(2)
+    whole = list(sampler)
+    again = TokenBatchSampler(lengths_of(300), 500, seed=1)
+    again.set_epoch(2)
+    assert list(again)[7:] == whole[7:] and list(sampler) == whole
+
+
+def test_processes_step_together_through_batches_of_like_length() -> None:
+    lengths = lengths_of(4000)
+    shares = [list(TokenBatchSampler(lengths, 2000, num_processes=2, process_index=index)) for index in range(2)]
+    widths = np.array([[lengths[batch].max(axis=0).sum() for batch in share] for share in shares])
+    together, apart = np.abs(widths[0] - widths[1]).mean(), np.abs(widths[0] - widths[1][::-1]).mean()
+    assert together < apart / 5
+    assert 0.4 < (widths[0] > widths[1]).mean() < 0.6 or (widths[0] == widths[1]).all(), "one always has the longer"
+
+
+@pytest.mark.parametrize("budget", [1000, 4000])
+def test_padding(budget: int) -> None:
+    lengths = lengths_of(20_000)
+    sampler = TokenBatchSampler(lengths, budget)
+    padded = sum(cost(lengths, batch) for batch in sampler)
+    assert sampler.padding_share == pytest.approx(1 - lengths.sum() / padded)
+    assert sampler.padding_share < 0.08
+    full = [cost(lengths, batch) for batch in sampler]
+    assert np.mean(full) > 0.9 * budget
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_tokens": 20}, r"pair 1 has 9 source and 12 target tokens, more than max_tokens=20"),
+        ({"max_tokens": 0}, r"max_tokens=0: must be an integer of at least 1"),
+        ({"max_tokens": 50.0}, r"max_tokens=50.0: must be an integer"),
+        ({"max_pairs": 0}, r"max_pairs=0: must be an integer of at least 1"),
+        ({"num_processes": 2, "max_pairs": 1}, r"3 pairs in 3 batches cannot be shared out evenly among 2"),
+        ({"num_processes": 4}, r"3 pairs cannot be shared out among 4 processes"),
+        ({"num_processes": 2, "process_index": 2}, r"process_index=2: must be 0 to 1 of 2"),
+        ({"lengths": []}, r"must be \[pairs, 2\]"),
+        ({"lengths": [3, 4]}, r"lengths has shape \[2\]"),
+    ],
+)
+def test_wrong_arguments(arguments: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TokenBatchSampler(**{"lengths": [(3, 4), (9, 12), (2, 2)], "max_tokens": 50, **arguments})
