@@ -46,6 +46,8 @@ _LAZY = {
     "plot_assignments": "hf_capsule_mt.analysis",
     "explain": "hf_capsule_mt.analysis",
     "CapsuleSeq2SeqTrainer": "hf_capsule_mt.training",
+    "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",
+    "TokenBatchSampler": "hf_capsule_mt.data",
 }
 
 __all__ = [

@@ -1,9 +1,19 @@
-"""The `Seq2SeqTrainer` that logs every term of the loss and keeps all of them under label smoothing."""
+"""The `Seq2SeqTrainer` for translation: batches by tokens, and losses of several terms."""
 
+from collections.abc import Sized
+from functools import partial
 from typing import Any
 
+import datasets
+import numpy as np
+import pyarrow.compute
+from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import seed_worker
+
+from hf_capsule_mt.data.token_batches import TokenBatchSampler
 
 # Terms that a model's output may hold beside `loss`.
 LOSS_TERMS = ("lm_loss", "bow_loss", "bca_loss")
@@ -14,6 +24,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     - Every term that the model returns (`lm_loss`, `bow_loss`, `bca_loss`) is logged beside `loss`, as the mean over
       the steps since the last log.
+    - With [`CapsuleSeq2SeqTrainingArguments`], `max_tokens_per_batch` fills batches by tokens, in any number of
+      processes, and `auxiliary_warmup_steps` raises the auxiliary losses to their weights.
     - `label_smoothing_factor` smooths the translation loss alone. The stock Trainer takes the labels away from the
       model then, so that auxiliary losses silently vanish.
     """
@@ -28,6 +40,50 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self._terms: dict[str, Tensor] = {}
         self._terms_since = 0
 
+    def get_train_dataloader(self) -> DataLoader:
+        """As in Transformers, or by tokens with `max_tokens_per_batch`."""
+        budget = getattr(self.args, "max_tokens_per_batch", None)
+        if budget is None:
+            return super().get_train_dataloader()
+        dataset: Any = self.train_dataset
+        if dataset is None or isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+            raise ValueError(
+                f"max_tokens_per_batch={budget}: batches by tokens need a training set that knows the lengths of all "
+                f"its pairs; {type(dataset).__name__} does not (a streamed one, say)"
+            )
+        sampler = TokenBatchSampler(
+            pair_lengths(dataset),
+            max_tokens=budget,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
+            num_processes=self.args.world_size,
+            process_index=self.args.process_index,
+        )
+        collator: Any = self.data_collator
+        if isinstance(dataset, datasets.Dataset):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        workers = self.args.dataloader_num_workers
+        loader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collator,
+            num_workers=workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            worker_init_fn=partial(seed_worker, num_workers=workers, rank=self.args.process_index),
+        )
+        # The sampler has shared the batches out; accelerate, told of one process, only moves them to the device.
+        return prepare_data_loader(
+            loader,
+            device=self.accelerator.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=self.accelerator.device_placement,
+            rng_types=[],
+        )
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -41,6 +97,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
             loss, outputs = self._smoothed_loss(smoother, model, inputs, num_items_in_batch)
+        share = self._auxiliary_share
+        if model.training and share < 1.0:
+            loss = loss - (1.0 - share) * self._auxiliary_loss(model, outputs, num_items_in_batch)
         if model.training:
             self._keep_terms(outputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
@@ -56,12 +115,26 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         )
         outputs = model(**inputs, **counted)
         loss = smoother(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)
-        auxiliary = getattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss", None)
-        if auxiliary is not None:
-            loss = loss + auxiliary(outputs)
         if self._sums_over_processes(num_items_in_batch):
             loss = loss * self.accelerator.num_processes
-        return loss, outputs
+        return loss + self._auxiliary_loss(model, outputs, num_items_in_batch), outputs
+
+    @property
+    def _auxiliary_share(self) -> float:
+        """The part of their weights that the auxiliary losses have at this step."""
+        warmup = getattr(self.args, "auxiliary_warmup_steps", 0)
+        return 1.0 if warmup == 0 else min(1.0, self.state.global_step / warmup)
+
+    def _auxiliary_loss(
+        self, model: nn.Module, outputs: Any, num_items_in_batch: Tensor | int | None
+    ) -> Tensor | float:
+        """The auxiliary terms with their weights, as they stand in the loss of this process; 0 without any."""
+        auxiliary = getattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss", None)
+        if auxiliary is None:
+            return 0.0
+        return auxiliary(outputs) * (
+            self.accelerator.num_processes if self._sums_over_processes(num_items_in_batch) else 1
+        )
 
     def _sums_over_processes(self, num_items_in_batch: Tensor | int | None) -> bool:
         """Whether the loss of a process is its share of a sum over all, as Transformers decides it."""
@@ -96,3 +169,18 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         """As in Transformers; terms of an earlier run are forgotten."""
         self._terms = {}
         return super().train(*args, **kwargs)
+
+
+def pair_lengths(dataset: Any) -> np.ndarray:
+    """`[N, 2]`: tokens of `input_ids` and of `labels`; of a `datasets.Dataset` read without building the rows."""
+    if not isinstance(dataset, datasets.Dataset):
+        return np.asarray([(len(row["input_ids"]), len(row["labels"])) for row in dataset])
+    missing = {"input_ids", "labels"} - set(dataset.column_names)
+    if missing:
+        raise ValueError(f"the training set has no column {sorted(missing)[0]!r}: tokenize it first, preprocess_pairs")
+    sides = []
+    for name in ("input_ids", "labels"):
+        column = dataset.with_format("arrow", columns=[name])
+        counted = (pyarrow.compute.list_value_length(part[name]) for part in column.iter(batch_size=10_000))
+        sides.append(np.concatenate([part.to_numpy() for part in counted]))
+    return np.stack(sides, axis=1)

@@ -1,0 +1,166 @@
+"""Training with `max_tokens_per_batch` and `auxiliary_warmup_steps`."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from test_trainer import SIZES, gdr
+from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
+
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.trainer import pair_lengths
+
+PAD = 1
+
+
+def corpus(count: int = 60) -> datasets.Dataset:
+    """Pairs of many lengths; the first word of a source is its number."""
+    generator = np.random.default_rng(5)
+    rows = []
+    for index in range(count):
+        source, target = generator.integers(2, 31, generator.integers(2, 15)), generator.integers(2, 31, 6)
+        rows.append({"input_ids": [index % 29 + 2, index // 29 + 2, *source.tolist()], "labels": target.tolist()})
+        rows[-1]["labels"] = rows[-1]["labels"][: int(generator.integers(1, 7))]
+    return datasets.Dataset.from_list(rows)
+
+
+class Collate:
+    """Pads, and keeps which pairs were in which batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.tokens: list[int] = []
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        def padded(name: str, value: int) -> torch.Tensor:
+            tensors = [torch.tensor(row[name]) for row in rows]
+            return torch.nn.utils.rnn.pad_sequence(tensors, True, value)
+
+        source, labels = padded("input_ids", PAD), padded("labels", -100)
+        self.batches.append([row["input_ids"][0] - 2 + 29 * (row["input_ids"][1] - 2) for row in rows])
+        self.tokens.append(source.numel() + labels.numel())
+        return {"input_ids": source, "attention_mask": (source != PAD).long(), "labels": labels}
+
+
+def make(folder: Path, model: Any = None, **arguments: Any) -> tuple[CapsuleSeq2SeqTrainer, Collate]:
+    collate = Collate()
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_tokens_per_batch": 100,
+        "num_train_epochs": 3,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 4,
+    }
+    args = CapsuleSeq2SeqTrainingArguments(**{**settings, **arguments})
+    model = gdr(bow_loss_weight=0.5, bca_loss_weight=0.0) if model is None else model
+    return CapsuleSeq2SeqTrainer(model=model, args=args, train_dataset=corpus(), data_collator=collate), collate
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_every_epoch_has_every_pair_once_within_the_budget(tmp_path: Path, accumulation: int) -> None:
+    trainer, collate = make(tmp_path, gradient_accumulation_steps=accumulation)
+    trainer.train()
+    count = len(trainer.get_train_dataloader())
+    assert len(collate.batches) == 3 * count and trainer.state.global_step == 3 * -(-count // accumulation)
+    epochs = [collate.batches[start : start + count] for start in range(0, 3 * count, count)]
+    for epoch in epochs:
+        assert Counter(pair for batch in epoch for pair in batch) == Counter(range(60))
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert max(collate.tokens) <= 100 < 2 * np.mean(collate.tokens)
+
+
+@pytest.mark.parametrize("cut", [3, 9])
+def test_a_run_that_is_taken_up_again_ends_where_it_would_have(tmp_path: Path, cut: int) -> None:
+    """In the middle of the first epoch and of a later one, dropout included, bit for bit."""
+
+    def model() -> Any:
+        found = gdr(bow_loss_weight=0.5, bca_loss_weight=0.0)
+        found.config.dropout = 0.1
+        for module in found.modules():
+            if hasattr(module, "dropout") and isinstance(module.dropout, float):
+                module.dropout = 0.1
+        return found
+
+    whole, seen = make(tmp_path / "whole", model(), max_steps=14)
+    whole.train()
+    first, _ = make(tmp_path / "cut", model(), max_steps=14, save_strategy="steps", save_steps=cut)
+    first.train()
+    again, seen_again = make(tmp_path / "cut", model(), max_steps=14)
+    again.train(resume_from_checkpoint=str(tmp_path / "cut" / f"checkpoint-{cut}"))
+    assert seen_again.batches[: 14 - cut] == seen.batches[cut:14]  # one more is read ahead
+    for (name, value), expected in zip(
+        again.model.state_dict().items(), whole.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(value, expected), name
+    losses = [[row["loss"] for row in run.state.log_history if "loss" in row] for run in (again, whole)]
+    assert losses[0] == losses[1]
+
+
+def test_stock_marian_and_a_plain_list(tmp_path: Path) -> None:
+    set_seed(1)
+    trainer, collate = make(tmp_path, MarianMTModel(MarianConfig(**SIZES)), max_steps=2)
+    trainer.train_dataset = list(trainer.train_dataset)
+    trainer.train()
+    assert trainer.state.global_step == 2 and max(collate.tokens) <= 100
+
+
+def test_lengths_without_reading_the_rows() -> None:
+    rows = corpus(30)
+    expected = [[len(row["input_ids"]), len(row["labels"])] for row in rows]
+    assert pair_lengths(rows).tolist() == pair_lengths(list(rows)).tolist() == expected
+    assert pair_lengths(rows.select([4, 2, 9])).tolist() == [expected[index] for index in (4, 2, 9)]
+    with pytest.raises(ValueError, match="no column 'labels'"):
+        pair_lengths(rows.remove_columns("labels"))
+
+
+def test_a_streamed_training_set_is_refused(tmp_path: Path) -> None:
+    trainer, _ = make(tmp_path, max_steps=2)
+    trainer.train_dataset = corpus().to_iterable_dataset()
+    with pytest.raises(ValueError, match="max_tokens_per_batch=100: .* a training set that knows the lengths"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_auxiliary_losses_rise_to_their_weights(tmp_path: Path, smoothing: float) -> None:
+    """In step k of a warm-up over 4 the objective is the translation loss plus k / 4 of the rest."""
+    trainer, _ = make(tmp_path, auxiliary_warmup_steps=4, max_steps=6, label_smoothing_factor=smoothing)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    if smoothing == 0.0:
+        for row, share in zip(rows, (0.0, 0.25, 0.5, 0.75, 1.0, 1.0), strict=True):
+            assert row["loss"] == pytest.approx(row["lm_loss"] + share * 0.5 * row["bow_loss"], rel=1e-4)
+    first = rows[0]["loss"]
+    without, _ = make(tmp_path, auxiliary_warmup_steps=1000, max_steps=1, label_smoothing_factor=smoothing)
+    without.train()
+    assert without.state.log_history[0]["loss"] == pytest.approx(first, rel=1e-6)
+
+
+def test_evaluation_is_not_touched_by_the_warmup(tmp_path: Path) -> None:
+    trainer, _ = make(tmp_path, auxiliary_warmup_steps=100)
+    trainer.eval_dataset = corpus(6)
+    stock = Seq2SeqTrainer(
+        model=trainer.model, args=trainer.args, eval_dataset=corpus(6), data_collator=trainer.data_collator
+    )
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(stock.evaluate()["eval_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_tokens_per_batch": 1}, "max_tokens_per_batch=1: must be an integer of at least 2"),
+        ({"max_tokens_per_batch": 10.5}, "max_tokens_per_batch=10.5"),
+        ({"auxiliary_warmup_steps": -1}, "auxiliary_warmup_steps=-1: must be an integer of at least 0"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        CapsuleSeq2SeqTrainingArguments(output_dir=str(tmp_path), **arguments)
