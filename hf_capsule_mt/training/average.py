@@ -1,0 +1,114 @@
+"""Averaging the weights of several checkpoints of one run, as the papers do before they translate."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def checkpoints_of(folder: str | Path) -> dict[int, Path]:
+    """The `checkpoint-N` folders with safetensors weights that a Trainer left in `folder`, by N, oldest first."""
+    found = {
+        int(path.name.removeprefix("checkpoint-")): path
+        for path in Path(folder).glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdigit() and _shards(path)
+    }
+    return dict(sorted(found.items()))
+
+
+def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
+    """The newest `count` checkpoints in `folder`, oldest first."""
+    return _enough(list(checkpoints_of(folder).values()), count, f"checkpoints in {folder}")[-count:]
+
+
+def best_checkpoints(folder: str | Path, count: int, metric: str = "eval_bleu", greater: bool = True) -> list[Path]:
+    """The `count` checkpoints in `folder` with the best logged `metric`, oldest first; of equals the newer."""
+    found = checkpoints_of(folder)
+    values: dict[int, float] = {}
+    if found:
+        state = json.loads((found[max(found)] / "trainer_state.json").read_text(encoding="utf-8"))
+        values = {row["step"]: row[metric] for row in state["log_history"] if metric in row}
+    steps = _enough([step for step in found if step in values], count, f"checkpoints with {metric} in {folder}")
+    steps.sort(key=lambda step: (values[step] if greater else -values[step], step))
+    return [found[step] for step in sorted(steps[-count:])]
+
+
+def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Path:
+    """Write to `output` a checkpoint whose weights are the mean of those in `folders`, with the files of the last.
+
+    Sums are in float64, one tensor at a time. All checkpoints must hold the same tensors; integers and booleans, which
+    have no mean, must be equal.
+    """
+    sources = [Path(folder) for folder in folders]
+    if not sources:
+        raise ValueError("no checkpoint to average")
+    where = [_tensor_files(source) for source in sources]
+    for source, files in zip(sources, where, strict=True):
+        if files.keys() != where[0].keys():
+            different = sorted(files.keys() ^ where[0].keys())
+            raise ValueError(f"{source} and {sources[0]} are no checkpoints of one model: only one has {different[0]}")
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    averaged = {name: _mean(name, [files[name] for files in where]) for name in where[0]}
+    part = output / f"{WEIGHTS}.part"
+    save_file(averaged, part, metadata={"format": "pt"})
+    part.replace(output / WEIGHTS)
+    for path in sources[-1].iterdir():
+        if path.is_file() and path.suffix in (".json", ".txt", ".model", ".spm", ".jinja") and path.name != INDEX:
+            if path.name not in ("trainer_state.json", "training_args.json"):
+                shutil.copyfile(path, output / path.name)
+    return output
+
+
+def _shards(folder: Path) -> list[Path]:
+    if (folder / INDEX).is_file():
+        names = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / name for name in sorted(set(names))]
+    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
+
+
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    """Which file of a checkpoint holds which tensor."""
+    shards = _shards(folder)
+    if not shards:
+        raise ValueError(f"{folder} has no {WEIGHTS}: not a checkpoint with safetensors weights")
+    files: dict[str, Path] = {}
+    for shard in shards:
+        with safe_open(shard, framework="pt") as opened:
+            files.update(dict.fromkeys(opened.keys(), shard))
+    return files
+
+
+def _mean(name: str, files: list[Path]) -> Tensor:
+    total: Tensor | None = None
+    first: Tensor | None = None
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            value = opened.get_tensor(name)
+        if first is None or total is None:
+            first, total = value, value.double() if value.is_floating_point() else value
+        elif value.shape != first.shape:
+            raise ValueError(f"{file} holds {name} {list(value.shape)}, {files[0]} {list(first.shape)}")
+        elif value.is_floating_point():
+            total = total + value.double()
+        elif not torch.equal(value, first):
+            raise ValueError(f"{file} and {files[0]} differ in {name}, which is of type {value.dtype} and has no mean")
+    assert first is not None and total is not None
+    return (total / len(files)).to(first.dtype) if first.is_floating_point() else first
+
+
+def _enough(found: list[Any], count: int, what: str) -> list[Any]:
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"count={count!r}: must be an integer of at least 1")
+    if len(found) < count:
+        raise ValueError(f"{count} {what} are wanted, {len(found)} are there")
+    return found

@@ -1,0 +1,44 @@
+"""Average the weights of checkpoints.
+
+python scripts/average_checkpoints.py runs/model --last 5 --output runs/model/averaged
+python scripts/average_checkpoints.py runs/model --best 3 --metric eval_bleu --output runs/model/averaged
+python scripts/average_checkpoints.py first second third --output averaged
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from hf_capsule_mt.training.average import average_checkpoints, best_checkpoints, last_checkpoints
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="checkpoints, or one folder that a Trainer wrote")
+    parser.add_argument("--last", type=int, help="the newest N checkpoints of the folder")
+    parser.add_argument("--best", type=int, help="the best N checkpoints of the folder by --metric")
+    parser.add_argument("--metric", default="eval_bleu", help="as the Trainer logged it")
+    parser.add_argument("--smaller-is-better", action="store_true", help="for a loss")
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    folders: list[Path] = arguments.folders
+    if arguments.last is not None and arguments.best is not None:
+        parser.error("give --last or --best, not both")
+    if (arguments.last is not None or arguments.best is not None) and len(folders) != 1:
+        parser.error("--last and --best choose from one folder")
+    try:
+        if arguments.last is not None:
+            folders = last_checkpoints(folders[0], arguments.last)
+        elif arguments.best is not None:
+            greater = not arguments.smaller_is_better
+            folders = best_checkpoints(folders[0], arguments.best, arguments.metric, greater)
+        average_checkpoints(folders, arguments.output)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{arguments.output}: the mean of {', '.join(str(folder) for folder in folders)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

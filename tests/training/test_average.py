@@ -1,0 +1,120 @@
+"""Averaged checkpoints: the mean of every weight, loadable, from the checkpoints that were asked for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_trainer import gdr
+
+from hf_capsule_mt import GDRMarianForConditionalGeneration
+from hf_capsule_mt.training.average import average_checkpoints, best_checkpoints, last_checkpoints
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def save(folder: Path, shift: float, **options) -> dict[str, torch.Tensor]:
+    model = gdr()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(shift)
+    model.save_pretrained(folder, **options)
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def run_folder(folder: Path, scores: dict[int, float]) -> Path:
+    for step in scores:
+        save(folder / f"checkpoint-{step}", step / 100)
+        history = [{"step": other, "eval_bleu": score} for other, score in scores.items() if other <= step]
+        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    return folder
+
+
+def test_every_weight_is_the_mean(tmp_path: Path) -> None:
+    shifts = (0.0, 0.5, -0.2)
+    states = [save(tmp_path / str(index), shift) for index, shift in enumerate(shifts)]
+    output = average_checkpoints([tmp_path / str(index) for index in range(3)], tmp_path / "mean")
+    model, info = GDRMarianForConditionalGeneration.from_pretrained(output, output_loading_info=True)
+    assert not any(info.values()), info
+    for name, value in model.state_dict().items():
+        if "embed_positions" in name:
+            continue  # sinusoids, which are made and not saved
+        expected = torch.stack([state[name].double() for state in states]).mean(dim=0)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-7)
+    assert not list(output.glob("*.part"))
+
+
+def test_shards_and_half_precision(tmp_path: Path) -> None:
+    states = []
+    for index, shift in enumerate((0.0, 1.0)):
+        model = gdr().to(torch.bfloat16)
+        with torch.no_grad():
+            model.lm_head.weight.add_(shift)
+        model.save_pretrained(tmp_path / str(index), max_shard_size="4KB")
+        states.append(model.state_dict()["lm_head.weight"].double())
+    assert (tmp_path / "0" / "model.safetensors.index.json").is_file()
+    output = average_checkpoints([tmp_path / "0", tmp_path / "1"], tmp_path / "mean")
+    model = GDRMarianForConditionalGeneration.from_pretrained(output)
+    assert model.lm_head.weight.dtype == torch.bfloat16
+    torch.testing.assert_close(model.lm_head.weight, ((states[0] + states[1]) / 2).to(torch.bfloat16))
+
+
+def test_the_last_and_the_best(tmp_path: Path) -> None:
+    run = run_folder(tmp_path, {5: 30.0, 10: 10.0, 20: 30.0, 100: 20.0})
+    (tmp_path / "checkpoint-300").mkdir()  # without weights: a run that died while it was writing
+
+    def steps(folders: list[Path]) -> list[int]:
+        return [int(folder.name.split("-")[1]) for folder in folders]
+
+    assert steps(last_checkpoints(run, 2)) == [20, 100]
+    assert steps(best_checkpoints(run, 1)) == [20]
+    assert steps(best_checkpoints(run, 3)) == [5, 20, 100]
+    assert steps(best_checkpoints(run, 2, greater=False)) == [10, 100]
+    with pytest.raises(ValueError, match="5 checkpoints in .* are wanted, 4 are there"):
+        last_checkpoints(run, 5)
+    with pytest.raises(ValueError, match="1 checkpoints with eval_chrf in .* are wanted, 0 are there"):
+        best_checkpoints(run, 1, "eval_chrf")
+    with pytest.raises(ValueError, match="count=0"):
+        last_checkpoints(run, 0)
+
+
+def test_checkpoints_that_do_not_belong_together(tmp_path: Path) -> None:
+    save(tmp_path / "one", 0.0)
+    gdr(past_capsules=3).save_pretrained(tmp_path / "wider")
+    gdr(bow_loss_weight=0.0).save_pretrained(tmp_path / "fewer")
+    with pytest.raises(ValueError, match=r"holds auxiliary_losses.past_states.weight \[12, 16\], .* \[8, 16\]"):
+        average_checkpoints([tmp_path / "one", tmp_path / "wider"], tmp_path / "out")
+    with pytest.raises(ValueError, match="are no checkpoints of one model: only one has auxiliary_losses"):
+        average_checkpoints([tmp_path / "one", tmp_path / "fewer"], tmp_path / "out")
+    with pytest.raises(ValueError, match="has no model.safetensors"):
+        average_checkpoints([tmp_path], tmp_path / "out")
+    with pytest.raises(ValueError, match="no checkpoint to average"):
+        average_checkpoints([], tmp_path / "out")
+    for name, counter in (("a", 1), ("b", 2)):
+        (tmp_path / name).mkdir()
+        save_file({"steps": torch.tensor([counter])}, tmp_path / name / "model.safetensors")
+    with pytest.raises(ValueError, match="differ in steps, which is of type torch.int64 and has no mean"):
+        average_checkpoints([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+
+
+def test_command_line(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", {1: 1.0, 2: 2.0, 3: 3.0})
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        script = [sys.executable, str(ROOT / "scripts" / "average_checkpoints.py")]
+        return subprocess.run([*script, *arguments], capture_output=True, text=True, cwd=tmp_path)
+
+    done = call(str(run), "--best", "2", "--output", "mean")
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint-2" in done.stdout and "checkpoint-3" in done.stdout and "checkpoint-1" not in done.stdout
+    averaged = load_file(tmp_path / "mean" / "model.safetensors")
+    bias = "model.encoder.layers.0.fc1.bias"
+    states = [load_file(run / f"checkpoint-{step}" / "model.safetensors")[bias] for step in (2, 3)]
+    torch.testing.assert_close(averaged[bias], (states[0] + states[1]) / 2)
+    assert not (tmp_path / "mean" / "trainer_state.json").exists()
+    failed = call(str(run), "--last", "4", "--output", "none")
+    assert failed.returncode == 1 and failed.stderr.startswith("error: 4 checkpoints in")
+    assert call(str(run), "--last", "1", "--best", "1", "--output", "none").returncode == 2
