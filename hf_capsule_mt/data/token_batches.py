@@ -5,6 +5,7 @@ of both sides with their padding.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -27,6 +28,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         seed: for all drawing.
         num_processes, process_index: of this run; every process builds the sampler with the same other arguments.
         max_pairs: the largest number of pairs in a batch, None for no limit.
+        longest_first: nothing is drawn: the longest batches come first, in every epoch. For evaluation.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         num_processes: int = 1,
         process_index: int = 0,
         max_pairs: int | None = None,
+        longest_first: bool = False,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if self.lengths.ndim != 2 or self.lengths.shape[1] != 2 or len(self.lengths) == 0:
@@ -58,7 +61,7 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"pair {longest} has {source} source and {target} target tokens, more than max_tokens={max_tokens}: "
                 "truncate or drop long pairs, or raise the budget"
             )
-        self.max_tokens, self.max_pairs, self.seed = max_tokens, max_pairs, seed
+        self.max_tokens, self.max_pairs, self.seed, self.longest_first = max_tokens, max_pairs, seed, longest_first
         self.num_processes, self.process_index, self.epoch = num_processes, process_index, 0
         self.starts = self._cut()
 
@@ -72,10 +75,11 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        order = self._order(generator.permutation(len(self.lengths)))
+        ties = np.arange(len(self.lengths)) if self.longest_first else generator.permutation(len(self.lengths))
+        order = self._order(ties)
         # Groups of neighbours in the sorted order, one batch for each process, in a drawn order; who of the processes
         # gets which is drawn too, else one of them would always have the longest.
-        groups = generator.permutation(len(self))
+        groups = np.arange(len(self))[::-1] if self.longest_first else generator.permutation(len(self))
         shares = generator.permuted(np.tile(np.arange(self.num_processes), (len(self), 1)), axis=1)
         ends = np.append(self.starts[1:], len(order))
         for group in groups:
@@ -124,3 +128,20 @@ class TokenBatchSampler(Sampler[list[int]]):
                 )
             starts.insert(largest + 1, starts[largest] + int(sizes[largest]) // 2)
         return np.asarray(starts)
+
+
+def pair_lengths(dataset: Any) -> np.ndarray:
+    """`[N, 2]`: tokens of `input_ids` and of `labels`; of a `datasets.Dataset` read without building the rows."""
+    import datasets
+
+    if not isinstance(dataset, datasets.Dataset):
+        return np.asarray([(len(row["input_ids"]), len(row["labels"])) for row in dataset])
+    missing = {"input_ids", "labels"} - set(dataset.column_names)
+    if missing:
+        raise ValueError(f"the training set has no column {sorted(missing)[0]!r}: tokenize it first, preprocess_pairs")
+    sides = []
+    for name in ("input_ids", "labels"):
+        column = dataset.with_format("arrow", columns=[name])
+        chunks = [chunk for part in column.iter(batch_size=10_000) for chunk in part[name].chunks]
+        sides.append(np.concatenate([chunk.value_lengths().to_numpy() for chunk in chunks]))
+    return np.stack(sides, axis=1)

@@ -5,27 +5,28 @@ from functools import partial
 from typing import Any
 
 import datasets
-import numpy as np
-import pyarrow.compute
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import seed_worker
 
-from hf_capsule_mt.data.token_batches import TokenBatchSampler
+from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
+from hf_capsule_mt.training.translation_evaluation import TranslationEvaluation
 
 # Terms that a model's output may hold beside `loss`.
 LOSS_TERMS = ("lm_loss", "bow_loss", "bca_loss")
 
 
-class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
+class CapsuleSeq2SeqTrainer(TranslationEvaluation, Seq2SeqTrainer):
     """[`Seq2SeqTrainer`] for models whose loss has several terms; takes the same arguments, works with any model.
 
     - Every term that the model returns (`lm_loss`, `bow_loss`, `bca_loss`) is logged beside `loss`, as the mean over
       the steps since the last log.
     - With [`CapsuleSeq2SeqTrainingArguments`], `max_tokens_per_batch` fills batches by tokens, in any number of
       processes, and `auxiliary_warmup_steps` raises the auxiliary losses to their weights.
+    - With `predict_with_generate`, evaluation is one pass over batches of like length and reports BLEU and chrF; see
+      [`TranslationEvaluation`].
     - `label_smoothing_factor` smooths the translation loss alone. The stock Trainer takes the labels away from the
       model then, so that auxiliary losses silently vanish.
     """
@@ -58,11 +59,15 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             num_processes=self.args.world_size,
             process_index=self.args.process_index,
         )
+        return self._loader_of(dataset, sampler, "training")
+
+    def _loader_of(self, dataset: Any, sampler: TokenBatchSampler, description: str) -> DataLoader:
+        """Loads the batches that `sampler` has shared out among the processes."""
         collator: Any = self.data_collator
         if isinstance(dataset, datasets.Dataset):
-            dataset = self._remove_unused_columns(dataset, description="training")
+            dataset = self._remove_unused_columns(dataset, description=description)
         else:
-            collator = self._get_collator_with_removed_columns(collator, description="training")
+            collator = self._get_collator_with_removed_columns(collator, description=description)
         workers = self.args.dataloader_num_workers
         loader = DataLoader(
             dataset,
@@ -74,7 +79,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             prefetch_factor=self.args.dataloader_prefetch_factor,
             worker_init_fn=partial(seed_worker, num_workers=workers, rank=self.args.process_index),
         )
-        # The sampler has shared the batches out; accelerate, told of one process, only moves them to the device.
+        # accelerate, told of one process, only moves the batches to the device.
         return prepare_data_loader(
             loader,
             device=self.accelerator.device,
@@ -169,18 +174,3 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         """As in Transformers; terms of an earlier run are forgotten."""
         self._terms = {}
         return super().train(*args, **kwargs)
-
-
-def pair_lengths(dataset: Any) -> np.ndarray:
-    """`[N, 2]`: tokens of `input_ids` and of `labels`; of a `datasets.Dataset` read without building the rows."""
-    if not isinstance(dataset, datasets.Dataset):
-        return np.asarray([(len(row["input_ids"]), len(row["labels"])) for row in dataset])
-    missing = {"input_ids", "labels"} - set(dataset.column_names)
-    if missing:
-        raise ValueError(f"the training set has no column {sorted(missing)[0]!r}: tokenize it first, preprocess_pairs")
-    sides = []
-    for name in ("input_ids", "labels"):
-        column = dataset.with_format("arrow", columns=[name])
-        counted = (pyarrow.compute.list_value_length(part[name]) for part in column.iter(batch_size=10_000))
-        sides.append(np.concatenate([part.to_numpy() for part in counted]))
-    return np.stack(sides, axis=1)

@@ -11,8 +11,8 @@ import torch
 from test_trainer import SIZES, gdr
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
 
+from hf_capsule_mt.data.token_batches import pair_lengths
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
-from hf_capsule_mt.training.trainer import pair_lengths
 
 PAD = 1
 

@@ -1,0 +1,158 @@
+"""Evaluation of translation models in one pass: every source is encoded once, for its loss and its translation."""
+
+import time
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, has_length
+
+from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
+
+NO_LIMIT = 2**62
+
+
+class TranslationEvaluation:
+    """Goes before `Seq2SeqTrainer` in the bases of a trainer.
+
+    With `predict_with_generate`, `evaluate` and `predict` translate in batches of like length, longest first, and
+    report `loss` (per target token over the whole set), `bleu` and `chrf` by sacreBLEU, whose signatures are kept in
+    `score_signatures`, and `translated_tokens_per_second`. A `compute_metrics` of yours is called beside them with
+    what the stock trainer would give it, but padded to the longest sentence, not to `max_length`.
+    """
+
+    # What a Seq2SeqTrainer has.
+    args: Any
+    model: Any
+    accelerator: Any
+    processing_class: Any
+    compute_metrics: Any
+    _gen_kwargs: dict[str, Any]
+
+    score_signatures: dict[str, str]
+
+    def _evaluates_translations(self, dataset: Any) -> bool:
+        encodes = hasattr(self.model, "get_encoder") and self.model.config.is_encoder_decoder
+        managed = getattr(self, "is_deepspeed_enabled", False) or getattr(self, "is_fsdp_enabled", False)
+        return bool(self.args.predict_with_generate and encodes and has_length(dataset) and not managed)
+
+    def _sorted_loader(self, dataset: Any) -> DataLoader:
+        """Batches of like length, the same share of them for every process."""
+        lengths, budget = pair_lengths(dataset), getattr(self.args, "max_tokens_per_batch", None)
+        sampler = TokenBatchSampler(
+            lengths,
+            max_tokens=NO_LIMIT if budget is None else max(budget, int(lengths.sum(axis=1).max())),
+            max_pairs=self.args.per_device_eval_batch_size if budget is None else None,
+            num_processes=self.args.world_size,
+            process_index=self.args.process_index,
+            longest_first=True,
+        )
+        return self._loader_of(dataset, sampler, "evaluation")  # type: ignore[attr-defined]
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        dataset = self._named_eval_dataset(eval_dataset)
+        if dataset is None or not self._evaluates_translations(dataset):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+        return self._sorted_loader(dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        if not self._evaluates_translations(test_dataset):
+            return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
+        return self._sorted_loader(test_dataset)
+
+    def _named_eval_dataset(self, given: Any) -> Any:
+        known: Any = self.eval_dataset  # type: ignore[attr-defined]
+        if isinstance(given, str):
+            return known[given]
+        return known if given is None else given
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """As in Transformers; in one pass where the batches are ours."""
+        sampler = getattr(dataloader, "batch_sampler", None)
+        if not isinstance(sampler, TokenBatchSampler) or self.args.prediction_loss_only:
+            return super().evaluation_loop(  # type: ignore[misc]
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        was_training = self.model.training
+        self.model.eval()
+        started = time.perf_counter()
+        rows: list[tuple[int, list[int], list[int]]] = []  # position in the data set, translation, reference
+        totals = torch.zeros(3, dtype=torch.float64, device=self.args.device)  # loss, target and translated tokens
+        shown = tqdm(
+            zip(sampler, dataloader, strict=True),
+            desc=description,
+            total=len(sampler),
+            unit="batch",
+            disable=self.args.disable_tqdm or not self.args.should_log,
+        )
+        with torch.no_grad():
+            for indices, inputs in shown:
+                tokens = self._translate_batch(self._prepare_inputs(inputs), totals)  # type: ignore[attr-defined]
+                labels = inputs["labels"].tolist()
+                rows += zip(indices, tokens.tolist(), labels, strict=True)
+        self.model.train(was_training)
+        totals = self.accelerator.reduce(totals)
+        if self.accelerator.num_processes > 1:
+            rows = gather_object(rows)
+        rows.sort()
+        loss, targets, translated = totals.tolist()
+        seconds = time.perf_counter() - started
+        metrics = {"loss": loss / max(targets, 1.0), "translated_tokens_per_second": translated / seconds}
+        predictions, references = self._padded([row[1] for row in rows]), self._padded([row[2] for row in rows], -100)
+        metrics |= self._scores(predictions, references)
+        if self.compute_metrics is not None:
+            metrics |= self.compute_metrics(EvalPrediction(predictions.numpy(), references.numpy()))
+        prefix = f"{metric_key_prefix}_"
+        named = {key if key.startswith(prefix) else prefix + key: value for key, value in metrics.items()}
+        return EvalLoopOutput(predictions.numpy(), references.numpy(), named, len(rows))
+
+    def _translate_batch(self, inputs: dict[str, Any], totals: Tensor) -> Tensor:
+        """Translations `[B, T]`; adds to `totals` the loss of the batch, its target tokens and those translated."""
+        model, labels = self.model, inputs["labels"]
+        source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        with self.compute_loss_context_manager():  # type: ignore[attr-defined]
+            encoded = model.get_encoder()(**source, return_dict=True)
+            outputs = model(
+                encoder_outputs=encoded, attention_mask=source.get("attention_mask"), labels=labels, return_dict=True
+            )
+            count = (labels != -100).sum()
+            totals[0] += outputs.loss.double() * count
+            totals[1] += count
+            settings = dict(getattr(self, "_gen_kwargs", {}))
+            settings = {name: value for name, value in settings.items() if value is not None}
+            # Last: beam search repeats what is in the encoder's output.
+            tokens = model.generate(encoder_outputs=encoded, attention_mask=source.get("attention_mask"), **settings)
+        totals[2] += (tokens[:, 1:] != self._padding).sum()
+        return tokens
+
+    @property
+    def _padding(self) -> int:
+        return int(self.model.config.pad_token_id or 0)
+
+    def _padded(self, rows: list[list[int]], value: int | None = None) -> Tensor:
+        tensors = [torch.tensor(row) for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(tensors, True, self._padding if value is None else value)
+
+    def _scores(self, predictions: Tensor, references: Tensor) -> dict[str, float]:
+        """BLEU and chrF of the decoded tokens, where there is a tokenizer."""
+        if self.processing_class is None or not hasattr(self.processing_class, "batch_decode"):
+            return {}
+        from hf_capsule_mt.evaluation.scores import corpus_scores
+
+        references = references.masked_fill(references == -100, self._padding)
+        hypotheses, wanted = (
+            self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in (predictions, references)
+        )
+        scores = corpus_scores(hypotheses, wanted)
+        self.score_signatures = {"bleu": scores.bleu_signature, "chrf": scores.chrf_signature}
+        return {"bleu": scores.bleu, "chrf": scores.chrf}
