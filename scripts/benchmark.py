@@ -2,10 +2,12 @@
 
     python scripts/benchmark.py train  --models em,dynamic --baseline marian --device cpu --json out.json
     python scripts/benchmark.py decode --models em --baseline marian --device cpu --json out.json
+    python scripts/benchmark.py scaling --models caps_nmt --device cpu --json out.json --plot out.png
 
 Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
 figures are medians, and ratios are to the baseline of the same run. Peak memory on the CPU is what one process grows
-by while it trains or decodes with one model alone; on CUDA it is the allocator's own peak.
+by while it trains or decodes with one model alone; on CUDA it is the allocator's own peak. `scaling` measures encoder,
+decode step and whole sentence against length; see `benchmark_scaling.py`.
 """
 
 import argparse
@@ -24,10 +26,13 @@ from typing import Any
 import accelerate
 import torch
 import transformers
+from benchmark_scaling import LENGTHS, measure_scaling, plot_scaling, print_scaling
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
 import hf_capsule_mt
 from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
     CapsuleAggregatedMarianConfig,
     CapsuleAggregatedMarianForConditionalGeneration,
     GDRMarianConfig,
@@ -69,7 +74,10 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "rnmt-gdr": {"past_future": "guided_routing", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
     "rnmt-gdr-bow-bca": {"past_future": "guided_routing"},
     "rnmt-recurrent": {"past_future": "recurrent", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
+    "caps_nmt": {"decoder_context": "fixed"},
+    "caps_nmt-attention": {"decoder_context": "attention"},
 }
+SPECIAL_TOKENS = ("pad_token_id", "decoder_start_token_id", "eos_token_id", "forced_eos_token_id")
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
 
@@ -86,7 +94,7 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
         "decoder_attention_heads": size["heads"],
         "encoder_ffn_dim": size["ffn"],
         "decoder_ffn_dim": size["ffn"],
-        "max_position_embeddings": 512,
+        "max_position_embeddings": max(512, 2 * max(args.lengths or [0])),
         "pad_token_id": last,
         "decoder_start_token_id": last,
         "eos_token_id": 0,
@@ -102,11 +110,15 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
         recurrent = {field: factor * size["d_model"] for field, factor in RECURRENT.items()}
         recurrent.update(encoder_layers=1, decoder_layers=1)
         model = GDRRNMTForConditionalGeneration(GDRRNMTConfig(**{**shared, **recurrent, **options}))
+    elif name.startswith("caps_nmt"):
+        # As many layers as in the paper, which are the configuration's own.
+        shared = {field: common[field] for field in ("vocab_size", "d_model", *SPECIAL_TOKENS)}
+        model = CapsNMTForConditionalGeneration(CapsNMTConfig(**{**shared, **options}))
     elif "past_future" in options:
         model = GDRMarianForConditionalGeneration(GDRMarianConfig(**common, **options))
     else:
         model = CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**common, **options))
-    dtype = torch.bfloat16 if args.dtype == "bf16" and args.command == "decode" else torch.float32
+    dtype = torch.bfloat16 if args.dtype == "bf16" and args.command != "train" else torch.float32
     return model.to(args.device, dtype)
 
 
@@ -221,8 +233,8 @@ def device_name(args: argparse.Namespace) -> str:
     return f"{name}, {torch.get_num_threads()} threads"
 
 
-def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
-    """Add ratios to the baseline, print the table, return what goes into the JSON."""
+def add_ratios(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
+    """Add ratios to the baseline and print the table."""
     base = rows[args.baseline]
     print(f"{'model':<20}{'parameters':>12}{'median ms':>12}{'time ratio':>12}{'peak MB':>10}{'memory ratio':>14}")
     for name, row in rows.items():
@@ -233,12 +245,16 @@ def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[st
             memory = f"{row['peak_bytes'] / 1e6:>10.0f}{row['memory_ratio']:>14.3f}"
         speed = f"{row['median_s'] * 1e3:>12.1f}{row['time_ratio']:>12.3f}"
         print(f"{name:<20}{row['parameters'] / 1e6:>11.1f}M{speed}{memory}")
+
+
+def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """What goes into the JSON."""
     return {
         "what": args.command,
         "command": "python scripts/benchmark.py " + " ".join(sys.argv[1:]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(args),
-        "settings": {key: value for key, value in vars(args).items() if key not in ("json", "memory_of")},
+        "settings": {key: value for key, value in vars(args).items() if key not in ("json", "plot", "memory_of")},
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -252,27 +268,39 @@ def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[st
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=sorted(STEPS))
+    parser.add_argument("command", choices=[*sorted(STEPS), "scaling"])
     parser.add_argument("--models", default="em", help=f"comma-separated, any of {', '.join(MODELS)}")
     parser.add_argument("--baseline", default="marian", choices=sorted(MODELS))
     parser.add_argument("--size", default="base", choices=sorted(SIZES))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast when training")
     parser.add_argument("--batch", type=int, help="sentences a step; default 64 for train, 1 for decode")
-    parser.add_argument("--source-length", type=int, help="tokens; default 32 for train, 25 for decode")
-    parser.add_argument("--target-length", type=int, help="tokens; default as the source")
+    parser.add_argument(
+        "--source-length", type=int, help="tokens; default 25 for decode, else 32; scaling: while the target grows"
+    )
+    parser.add_argument(
+        "--target-length", type=int, help="tokens; default as the source; scaling: while the source grows"
+    )
     parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--lengths", help=f"scaling: tokens, comma-separated; default {LENGTHS}")
+    parser.add_argument("--sentence-rounds", type=int, default=5, help="scaling: rounds with whole sentences")
+    parser.add_argument("--repeats", type=int, default=8, help="scaling: times in a row, of which the median counts")
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
     parser.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--plot", type=Path, help="scaling: draw the results here, as PNG")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.batch = args.batch or (64 if args.command == "train" else 1)
-    args.source_length = args.source_length or (32 if args.command == "train" else 25)
+    args.source_length = args.source_length or (25 if args.command == "decode" else 32)
     args.target_length = args.target_length or args.source_length
+    if args.command == "scaling":
+        args.lengths = sorted({int(length) for length in (args.lengths or LENGTHS).split(",")})
+        if len(args.lengths) < 4 or args.lengths[0] < 1:
+            parser.error(f"--lengths {args.lengths}: at least four different ones, each at least 1, make a fit")
     unknown = [name for name in args.models.split(",") if name not in MODELS]
     if unknown:
         parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(MODELS)}")
@@ -292,15 +320,23 @@ def main() -> None:
         return
     names = list(dict.fromkeys([args.baseline, *args.models.split(",")]))
     print(f"seed {args.seed}, {device_name(args)}, {args.size}, {args.dtype}", file=sys.stderr)
-    rows = measure(names, args)
-    if not args.no_memory:
-        for name, row in rows.items():
+    if args.command == "scaling":
+        models = {name: build(name, args) for name in names}
+        rows = measure_scaling(models, decode_step, lambda: synchronize(args), args)
+        print_scaling(rows)
+    else:
+        rows = measure(names, args)
+        for name, row in () if args.no_memory else rows.items():
             row["peak_bytes"] = peak_memory(name, args) if args.device == "cuda" else peak_in_subprocess(name)
+        add_ratios(rows, args)
     results = report(rows, args)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(results, indent=2, default=str) + "\n")
         print(f"written to {args.json}")
+    if args.plot:
+        plot_scaling(results, args.plot)
+        print(f"drawn in {args.plot}")
 
 
 if __name__ == "__main__":

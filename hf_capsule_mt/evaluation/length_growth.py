@@ -1,0 +1,72 @@
+"""How a time grows with a length: a line and a parabola by least squares, and which of their terms are there at all.
+
+Legend: `N` lengths, `K` coefficients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+def t_quantile(freedom: int, confidence: float) -> float:
+    """Where Student's t with `freedom` degrees lies between minus and plus this with the probability `confidence`.
+
+    With `x = sqrt(freedom) tan(a)` its density is proportional to `cos(a)^(freedom - 1)`, which is summed up here.
+    """
+    angles = np.linspace(0.0, np.pi / 2, 200_001)
+    heights = np.cos(angles) ** (freedom - 1)
+    mass = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2)])
+    return float(freedom**0.5 * np.tan(np.interp(confidence, mass / mass[-1], angles)))
+
+
+@dataclass(frozen=True)
+class GrowthFit:
+    """`seconds = c_0 + c_1 length + …` with the standard error and the confidence interval of each coefficient."""
+
+    coefficients: tuple[float, ...]
+    standard_errors: tuple[float, ...]
+    intervals: tuple[tuple[float, float], ...]
+
+    def seconds(self, length: float) -> float:
+        """The fitted time at a length."""
+        return sum(coefficient * length**power for power, coefficient in enumerate(self.coefficients))
+
+    @property
+    def top_sign(self) -> int:
+        """Of the highest power's coefficient: 1 or -1, or 0 where its interval holds 0.
+
+        Whether it is 0 is, for a parabola, the F-test against the line, F being the square of the coefficient's t.
+        """
+        low, high = self.intervals[-1]
+        return int(low > 0) - int(high < 0)
+
+
+def fit_growth(lengths: Sequence[float], seconds: Sequence[float], degree: int, confidence: float = 0.95) -> GrowthFit:
+    """The polynomial of a degree through N points with the smallest sum of squared *relative* errors.
+
+    Relative, since what disturbs a clock on a busy machine disturbs long measurements by more. Standard errors come
+    from the points' scatter around the fit, intervals from Student's t with N - K degrees of freedom.
+    """
+    count, terms = len(lengths), degree + 1
+    if len(set(lengths)) <= terms:
+        raise ValueError(f"{len(set(lengths))} lengths: a polynomial of degree {degree} needs at least {terms + 1}")
+    scale = float(max(lengths))  # powers of lengths as they are would be a badly conditioned problem
+    times = np.asarray(seconds, dtype=float)
+    powers = (np.asarray(lengths, dtype=float) / scale)[:, None] ** np.arange(terms)  # [N, K]
+    design = powers / times[:, None]
+    inverse = np.linalg.inv(design.T @ design)
+    found = inverse @ design.sum(axis=0)  # of relative errors, every target is 1
+    variance = float(np.square(1.0 - design @ found).sum()) / (count - terms)
+    units = scale ** np.arange(terms)
+    errors = np.sqrt(variance * np.diag(inverse)) / units
+    found = found / units
+    reach = t_quantile(count - terms, confidence) * errors
+    intervals = tuple(zip(map(float, found - reach), map(float, found + reach), strict=True))
+    return GrowthFit(tuple(map(float, found)), tuple(map(float, errors)), intervals)
+
+
+def describe_growth(line: GrowthFit, parabola: GrowthFit) -> str:
+    """In words, the parabola's bend or, where none is seen, the line's slope."""
+    bend = {1: "bends up", -1: "bends down"}
+    return bend.get(parabola.top_sign) or {1: "linear", -1: "falls", 0: "none seen"}[line.top_sign]
