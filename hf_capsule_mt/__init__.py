@@ -44,6 +44,7 @@ _LAZY = {
     "symmetrize": "hf_capsule_mt.evaluation",
     "coverage_difference_ratio": "hf_capsule_mt.evaluation",
     "plot_assignments": "hf_capsule_mt.analysis",
+    "capsule_attention": "hf_capsule_mt.analysis",
     "explain": "hf_capsule_mt.analysis",
     "CapsuleSeq2SeqTrainer": "hf_capsule_mt.training",
     "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",

@@ -3,7 +3,6 @@
 Legend: `T` target words and the end token, `S` source words.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
+
+from hf_capsule_mt.analysis.sentence_words import encode_words, text_table
 
 Shares = NDArray[np.float32]
 SITE = "past_future"
@@ -50,7 +51,7 @@ class Coverage:
             [word, f"{left:.2f}", f"{again:.2f}"]
             for word, left, again in zip(self.words, self.untranslated, self.repeated, strict=True)
         ]
-        return _table(rows)
+        return text_table(rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,7 @@ class Explanation:
         for index, word in enumerate(self.target_words):
             shares = zip(self.past[index], self.future[index], strict=True)
             rows.append([word, *(f"{100 * past:.0f}/{100 * future:.0f}" for past, future in shares)])
-        return _table(rows)
+        return text_table(rows)
 
     def to_pandas(self) -> Any:
         """A long frame with one row for each target word and source word."""
@@ -167,8 +168,8 @@ def explain(
         raise ValueError("the source is empty: there is nothing to explain")
     if target is None:
         target = _translate(model, tokenizer, source, generation)
-    source_ids, source_words, source_rows = _encode(tokenizer, text=source)
-    target_ids, target_words, target_rows = _encode(tokenizer, text_target=target)
+    source_ids, source_words, source_rows = encode_words(tokenizer, text=source)
+    target_ids, target_words, target_rows = encode_words(tokenizer, text_target=target)
     end = model.config.eos_token_id
     if end is not None and target_ids[-1:] != [end]:
         target_ids.append(end)  # not every tokenizer does
@@ -211,52 +212,3 @@ def _translate(model: Any, tokenizer: PreTrainedTokenizerBase, source: str, gene
     with torch.no_grad():
         tokens = model.generate(**inputs, **generation)
     return str(tokenizer.decode(tokens[0], skip_special_tokens=True))
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[int], list[str], list[list[int]]]:
-    """Token ids of one text, its words, and for each word the positions of its tokens."""
-    encoded = tokenizer(**text, return_offsets_mapping=tokenizer.is_fast)
-    ids = list(encoded["input_ids"])
-    if tokenizer.is_fast:
-        words, rows = _rows_by_offsets(next(iter(text.values())), encoded["offset_mapping"])
-    else:
-        words, rows = _rows_by_decoding(tokenizer, ids)
-    # A word that shares all of its tokens with the next one.
-    for index in range(len(rows) - 1, -1, -1):
-        if not rows[index]:
-            rows[index] = next((after for after in rows[index + 1 :] if after), [len(ids) - 1])
-    return ids, words, rows
-
-
-def _rows_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[list[str], list[list[int]]]:
-    """For tokenizers that know where in the text each token stands."""
-    words, spans, start = text.split(), [], 0
-    for word in words:
-        start = text.index(word, start)
-        spans.append(range(start, start + len(word)))
-        start += len(word)
-    rows: list[list[int]] = [[] for _ in spans]
-    for position, (first, end) in enumerate(offsets):
-        # A token may begin with the space before its word.
-        for row, span in zip(rows, spans, strict=True):
-            if first < end and end - 1 in span:
-                row.append(position)
-    return words, rows
-
-
-def _rows_by_decoding(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], list[list[int]]]:
-    """For all others, Marian's among them: a token belongs to the word that the text so far ends in."""
-    special = set(tokenizer.all_special_ids)
-    words = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
-    rows: list[list[int]] = [[] for _ in words]
-    for position, token in enumerate(ids):
-        so_far = str(tokenizer.decode(ids[: position + 1], skip_special_tokens=True)).split()
-        if token not in special and so_far:
-            rows[min(len(so_far), len(words)) - 1].append(position)
-    return words, rows
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""The words of a sentence, the tokens that each of them has, and tables of words."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+
+def encode_words(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[int], list[str], list[list[int]]]:
+    """Token ids of one text, its words, and for each word the positions of its tokens."""
+    encoded = tokenizer(**text, return_offsets_mapping=tokenizer.is_fast)
+    ids = list(encoded["input_ids"])
+    if tokenizer.is_fast:
+        words, rows = _rows_by_offsets(next(iter(text.values())), encoded["offset_mapping"])
+    else:
+        words, rows = _rows_by_decoding(tokenizer, ids)
+    # A word that shares all of its tokens with the next one.
+    for index in range(len(rows) - 1, -1, -1):
+        if not rows[index]:
+            rows[index] = next((after for after in rows[index + 1 :] if after), [len(ids) - 1])
+    return ids, words, rows
+
+
+def _rows_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[list[str], list[list[int]]]:
+    """For tokenizers that know where in the text each token stands."""
+    words, spans, start = text.split(), [], 0
+    for word in words:
+        start = text.index(word, start)
+        spans.append(range(start, start + len(word)))
+        start += len(word)
+    rows: list[list[int]] = [[] for _ in spans]
+    for position, (first, end) in enumerate(offsets):
+        # A token may begin with the space before its word.
+        for row, span in zip(rows, spans, strict=True):
+            if first < end and end - 1 in span:
+                row.append(position)
+    return words, rows
+
+
+def _rows_by_decoding(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], list[list[int]]]:
+    """For all others, Marian's among them: a token belongs to the word that the text so far ends in."""
+    special = set(tokenizer.all_special_ids)
+    words = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
+    rows: list[list[int]] = [[] for _ in words]
+    for position, token in enumerate(ids):
+        so_far = str(tokenizer.decode(ids[: position + 1], skip_special_tokens=True)).split()
+        if token not in special and so_far:
+            rows[min(len(so_far), len(words)) - 1].append(position)
+    return words, rows
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as lines, the columns aligned."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)

@@ -1,0 +1,214 @@
+"""`capsule_attention`: what it shows is what the routing did, word by word, whatever the words are made of."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
+    CapsNMTModel,
+    CapsuleAggregatedMarianConfig,
+    CapsuleAggregatedMarianForConditionalGeneration,
+    capsule_attention,
+    train_tokenizer,
+)
+from hf_capsule_mt.data import marian_token_ids, synthetic_lines
+
+SOURCE = "The unforgettable doctor sees a river."
+SOURCES = {
+    "plain": SOURCE,
+    "one word": "Why?",
+    "one letter": "a",
+    "non-ASCII": "Über 3 Flüsse führt 東京 die Straße — naïve Привет 👩🏽‍⚕️ .",
+    "markup": """<b>1 < 2 & 3</b> "quoted" it's &amp; <script>alert(1)</script>""",
+    "formulas": "It costs $5 or $6_a^b or \\alpha {x} %s %(x)s {title} .",
+    "many spaces": "  two \t  words \n",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    sources, targets = synthetic_lines(300, seed=1)
+    return train_tokenizer([*sources, *targets], vocab_size=400)
+
+
+def model(tokenizer: Any, **options: Any) -> CapsNMTForConditionalGeneration:
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.5, "num_capsules": 3}
+    torch.manual_seed(2)
+    config = CapsNMTConfig(**{**sizes, "init_std": 0.3, **marian_token_ids(tokenizer), **options})
+    built = CapsNMTForConditionalGeneration(config)
+    for name, weight in built.named_parameters():
+        if name.endswith("aggregation.votes.weight"):
+            torch.nn.init.normal_(weight)  # shares far from equal
+    return built
+
+
+def test_coefficients_are_the_routings_of_each_word(tokenizer: Any):
+    """Against a padded batch, with the words found by their text instead of by offsets."""
+    net = model(tokenizer)
+    found = capsule_attention(net, tokenizer, SOURCE)
+    assert net.training, "the mode must come back"
+    assert found.words == tuple(SOURCE.split()) and found.coefficients.shape == (3, 6, 3)
+    batch = tokenizer(
+        [SOURCE, SOURCE * 3], padding=True, padding_side="left", return_tensors="pt", return_token_type_ids=False
+    )
+    with torch.no_grad():
+        outputs = net.eval()(**batch, labels=batch["input_ids"], output_routings=True)
+    real = batch["attention_mask"][0].bool()
+    assert not real.all(), "the sentence must be padded"
+    tokens, shares = batch["input_ids"][0, real].tolist(), outputs.routings["encoder.capsules"][:, 0, 0, real]
+    rows: list[list[int]] = []
+    for position in range(len(tokens) - 1):
+        before, after = (tokenizer.decode(tokens[:end]).split() for end in (position, position + 1))
+        if len(after) > len(before):
+            rows.append([])
+        if after != before:  # a space on its own is part of no word
+            rows[-1].append(position)
+    assert len(rows) == 6 and max(map(len, rows)) > 1, "one word must have several tokens"
+    for index, row in enumerate(rows):
+        np.testing.assert_allclose(found.coefficients[:, index], shares[:, row].mean(dim=1).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_shares_of_a_word_add_up_to_one(tokenizer: Any, source: str):
+    found = capsule_attention(model(tokenizer), tokenizer, source)
+    assert found.words == tuple(source.split())
+    np.testing.assert_allclose(found.coefficients.sum(axis=-1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(found.coefficients[0], 1 / 3, atol=1e-6)
+    assert found.coefficients[-1].std() > 0.01, "the routing did nothing"
+
+
+@pytest.mark.parametrize("options", [{"num_capsules": 1}, {"routing_iterations": 1}, {"decoder_context": "attention"}])
+def test_other_configurations(tokenizer: Any, options: dict[str, Any], tmp_path):
+    net = model(tokenizer, **options)
+    found = capsule_attention(net, tokenizer, SOURCE)
+    assert found.coefficients.shape == (net.config.routing_iterations, 6, net.config.num_capsules)
+    assert found.plot(tmp_path / "table.png").exists() and found.to_html().count("<details>") == len(
+        found.coefficients[1:]
+    )
+
+
+def test_the_base_model_and_other_number_types(tokenizer: Any):
+    net = model(tokenizer)
+    base = CapsNMTModel(net.config)
+    base.load_state_dict(net.model.state_dict())
+    full = capsule_attention(net, tokenizer, SOURCE).coefficients
+    np.testing.assert_array_equal(capsule_attention(base, tokenizer, SOURCE).coefficients, full)
+    half = capsule_attention(base.to(torch.bfloat16), tokenizer, SOURCE).coefficients
+    assert half.dtype == np.float32 and np.abs(half - full)[1:].mean() < 0.1
+
+
+def test_table_and_frame(tokenizer: Any):
+    found = capsule_attention(model(tokenizer), tokenizer, SOURCE)
+    lines = str(found).splitlines()
+    assert len(lines) == 7 and lines[0].split() == ["%", "capsule", "1", "capsule", "2", "capsule", "3"]
+    assert lines[2].split() == ["unforgettable", *(f"{100 * share:.0f}" for share in found.coefficients[-1, 1])]
+    frame = found.to_pandas()
+    assert len(frame) == 3 * 6 * 3
+    row = frame[(frame.iteration == 3) & (frame.position == 2) & (frame.capsule == 1)].iloc[0]
+    assert row.word == "unforgettable" and row.coefficient == pytest.approx(found.coefficients[2, 1, 0])
+
+
+class Page(HTMLParser):
+    """Text and shade of every word, and everything that a browser might fetch or run."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.shades: list[float] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "span":
+            self.shades.append(float(re.search(r"([\d.]+)\)$", str(dict(attrs)["style"])).group(1)))
+            self.words.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "span":
+            self.words[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.lasttag = ""
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_the_page_shows_the_words_as_they_are(tokenizer: Any, source: str, tmp_path):
+    found = capsule_attention(model(tokenizer), tokenizer, source)
+    path = found.save_html(tmp_path / "pages" / "table.html")
+    text = path.read_bytes().decode("utf-8")
+    assert text == found.to_html()
+    page = Page(text)
+    # Iterations last to first, in each the sentence once a capsule.
+    assert page.words == list(found.words) * 9
+    expected = found.coefficients[::-1].transpose(0, 2, 1).ravel()
+    np.testing.assert_allclose(page.shades, expected, atol=6e-4)
+    allowed = {"html", "head", "meta", "title", "style", "body", "p", "table", "tr", "th", "td", "span"}
+    assert page.tags == allowed | {"details", "summary"}
+    assert page.attributes == {"charset", "dir", "style", "title"}
+    assert "url(" not in text and "@import" not in text
+
+
+def test_quotes_and_markup_are_escaped(tokenizer: Any):
+    text = capsule_attention(model(tokenizer), tokenizer, SOURCES["markup"]).to_html()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text and "<script" not in text
+    assert "&amp;amp;" in text and "&quot;quoted&quot;" in text and "it&#x27;s" in text
+    assert "<title>&lt;b&gt;1 &lt; 2 &amp; 3&lt;/b&gt;" in text
+
+
+def pixels(path: Any) -> Any:
+    from matplotlib import image
+
+    return image.imread(path)
+
+
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+@pytest.mark.parametrize("source", [*SOURCES.values(), SOURCE * 8], ids=[*SOURCES, "long"])
+def test_the_picture(tokenizer: Any, source: str, tmp_path):
+    found = capsule_attention(model(tokenizer), tokenizer, source)
+    path = found.plot(tmp_path / "pictures" / "table4.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    last, first = pixels(path), pixels(found.plot(tmp_path / "first.png", iteration=0))
+    assert last.shape[1] < 1300, "long sentences must wrap"
+    assert last.shape != first.shape or (last != first).any()
+
+
+def test_the_picture_is_as_dense_as_the_coefficients(tokenizer: Any, tmp_path):
+    """The blue channel, which the colour lacks, against the shares of one-word sentences."""
+    found = capsule_attention(model(tokenizer, num_capsules=2), tokenizer, "Why?")
+    picture = pixels(found.plot(tmp_path / "table.png"))
+    orange = picture[..., 0] - picture[..., 2]  # 0 for white, grey and black
+    middle = picture.shape[0] * 9 // 16
+    upper, lower = orange[:middle].max(), orange[middle:].max()
+    np.testing.assert_allclose([upper, lower], (255 - 56) / 255 * found.coefficients[-1, 0], atol=0.03)
+
+
+def test_models_without_capsules_over_the_source(tokenizer: Any):
+    with pytest.raises(ValueError, match="source_aggregation='pooling'.*caps_nmt model: there are no capsules over"):
+        capsule_attention(model(tokenizer, source_aggregation="pooling"), tokenizer, SOURCE)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 20}
+    other = CapsuleAggregatedMarianConfig(
+        **sizes,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        **marian_token_ids(tokenizer),
+    )
+    with pytest.raises(ValueError, match="source_aggregation=None.*capsule_aggregated_marian model"):
+        capsule_attention(CapsuleAggregatedMarianForConditionalGeneration(other), tokenizer, SOURCE)
+
+
+@pytest.mark.parametrize("source", ["", " \n"])
+def test_empty_source_is_an_error(tokenizer: Any, source: str):
+    with pytest.raises(ValueError, match="the source is empty"):
+        capsule_attention(model(tokenizer), tokenizer, source)
