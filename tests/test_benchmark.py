@@ -38,6 +38,38 @@ def test_runs_and_writes_json(command, tmp_path):
     assert "time ratio" in result.stdout
 
 
+SCALING = "scaling --models caps_nmt,caps_nmt-attention --size tiny --threads 1 --warmup 1".split()
+
+
+def test_scaling_writes_every_curve_with_its_fits(tmp_path):
+    target, picture = tmp_path / "new" / "out.json", tmp_path / "other" / "out.png"
+    options = "--lengths 5,2,3,4 --rounds 2 --sentence-rounds 1 --repeats 2".split()
+    script = [sys.executable, "scripts/benchmark.py", *SCALING, *options, "--json", str(target)]
+    result = subprocess.run([*script, "--plot", str(picture)], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "seed 1" in result.stderr and "round 2/2" in result.stderr
+    report = json.loads(target.read_text())
+    assert report["what"] == "scaling" and "--lengths 5,2,3,4" in report["command"]
+    assert report["versions"]["torch"] and report["settings"]["seed"] == 1 and report["date"] and report["device"]
+    assert list(report["rows"]) == ["marian", "caps_nmt", "caps_nmt-attention"]
+    for row in report["rows"].values():
+        for kind in ("encode", "step_by_source", "step_by_number", "sentence"):
+            curve = row[kind]
+            assert curve["lengths"] == [2, 3, 4, 5] and curve["rounds"] == (1 if kind == "sentence" else 2)
+            for median, (low, high) in zip(curve["median_s"], curve["quartiles_s"], strict=True):
+                assert 0 < low <= median <= high
+            for fit, terms in (("line", 2), ("parabola", 3)):
+                assert [len(values) for values in curve[fit].values()] == [terms] * 3
+            assert curve["growth"] in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_scaling_needs_lengths_enough_for_a_parabola():
+    script = [sys.executable, "scripts/benchmark.py", *SCALING, "--lengths", "8,16,32,8"]
+    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2 and "at least four different ones" in result.stderr
+
+
 def test_unknown_model_is_named(tmp_path):
     script = [sys.executable, "scripts/benchmark.py", "train", "--models", "no-such"]
     result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
