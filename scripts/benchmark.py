@@ -94,7 +94,7 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
         "decoder_attention_heads": size["heads"],
         "encoder_ffn_dim": size["ffn"],
         "decoder_ffn_dim": size["ffn"],
-        "max_position_embeddings": max(512, 2 * max(args.lengths or [0])),
+        "max_position_embeddings": max(512, *(2 * length for length in args.lengths)),
         "pad_token_id": last,
         "decoder_start_token_id": last,
         "eos_token_id": 0,
@@ -266,6 +266,11 @@ def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[st
     }
 
 
+def numbers(text: str) -> list[int]:
+    """Different integers from a comma-separated list, smallest first."""
+    return sorted({int(part) for part in text.split(",")})
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=[*sorted(STEPS), "scaling"])
@@ -283,9 +288,15 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--lengths", help=f"scaling: tokens, comma-separated; default {LENGTHS}")
+    parser.add_argument("--lengths", type=numbers, default=LENGTHS, help=f"scaling: tokens; default {LENGTHS}")
     parser.add_argument("--sentence-rounds", type=int, default=5, help="scaling: rounds with whole sentences")
     parser.add_argument("--repeats", type=int, default=8, help="scaling: times in a row, of which the median counts")
+    parser.add_argument(
+        "--clock",
+        default="wall",
+        choices=("wall", "processor"),
+        help="scaling: processor time leaves out when a busy machine runs others; for --device cpu --threads 1",
+    )
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
     parser.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
@@ -297,10 +308,16 @@ def parse() -> argparse.Namespace:
     args.batch = args.batch or (64 if args.command == "train" else 1)
     args.source_length = args.source_length or (25 if args.command == "decode" else 32)
     args.target_length = args.target_length or args.source_length
-    if args.command == "scaling":
-        args.lengths = sorted({int(length) for length in (args.lengths or LENGTHS).split(",")})
-        if len(args.lengths) < 4 or args.lengths[0] < 1:
-            parser.error(f"--lengths {args.lengths}: at least four different ones, each at least 1, make a fit")
+    if args.command != "scaling":
+        args.lengths = []
+        if args.plot:
+            parser.error("--plot draws scaling only")
+    elif len(args.lengths) < 4 or args.lengths[0] < 1:
+        parser.error(f"--lengths {args.lengths}: at least four different ones, each at least 1, make a fit")
+    if args.sentence_rounds < 1:
+        parser.error(f"--sentence-rounds {args.sentence_rounds}: must be at least 1")
+    if args.clock == "processor" and (args.device, args.threads) != ("cpu", 1):
+        parser.error("--clock processor adds up the time of all threads: give --device cpu --threads 1")
     unknown = [name for name in args.models.split(",") if name not in MODELS]
     if unknown:
         parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(MODELS)}")

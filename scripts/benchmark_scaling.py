@@ -43,15 +43,13 @@ class Job:
     start: Start
     seconds: list[float] = field(default_factory=list)  # one a round
 
-    def visit(self, repeats: int, synchronize: Callable[[], None]) -> float:
+    def visit(self, repeats: int, clock: Callable[[], float]) -> float:
         """The median time of up to `repeats` runs."""
         run, times = self.start(), []
         while len(times) < repeats and sum(times) < ENOUGH:
-            synchronize()
-            begin = time.perf_counter()
+            begin = clock()
             run()
-            synchronize()
-            times.append(time.perf_counter() - begin)
+            times.append(clock() - begin)
         return statistics.median(times)
 
 
@@ -126,6 +124,12 @@ def measure_scaling(
     args: argparse.Namespace,
 ) -> dict[str, dict[str, Any]]:
     """A row a model: for each kind of time the medians and quartiles over rounds at every length, and both fits."""
+    read = time.process_time if args.clock == "processor" else time.perf_counter
+
+    def clock() -> float:
+        synchronize()
+        return read()
+
     every, order = list(jobs(models, translating, args)), random.Random(args.seed)
     began = time.perf_counter()
     for number in range(-args.warmup, args.rounds):
@@ -133,7 +137,7 @@ def measure_scaling(
         turn = [job for job in every if job.kind != "sentence" or 0 <= number < args.sentence_rounds]
         order.shuffle(turn)
         for done, job in enumerate(turn):
-            seconds = job.visit(args.repeats, synchronize)
+            seconds = job.visit(args.repeats, clock)
             if number >= 0:
                 job.seconds.append(seconds)
             state = f"round {number + 1}/{args.rounds}, {done + 1}/{len(turn)}, {time.perf_counter() - began:.0f} s"
@@ -208,6 +212,7 @@ def plot_scaling(results: dict[str, Any], path: Path) -> None:
         axes.set_xlabel(against)
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=8)
-    figure.suptitle(f"{results['device']}, {results['settings']['dtype']}, batch {results['settings']['batch']}")
+    settings = results["settings"]
+    figure.suptitle(f"{results['device']}, {settings['dtype']}, batch {settings['batch']}, {settings['clock']} time")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
