@@ -38,7 +38,7 @@ def test_runs_and_writes_json(command, tmp_path):
     assert "time ratio" in result.stdout
 
 
-SCALING = "scaling --models caps_nmt,caps_nmt-attention --size tiny --threads 1 --warmup 1".split()
+SCALING = "scaling --models caps_nmt,caps_nmt-attention --size tiny --threads 1 --clock processor --warmup 1".split()
 
 
 def test_scaling_writes_every_curve_with_its_fits(tmp_path):
@@ -64,10 +64,20 @@ def test_scaling_writes_every_curve_with_its_fits(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_scaling_needs_lengths_enough_for_a_parabola():
-    script = [sys.executable, "scripts/benchmark.py", *SCALING, "--lengths", "8,16,32,8"]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("scaling --lengths 8,16,32,8", "--lengths [8, 16, 32]: at least four different ones"),
+        ("scaling --lengths 8,16,many", "--lengths: invalid numbers value: '8,16,many'"),
+        ("scaling --clock processor", "give --device cpu --threads 1"),
+        ("scaling --sentence-rounds 0", "must be at least 1"),
+        ("train --plot out.png", "--plot draws scaling only"),
+    ],
+)
+def test_options_that_do_not_fit(arguments, message):
+    script = [sys.executable, "scripts/benchmark.py", *arguments.split()]
     result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 2 and "at least four different ones" in result.stderr
+    assert result.returncode == 2 and message in result.stderr
 
 
 def test_unknown_model_is_named(tmp_path):
