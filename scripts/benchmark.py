@@ -94,7 +94,7 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
         "decoder_attention_heads": size["heads"],
         "encoder_ffn_dim": size["ffn"],
         "decoder_ffn_dim": size["ffn"],
-        "max_position_embeddings": max(512, *(2 * length for length in args.lengths)),
+        "max_position_embeddings": max([512, *(2 * length for length in args.lengths)]),
         "pad_token_id": last,
         "decoder_start_token_id": last,
         "eos_token_id": 0,
