@@ -35,6 +35,8 @@ _LAZY = {
     "train_tokenizer": "hf_capsule_mt.data",
     "corpus_scores": "hf_capsule_mt.evaluation",
     "translate": "hf_capsule_mt.evaluation",
+    "translate_lines": "hf_capsule_mt.evaluation",
+    "score_pairs": "hf_capsule_mt.evaluation",
     "assignment_entropy": "hf_capsule_mt.evaluation",
     "capsule_diversity": "hf_capsule_mt.evaluation",
     "overlap_rates": "hf_capsule_mt.evaluation",

@@ -6,6 +6,7 @@ from hf_capsule_mt.evaluation.decoding import translate
 from hf_capsule_mt.evaluation.overlap import OverlapRates, overlap_rates
 from hf_capsule_mt.evaluation.routing_statistics import assignment_entropy, capsule_diversity
 from hf_capsule_mt.evaluation.scores import CorpusScores, corpus_scores
+from hf_capsule_mt.evaluation.streaming import Translation, score_pairs, translate_lines
 from hf_capsule_mt.evaluation.word_aligner import align_words
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CorpusScores",
     "CoverageDifference",
     "OverlapRates",
+    "Translation",
     "align_words",
     "assignment_entropy",
     "capsule_diversity",
@@ -20,6 +22,8 @@ __all__ = [
     "coverage_difference_ratio",
     "overlap_rates",
     "read_alignments",
+    "score_pairs",
     "symmetrize",
     "translate",
+    "translate_lines",
 ]

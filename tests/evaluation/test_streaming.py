@@ -1,0 +1,154 @@
+"""Translating lines and scoring pairs: order, n-best, scores by two routes, the command line."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import set_seed
+
+from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, score_pairs, translate, translate_lines
+from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
+
+ROOT = Path(__file__).parent.parent.parent
+PAIRS = synthetic_dataset(9, seed=6, split="test", max_words=9)["translation"]
+SOURCES = [pair["en"] for pair in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Any, Any]:
+    """A tokenizer and a model that writes sentences of different lengths."""
+    tokenizer = train_tokenizer([text for pair in PAIRS for text in pair.values()], vocab_size=330)
+    set_seed(4)
+    config = CapsNMTConfig(d_model=16, dropout=0.0, init_std=0.5, **marian_token_ids(tokenizer))
+    model = CapsNMTForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        model.final_logits_bias[:, config.eos_token_id] = 5.5
+        model.get_encoder().context.projection.weight.mul_(3.0)
+    model.generation_config.bad_words_ids = [[config.pad_token_id]]
+    model.generation_config.max_length = 12
+    model.generation_config.forced_eos_token_id = None
+    return model, tokenizer
+
+
+def test_order_and_texts(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    expected = translate(model, tokenizer, SOURCES, num_beams=2)
+    assert len(set(expected)) > 2
+    for options in ({}, {"window": 2}, {"max_tokens": 1}, {"max_tokens": 40, "window": 5}):
+        found = list(translate_lines(model, tokenizer, iter(SOURCES), num_beams=2, **options))
+        assert [translations[0].text for translations in found] == expected
+        assert all(len(translations) == 1 and translations[0].score is None for translations in found)
+
+
+def test_lines_are_read_as_they_are_needed(made: tuple[Any, Any]) -> None:
+    read: list[int] = []
+
+    def lines() -> Iterator[str]:
+        for number in range(10**9):
+            read.append(number)
+            yield SOURCES[number % 9]
+
+    found = translate_lines(*made, lines(), window=4)
+    next(found)
+    assert read == [0, 1, 2, 3]
+    for _ in range(4):
+        next(found)
+    assert read == list(range(8))
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_scores_are_those_of_force_decoding(made: tuple[Any, Any], beams: int, penalty: float) -> None:
+    model, tokenizer = made
+    options = {"num_beams": beams, "n_best": beams, "with_scores": True, "length_penalty": penalty}
+    found = list(translate_lines(model, tokenizer, SOURCES, **options))
+    compared = 0
+    for source, translations in zip(SOURCES, found, strict=True):
+        assert len(translations) == beams
+        scores = [translation.score for translation in translations]
+        assert scores == sorted(scores, reverse=True)
+        settings = {"num_beams": beams, "length_penalty": penalty, "num_return_sequences": beams}
+        tokens = model.generate(**tokenizer(source, return_tensors="pt"), **settings)
+        for translation, ids in zip(translations, tokens.tolist(), strict=True):
+            written = [token for token in ids[1:] if token != model.config.pad_token_id]
+            if tokenizer(text_target=translation.text)["input_ids"] == written:
+                (score,) = score_pairs(model, tokenizer, [source], [translation.text], length_penalty=penalty)
+                assert translation.score == pytest.approx(score, abs=1e-4)
+                compared += 1
+    assert compared >= 4, "the tokenizer cuts too few of these as the model wrote them"
+
+
+def test_scores_of_many_pairs_are_those_of_each(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    targets = [pair["de"] for pair in PAIRS]
+    together = score_pairs(model, tokenizer, SOURCES, targets, max_tokens=90)
+    for source, target, score in zip(SOURCES, targets, together, strict=True):
+        ids = tokenizer(source, text_target=target, return_tensors="pt")
+        with torch.no_grad():
+            assert score == pytest.approx(-float(model(**ids).loss), abs=1e-4)
+    assert score_pairs(model, tokenizer, [], []) == []
+
+
+def test_blank_lines_and_errors(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    found = list(translate_lines(model, tokenizer, ["", SOURCES[0], "  "], num_beams=2, n_best=2, with_scores=True))
+    assert [(part.text, part.score) for part in found[0]] == [("", 0.0)] * 2 == [(p.text, p.score) for p in found[2]]
+    assert found[1][0].text and list(translate_lines(model, tokenizer, [])) == []
+    with pytest.raises(ValueError, match="n_best=3: must be 1 to the number of beams, 2"):
+        list(translate_lines(model, tokenizer, SOURCES, num_beams=2, n_best=3))
+    with pytest.raises(ValueError, match="1 sources and 2 targets"):
+        score_pairs(model, tokenizer, ["a"], ["b", "c"])
+
+
+def test_a_model_keeps_its_mode(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    model.train()
+    list(translate_lines(model, tokenizer, SOURCES[:1]))
+    assert model.training
+    model.eval()
+
+
+def call(folder: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[bytes]:
+    script = [sys.executable, str(ROOT / "scripts" / "translate.py"), "--model", str(folder)]
+    return subprocess.run([*script, *arguments], input=text.encode(), capture_output=True, cwd=folder)
+
+
+@pytest.mark.system
+def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = made
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    lines = [SOURCES[0], "", "a\u0085b", *SOURCES[1:4]]
+    expected = [part[0] for part in translate_lines(model, tokenizer, lines, num_beams=2, with_scores=True)]
+    done = call(tmp_path, "--beam", "2", "--scores", text="\n".join(lines))
+    assert done.returncode == 0, done.stderr.decode()
+    rows = [row.split("\t") for row in done.stdout.decode().split("\n")[:-1]]
+    assert [row[1] for row in rows] == [" ".join(translation.text.split("\n")) for translation in expected]
+    assert [float(row[0]) for row in rows] == pytest.approx([part.score for part in expected], abs=1e-4)
+    (tmp_path / "source.txt").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
+    (tmp_path / "target.txt").write_text("\n".join(pair["de"] for pair in PAIRS) + "\n", encoding="utf-8")
+    done = call(tmp_path, "--score", "target.txt", "source.txt", "-o", "scores.txt")
+    assert done.returncode == 0, done.stderr.decode()
+    scores = [float(line) for line in (tmp_path / "scores.txt").read_text().split()]
+    wanted = score_pairs(model, tokenizer, SOURCES, [pair["de"] for pair in PAIRS])
+    assert scores == pytest.approx(wanted, abs=1e-4)
+    failed = call(tmp_path, "--beam", "2", "--n-best", "3", text="x\n")
+    assert failed.returncode == 1 and b"error: n_best=3" in failed.stderr and b"Traceback" not in failed.stderr
+
+
+@pytest.mark.system
+def test_a_broken_pipe_is_no_error(made: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = made
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "source.txt").write_text(f"{SOURCES[0]}\n" * 400, encoding="utf-8")
+    script = f"{sys.executable} {ROOT}/scripts/translate.py --model . --beam 1 --window 4 source.txt"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {script} | head -n 1"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
