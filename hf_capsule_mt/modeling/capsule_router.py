@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from hf_capsule_mt.modeling.routing_record import open_record
+from hf_capsule_mt.modeling.split_linear import SplitLinear
 from hf_capsule_mt.ops.routing import dynamic_routing, em_routing
 
 
@@ -25,23 +26,55 @@ class CapsuleModule(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define how its own parameters start")
 
 
+def votes_start_std(algorithm: str, inputs: int, width: int) -> float:
+    """How large vote weights start so that the aggregate starts about as large as the features it is made of.
+
+    For F with weights of `fan_in ** -0.5`: pre-activations are as large as the features, the ReLU halves their second
+    moment, the mean over the inputs divides it by their number, and the presence A of EM routing, 1/2 at first, by 4.
+    With `init_std` for both, a routed projection started at a tenth of the linear one it replaces and cross-attention
+    stayed on the plateau of a language model (a plain ReLU network of that size did so too), an aggregate in the place
+    of H^L started at a fifteenth of it, and votes that small, against EM's variance floor of 1, are not routed at all.
+    """
+    return (2.0 * inputs / width) ** 0.5 * (2.0 if algorithm == "em_routing" else 1.0)
+
+
+class ScaledSplitLinear(CapsuleModule, SplitLinear):
+    """[`SplitLinear`] that starts with weights of the size `start_std`; None is the model's `init_std`."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, start_std: float | None = None) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.start_std = start_std
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.start_std is not None:
+            init.normal_(self.weight, std=self.start_std)
+
+
 class StackedLinear(CapsuleModule):
     """One linear map for each of I inputs, as a single batched product: `[…, I, in]` to `[…, I, out]`.
 
-    With `bias_start` it starts as that constant: weights 0, bias `bias_start`.
+    It starts with weights of the size `start_std`, None is the model's `init_std`; with `bias_start` as that constant:
+    weights 0, bias `bias_start`.
     """
 
     def __init__(
-        self, inputs: int, in_features: int, out_features: int, bias: bool = True, bias_start: float | None = None
+        self,
+        inputs: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        bias_start: float | None = None,
+        start_std: float | None = None,
     ) -> None:
         super().__init__()
-        self.bias_start = bias_start
+        self.bias_start, self.start_std = bias_start, start_std
         self.inputs, self.in_features, self.out_features = inputs, in_features, out_features
         self.weight = nn.Parameter(torch.empty(inputs, out_features, in_features))
         self.bias = nn.Parameter(torch.empty(inputs, 1, out_features)) if bias else None
 
     def init_capsule_weights(self, std: float) -> None:
-        init.normal_(self.weight, std=std if self.bias_start is None else 0.0)
+        scale = std if self.start_std is None else self.start_std
+        init.normal_(self.weight, std=scale if self.bias_start is None else 0.0)
         if self.bias is not None:
             init.constant_(self.bias, self.bias_start or 0.0)
 

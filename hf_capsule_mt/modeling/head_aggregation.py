@@ -8,24 +8,33 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling.capsule_router import CapsuleModule, CapsuleRouter, StackedLinear
-from hf_capsule_mt.modeling.split_linear import SplitLinear
+from hf_capsule_mt.modeling.capsule_router import (
+    CapsuleModule,
+    CapsuleRouter,
+    ScaledSplitLinear,
+    StackedLinear,
+    votes_start_std,
+)
 
 
 class RoutedProjection(nn.Module):
-    """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS."""
+    """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS.
+
+    Starts with an output about as large as its input: a smaller one drowns in the residual stream around it.
+    """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
         super().__init__()
         width = config.d_model
         self.heads = heads
         # Eq. (5): f_h, linear d -> d with ReLU, one a head, all of them one product.
-        self.capsules = SplitLinear(width, heads * width)
+        self.capsules = ScaledSplitLinear(width, heads * width, start_std=width**-0.5)
         # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one for each.
+        votes_std = votes_start_std(config.head_aggregation, heads, width)
         self.votes: nn.Module = (
-            nn.Linear(width, width, bias=False)
+            ScaledSplitLinear(width, width, bias=False, start_std=votes_std)
             if config.head_vote_sharing == "shared"
-            else StackedLinear(heads, width, width, bias=False)
+            else StackedLinear(heads, width, width, bias=False, start_std=votes_std)
         )
         self.router = CapsuleRouter(
             config.head_aggregation,

@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling.capsule_router import CapsuleModule, CapsuleRouter, StackedLinear
+from hf_capsule_mt.modeling.capsule_router import (
+    CapsuleModule,
+    CapsuleRouter,
+    ScaledSplitLinear,
+    StackedLinear,
+    votes_start_std,
+)
 from hf_capsule_mt.modeling.split_linear import SplitLinear
 
 
@@ -44,20 +50,28 @@ class DynamicCombination(nn.Module):
 
 
 class RoutedCombination(nn.Module):
-    """Dynamic or EM routing of L input capsules into N output capsules: Eq. (5)-(16), DLA."""
+    """Dynamic or EM routing of L input capsules into N output capsules: Eq. (5)-(16), DLA.
+
+    An aggregate that replaces H^L starts about as large as H^L, since what reads it was trained on that. Beside H^L it
+    starts small, with the model's `init_std`: as large as H^L, it is noise there, and training from scratch is slower.
+    """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
         super().__init__()
         width = config.d_model
         self.sees_all_layers = config.layer_capsule_inputs == "all_layers"
+        fan_in = layers * width if self.sees_all_layers else width
+        features_std = votes_std = None
+        if config.aggregation_output == "replace":
+            features_std, votes_std = fan_in**-0.5, votes_start_std(config.layer_aggregation, layers, width)
         # Eq. (8): F_l, linear on the concatenation (or on the layer's own output) and a ReLU.
         self.capsules = (
-            SplitLinear(layers * width, layers * width)
+            ScaledSplitLinear(fan_in, layers * width, start_std=features_std)
             if self.sees_all_layers
-            else StackedLinear(layers, width, width)
+            else StackedLinear(layers, width, width, start_std=features_std)
         )
         # Eq. (7): the vote matrices W_{l->n} of one layer side by side, d x (N * d / N).
-        self.votes = StackedLinear(layers, width, width, bias=False)
+        self.votes = StackedLinear(layers, width, width, bias=False, start_std=votes_std)
         # Eq. (10): one logit an input capsule.
         self.activation = (
             StackedLinear(layers, width, 1, bias=False) if config.layer_aggregation == "em_routing" else None
