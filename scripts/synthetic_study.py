@@ -20,62 +20,94 @@ from typing import Any
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 HEADS = {"layer_aggregation": "none"}
 GDR = {"past_future": "guided_routing", "capsule_dim": 64}
-# Name: (options, whether it starts from the baseline trained with the same seed).
-SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
-    "baseline (plain Marian)": ({"layer_aggregation": "none"}, False),
-    "linear combination": ({"layer_aggregation": "linear_combination"}, False),
-    "dynamic combination": ({"layer_aggregation": "dynamic_combination"}, False),
-    "dynamic routing": ({"layer_aggregation": "dynamic_routing"}, False),
-    "EM routing": ({}, False),
-    "EM routing, 1 iteration (a mean of the votes)": ({"layer_routing_iterations": 1}, False),
+BASELINE = "baseline (plain Marian)"
+LONG_BASELINE = "baseline, twice the steps"
+# Name: (options, the baseline of the same seed that it starts from, None for from scratch).
+SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
+    BASELINE: ({"layer_aggregation": "none"}, None),
+    LONG_BASELINE: ({"layer_aggregation": "none"}, None),
+    "linear combination": ({"layer_aggregation": "linear_combination"}, None),
+    "dynamic combination": ({"layer_aggregation": "dynamic_combination"}, None),
+    "dynamic routing": ({"layer_aggregation": "dynamic_routing"}, None),
+    "EM routing": ({}, None),
+    "EM routing, 1 iteration (a mean of the votes)": ({"layer_routing_iterations": 1}, None),
     "dynamic routing, 1 iteration": (
         {"layer_aggregation": "dynamic_routing", "layer_routing_iterations": 1},
-        False,
+        None,
     ),
-    "EM routing, assignment gradients stopped": ({"stop_assignment_gradient": True}, False),
-    "EM routing, capsules from own layer": ({"layer_capsule_inputs": "own_layer"}, False),
-    "EM routing, 16 capsules": ({"layer_num_capsules": 16}, False),
-    "EM routing, encoder only": ({"layer_aggregation_side": "encoder"}, False),
-    "EM routing, decoder only": ({"layer_aggregation_side": "decoder"}, False),
-    "EM routing, replace": ({"aggregation_output": "replace"}, False),
-    "EM routing, gated": ({"aggregation_output": "gated"}, False),
-    "heads: EM, encoder self": ({**HEADS, "head_aggregation": "em_routing"}, False),
-    "heads: simple, encoder self": ({**HEADS, "head_aggregation": "simple_routing"}, False),
+    "EM routing, assignment gradients stopped": ({"stop_assignment_gradient": True}, None),
+    "EM routing, capsules from own layer": ({"layer_capsule_inputs": "own_layer"}, None),
+    "EM routing, 16 capsules": ({"layer_num_capsules": 16}, None),
+    "EM routing, encoder only": ({"layer_aggregation_side": "encoder"}, None),
+    "EM routing, decoder only": ({"layer_aggregation_side": "decoder"}, None),
+    "EM routing, replace": ({"aggregation_output": "replace"}, None),
+    "EM routing, gated": ({"aggregation_output": "gated"}, None),
+    "heads: EM, encoder self": ({**HEADS, "head_aggregation": "em_routing"}, None),
+    "heads: simple, encoder self": ({**HEADS, "head_aggregation": "simple_routing"}, None),
     "heads: EM, all attentions": (
         {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
-        False,
+        None,
     ),
     "heads: EM, encoder self, a vote matrix a head": (
         {**HEADS, "head_aggregation": "em_routing", "head_vote_sharing": "per_head"},
-        False,
+        None,
     ),
     "heads: EM, encoder self, 1 iteration (a mean)": (
         {**HEADS, "head_aggregation": "em_routing", "head_routing_iterations": 1},
-        False,
+        None,
     ),
-    "EM routing of layers and encoder heads": ({"head_aggregation": "em_routing"}, False),
-    "warm start: baseline trained on": ({"layer_aggregation": "none"}, True),
+    "heads: EM, cross-attention": (
+        {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ["decoder_cross"]},
+        None,
+    ),
+    "heads: simple, all attentions": (
+        {**HEADS, "head_aggregation": "simple_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        None,
+    ),
+    "EM routing of layers and encoder heads": ({"head_aggregation": "em_routing"}, None),
+    "warm start: baseline trained on": ({"layer_aggregation": "none"}, BASELINE),
     # The baseline's config says "none": a warm start has to name the aggregation.
-    "warm start: EM routing, replace": ({"layer_aggregation": "em_routing", "aggregation_output": "replace"}, True),
+    "warm start: EM routing, replace": (
+        {"layer_aggregation": "em_routing", "aggregation_output": "replace"},
+        BASELINE,
+    ),
     "warm start: dynamic routing, replace": (
         {"aggregation_output": "replace", "layer_aggregation": "dynamic_routing"},
-        True,
+        BASELINE,
     ),
-    "warm start: EM routing, gated": ({"layer_aggregation": "em_routing", "aggregation_output": "gated"}, True),
-    "warm start: EM routing, residual": ({"layer_aggregation": "em_routing"}, True),
-    "GDR, no auxiliary losses": ({**GDR, "bow_loss_weight": 0.0, "bca_loss_weight": 0.0}, False),
-    "GDR, BoW 0.1, BCA 0.1": ({**GDR, "bow_loss_weight": 0.1, "bca_loss_weight": 0.1}, False),
-    "GDR, BoW 1, BCA 0.1": ({**GDR, "bca_loss_weight": 0.1}, False),
-    "GDR, BoW 1, BCA 1": (GDR, False),
-    "warm start: GDR, no auxiliary losses": ({**GDR, "bow_loss_weight": 0.0, "bca_loss_weight": 0.0}, True),
-    "warm start: GDR, BoW 1": ({**GDR, "bca_loss_weight": 0.0}, True),
-    "warm start: GDR, BCA 1": ({**GDR, "bow_loss_weight": 0.0}, True),
-    "warm start: GDR, BoW 1, BCA 1": (GDR, True),
-    "warm start: GDR, BoW 1, BCA 1, no redundant capsules": ({**GDR, "redundant_capsules": 0}, True),
-    "warm start: classifier, BoW 1, BCA 1": ({**GDR, "past_future": "classifier"}, True),
-    "warm start: attention, BoW 1, BCA 1": ({**GDR, "past_future": "attention"}, True),
+    "warm start: EM routing, gated": ({"layer_aggregation": "em_routing", "aggregation_output": "gated"}, BASELINE),
+    "warm start: EM routing, residual": ({"layer_aggregation": "em_routing"}, BASELINE),
+    "long warm start: baseline trained on": ({"layer_aggregation": "none"}, LONG_BASELINE),
+    "long warm start: EM routing, replace": (
+        {"layer_aggregation": "em_routing", "aggregation_output": "replace"},
+        LONG_BASELINE,
+    ),
+    "long warm start: EM routing, replace, assignment gradients stopped": (
+        {"layer_aggregation": "em_routing", "aggregation_output": "replace", "stop_assignment_gradient": True},
+        LONG_BASELINE,
+    ),
+    # Squashing bounds the aggregate, too short for the decoder's tied output layer: the encoder, and fewer capsules.
+    "long warm start: dynamic routing, replace, encoder, 16 capsules": (
+        {
+            "layer_aggregation": "dynamic_routing",
+            "aggregation_output": "replace",
+            "layer_aggregation_side": "encoder",
+            "layer_num_capsules": 16,
+        },
+        LONG_BASELINE,
+    ),
+    "GDR, no auxiliary losses": ({**GDR, "bow_loss_weight": 0.0, "bca_loss_weight": 0.0}, None),
+    "GDR, BoW 0.1, BCA 0.1": ({**GDR, "bow_loss_weight": 0.1, "bca_loss_weight": 0.1}, None),
+    "GDR, BoW 1, BCA 0.1": ({**GDR, "bca_loss_weight": 0.1}, None),
+    "GDR, BoW 1, BCA 1": (GDR, None),
+    "warm start: GDR, no auxiliary losses": ({**GDR, "bow_loss_weight": 0.0, "bca_loss_weight": 0.0}, BASELINE),
+    "warm start: GDR, BoW 1": ({**GDR, "bca_loss_weight": 0.0}, BASELINE),
+    "warm start: GDR, BCA 1": ({**GDR, "bow_loss_weight": 0.0}, BASELINE),
+    "warm start: GDR, BoW 1, BCA 1": (GDR, BASELINE),
+    "warm start: GDR, BoW 1, BCA 1, no redundant capsules": ({**GDR, "redundant_capsules": 0}, BASELINE),
+    "warm start: classifier, BoW 1, BCA 1": ({**GDR, "past_future": "classifier"}, BASELINE),
+    "warm start: attention, BoW 1, BCA 1": ({**GDR, "past_future": "attention"}, BASELINE),
 }
-BASELINE = "baseline (plain Marian)"
 
 
 def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
@@ -96,28 +128,27 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    options, warm = SETTINGS[name]
+    options, start = SETTINGS[name]
     task = small_task(settings["train_size"], settings["test_size"], seed=seed, max_words=settings["max_words"])
     set_seed(seed)
-    baseline = Path(checkpoints) / f"baseline-{seed}"
     gdr = "past_future" in options
     kind = GDRMarianForConditionalGeneration if gdr else CapsuleAggregatedMarianForConditionalGeneration
-    if warm:
-        model = kind.from_pretrained(baseline, **options)
+    if start:
+        model = kind.from_pretrained(checkpoint(checkpoints, start, seed), **options)
     else:
         model = kind(small_config(task.tokenizer, kind.config_class, **options))
-    steps = settings["warm_steps"] if warm else settings["steps"]
+    steps = steps_of(name, settings)
     curve = train_small(
         model,
         task,
         Path(checkpoints) / "trainer",
         steps=steps,
-        seed=seed + 1000 * warm,  # a warm start sees the pairs in another order than the baseline did
+        seed=seed + 1000 * bool(start),  # a warm start sees the pairs in another order than the baseline did
         show_progress=False,
         trainer_class=CapsuleSeq2SeqTrainer,
     )
-    if name == BASELINE:
-        model.save_pretrained(baseline)
+    if name in (BASELINE, LONG_BASELINE):
+        model.save_pretrained(checkpoint(checkpoints, name, seed))
     translations = translate(model, task.tokenizer, task.test_sources, max_new_tokens=80)
     scores = corpus_scores(translations, task.test_references)
     report = None
@@ -127,7 +158,7 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
         "setting": name,
         "seed": seed,
         "options": options,
-        "warm_start": warm,
+        "warm_start": bool(start),
         "steps": steps,
         "parameters": model.num_parameters(),
         "final_loss": curve.tail(),
@@ -139,6 +170,16 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def steps_of(name: str, settings: dict[str, Any]) -> int:
+    """Long starts have twice the steps: the baseline before them and they themselves."""
+    start = SETTINGS[name][1]
+    return settings["warm_steps" if start else "steps"] * (2 if LONG_BASELINE in (name, start) else 1)
+
+
+def checkpoint(folder: str, baseline: str, seed: int) -> Path:
+    return Path(folder) / f"{'long' if baseline == LONG_BASELINE else 'short'}-{seed}"
 
 
 def steps_to(curve: list[list[float]], loss: float) -> int | None:
@@ -190,8 +231,9 @@ def past_future_table(results: dict[str, Any]) -> str:
 
 
 def newest(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs with the same settings as the last one."""
-    return [run for run in results["runs"] if run["settings"] == results["runs"][-1]["settings"]]
+    """The runs with the same settings as the last one, without those that were made again."""
+    settings = results["runs"][-1]["settings"]
+    return [run for run in results["runs"] if run["settings"] == settings and "superseded" not in run]
 
 
 def spread(rows: list[dict[str, Any]], key: str, digits: int) -> str:
@@ -215,7 +257,7 @@ Made by `{results["command"]}` from `results.json`, which holds every run with i
 - Model: width 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; batch 64, AdamW, peak
   learning rate 2e-3 after 100 steps, then linear to 0; `CapsuleSeq2SeqTrainer`.
 - From scratch: {settings["steps"]} steps. Warm start: {settings["warm_steps"]} more steps from the trained baseline of
-  the same seed.
+  the same seed. Long warm start: {2 * settings["warm_steps"]} more steps from the baseline of {2 * settings["steps"]}.
 - Loss: training loss without auxiliary terms, mean over the last 100 steps. Each cell: mean over seeds (each seed:
   {", ".join(map(str, sorted({run["seed"] for run in runs})))}).
 - {runs[-1]["bleu_signature"]}
@@ -248,6 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--only", default="", help="names of settings, separated by semicolons; default: all")
+    parser.add_argument("--again", metavar="WHY", help="repeat finished runs of --only; `WHY` goes with the old ones")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--warm-steps", type=int, default=300)
     parser.add_argument("--train-size", type=int, default=30_000)
@@ -263,19 +306,25 @@ def main() -> None:
     if (args.output / "results.json").exists():
         results = json.loads((args.output / "results.json").read_text())
     results["command"] = "python scripts/synthetic_study.py " + " ".join(sys.argv[1:])
-    done = {(run["setting"], run["seed"]) for run in results["runs"] if run["settings"] == settings}
     wanted = [name.strip() for name in args.only.split(";") if name.strip()] or list(SETTINGS)
     unknown = [name for name in wanted if name not in SETTINGS]
     if unknown:
         parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(SETTINGS)}")
+    names = [(name, int(seed)) for name in wanted for seed in args.seeds.split(",")]
+    mine = [run for run in results["runs"] if run["settings"] == settings and "superseded" not in run]
+    if args.again:
+        for run in mine:
+            if (run["setting"], run["seed"]) in names:
+                run["superseded"] = args.again
+    done = {(run["setting"], run["seed"]) for run in mine if "superseded" not in run}
+    todo = [job for job in names if job not in done]
+    # Warm starts need their baseline, so a baseline that is done but whose weights are gone is trained again.
+    starts = dict.fromkeys((start, seed) for name, seed in todo if (start := SETTINGS[name][1]))
     with tempfile.TemporaryDirectory() as checkpoints, multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
-        # Warm starts need their baseline, so a baseline that is done but whose weights are gone is trained again.
-        jobs = [(name, int(seed), settings, checkpoints) for name in wanted for seed in args.seeds.split(",")]
-        cold = [job for job in jobs if not SETTINGS[job[0]][1] and (job[:2] not in done or job[0] == BASELINE)]
-        hot = [job for job in jobs if SETTINGS[job[0]][1] and job[:2] not in done]
-        if not hot:
-            cold = [job for job in cold if job[:2] not in done]
-        for group in (cold, hot):
+        cold = dict.fromkeys([*(job for job in todo if not SETTINGS[job[0]][1]), *starts])
+        hot = [job for job in todo if job not in cold]
+        groups = [[(*job, settings, checkpoints) for job in group] for group in (cold, hot)]
+        for group in groups:
             for run in pool.imap_unordered(run_one, group):
                 if (run["setting"], run["seed"]) not in done:
                     results["runs"].append(run)
