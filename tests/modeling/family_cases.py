@@ -38,6 +38,7 @@ from hf_capsule_mt.modeling import (
     GDRRNMTForConditionalGeneration,
     GDRRNMTModel,
 )
+from hf_capsule_mt.modeling.capsule_router import ScaledSplitLinear, StackedLinear
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
 
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
@@ -142,6 +143,10 @@ class Case:
 @torch.no_grad()
 def spread_weights(model: nn.Module, vote_scale: float) -> None:
     """Random values for whatever starts at zero or one, and larger ones for what routing reads."""
+    for module in model.modules():
+        if isinstance(module, ScaledSplitLinear | StackedLinear) and module.start_std is not None:
+            # Weights of one size everywhere: as large as its residual stream, each router drowns those below it.
+            module.weight.mul_(model.config.init_std / module.start_std)
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter)
         if name.endswith("gate"):

@@ -307,6 +307,47 @@ def test_only_the_named_layers_and_attentions_are_routed():
             assert type(module) is nn.Linear, name
 
 
+def random_states(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("init_std", [0.02, 0.2])
+@pytest.mark.parametrize("sharing", ["shared", "per_head"])
+@pytest.mark.parametrize("heads", [2, 8])
+def test_routed_heads_start_as_large_as_their_input(heads: int, sharing: str, init_std: float):
+    """Smaller by a factor of ten, routed cross-attention did not learn to read the source."""
+    config = CapsuleAggregatedMarianConfig(
+        **{**SIZES, "d_model": 128, "encoder_attention_heads": heads, "init_std": init_std},
+        head_aggregation="em_routing",
+        head_vote_sharing=sharing,
+    )
+    torch.manual_seed(3)
+    projection = CapsuleAggregatedMarianModel(config).encoder.layers[0].self_attn.out_proj
+    states = random_states(200, 128)
+    with torch.no_grad():
+        assert 0.7 < projection(states).std() < 2.0
+        assert 0.2 < projection(0.3 * states).std() < 0.6
+
+
+@pytest.mark.parametrize("inputs", ["all_layers", "own_layer"])
+@pytest.mark.parametrize("layers", [2, 6])
+def test_an_aggregate_that_replaces_the_top_layer_starts_as_large(layers: int, inputs: str):
+    """Smaller by a factor of ten, a warm start took three times as long; beside the top layer it starts small."""
+    sizes = {}
+    for output in ("replace", "residual"):
+        config = CapsuleAggregatedMarianConfig(
+            **{**SIZES, "d_model": 128, "encoder_layers": layers, "init_std": 0.02},
+            layer_capsule_inputs=inputs,
+            aggregation_output=output,
+        )
+        torch.manual_seed(3)
+        aggregation = CapsuleAggregatedMarianModel(config).encoder.layer_aggregation
+        with torch.no_grad():
+            sizes[output] = aggregation.combination(random_states(200, layers, 128)).std().item()
+    assert 0.5 < sizes["replace"] < 1.6
+    assert sizes["residual"] < 0.1
+
+
 def test_gated_heads_keep_marians_projection():
     config = CapsuleAggregatedMarianConfig(**SIZES, **ROUTED_HEADS, aggregation_output="gated")
     model = CapsuleAggregatedMarianModel(config)
