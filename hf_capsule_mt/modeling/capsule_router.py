@@ -31,9 +31,8 @@ def votes_start_std(algorithm: str, inputs: int, width: int) -> float:
 
     For F with weights of `fan_in ** -0.5`: pre-activations are as large as the features, the ReLU halves their second
     moment, the mean over the inputs divides it by their number, and the presence A of EM routing, 1/2 at first, by 4.
-    With `init_std` for both, a routed projection started at a tenth of the linear one it replaces and cross-attention
-    stayed on the plateau of a language model (a plain ReLU network of that size did so too), an aggregate in the place
-    of H^L started at a fifteenth of it, and votes that small, against EM's variance floor of 1, are not routed at all.
+    With `init_std` for both, a routed projection started at a tenth of the linear one it replaces, an aggregate in the
+    place of H^L at a fifteenth of it; and votes that small, against EM's variance floor of 1, are not routed at all.
     """
     return (2.0 * inputs / width) ** 0.5 * (2.0 if algorithm == "em_routing" else 1.0)
 

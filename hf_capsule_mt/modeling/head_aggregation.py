@@ -8,19 +8,60 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling.capsule_router import (
-    CapsuleModule,
-    CapsuleRouter,
-    ScaledSplitLinear,
-    StackedLinear,
-    votes_start_std,
-)
+from hf_capsule_mt.modeling.capsule_router import CapsuleModule, CapsuleRouter, StackedLinear, votes_start_std
+from hf_capsule_mt.modeling.split_linear import SplitLinear
+
+
+@torch.no_grad()
+def mirrored_normal_(weight: Tensor, std: float, axis: int, parts: int = 1) -> None:
+    """Normal numbers, the second half along `axis` minus the first, in each of `parts` along the first axis.
+
+    Mirrored rows before a ReLU and mirrored columns after it start as a linear map: `B relu(A x) - B relu(-A x)` is
+    `B A x` (the "looks linear" start of Balduzzi et al. 2017).
+    """
+    whole = torch.empty_like(weight).normal_(std=std)
+    split = whole.unflatten(0, (parts, -1)).movedim(axis + 1, 0)
+    half = len(split) // 2
+    split[half : 2 * half] = -split[:half]
+    init.copy_(weight, whole)
+
+
+class HeadCapsules(CapsuleModule, SplitLinear):
+    """The linear maps of all f_h, Eq. (5), HEADS, side by side: `[…, d]` to `[…, H * d]`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads * width)
+        self.heads, self.start_std = heads, width**-0.5
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std, axis=0, parts=self.heads)
+
+
+class HeadVotes(CapsuleModule, nn.Linear):
+    """Eq. (6), HEADS: one vote matrix for all heads, `[…, H, d]` to `[…, H, d]`."""
+
+    def __init__(self, width: int, start_std: float) -> None:
+        super().__init__(width, width, bias=False)
+        self.start_std = start_std
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std, axis=1)
+
+
+class VotesPerHead(StackedLinear):
+    """Eq. (6), HEADS as printed: a vote matrix for each head."""
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, std if self.start_std is None else self.start_std, axis=2)
 
 
 class RoutedProjection(nn.Module):
     """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS.
 
-    Starts with an output about as large as its input: a smaller one drowns in the residual stream around it.
+    Starts as linear as the map it replaces, and with an output about as large as its input. Unmirrored and small, with
+    `init_std`, routed cross-attention stayed on the plateau of a language model; a plain ReLU network in its place,
+    without any capsule, did so too. Unmirrored and large, one of two seeds stayed there: the votes of features that
+    are never negative are mostly a constant, the same for every position.
     """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
@@ -28,13 +69,13 @@ class RoutedProjection(nn.Module):
         width = config.d_model
         self.heads = heads
         # Eq. (5): f_h, linear d -> d with ReLU, one a head, all of them one product.
-        self.capsules = ScaledSplitLinear(width, heads * width, start_std=width**-0.5)
+        self.capsules = HeadCapsules(width, heads)
         # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one for each.
         votes_std = votes_start_std(config.head_aggregation, heads, width)
         self.votes: nn.Module = (
-            ScaledSplitLinear(width, width, bias=False, start_std=votes_std)
+            HeadVotes(width, votes_std)
             if config.head_vote_sharing == "shared"
-            else StackedLinear(heads, width, width, bias=False, start_std=votes_std)
+            else VotesPerHead(heads, width, width, bias=False, start_std=votes_std)
         )
         self.router = CapsuleRouter(
             config.head_aggregation,

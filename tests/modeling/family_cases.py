@@ -39,6 +39,7 @@ from hf_capsule_mt.modeling import (
     GDRRNMTModel,
 )
 from hf_capsule_mt.modeling.capsule_router import ScaledSplitLinear, StackedLinear
+from hf_capsule_mt.modeling.head_aggregation import HeadCapsules, HeadVotes
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
 
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
@@ -140,11 +141,14 @@ class Case:
         return model.eval()
 
 
+SCALED = (ScaledSplitLinear, StackedLinear, HeadCapsules, HeadVotes)
+
+
 @torch.no_grad()
 def spread_weights(model: nn.Module, vote_scale: float) -> None:
     """Random values for whatever starts at zero or one, and larger ones for what routing reads."""
     for module in model.modules():
-        if isinstance(module, ScaledSplitLinear | StackedLinear) and module.start_std is not None:
+        if isinstance(module, SCALED) and module.start_std is not None:
             # Weights of one size everywhere: as large as its residual stream, each router drowns those below it.
             module.weight.mul_(model.config.init_std / module.start_std)
     for name, parameter in model.named_parameters():

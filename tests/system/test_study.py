@@ -11,11 +11,11 @@ ROOT = Path(__file__).parent.parent.parent
 NAMES = ["baseline (plain Marian)", "EM routing", "warm start: EM routing, gated"]
 
 
-def study(folder: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+def study(folder: Path, names: list[str], *more: str) -> subprocess.CompletedProcess[str]:
     small = ["--seeds", "3", "--steps", "24", "--warm-steps", "30", "--train-size", "400", "--test-size", "10"]
     arguments = [*small, "--max-words", "8", "--jobs", "1", "--output", str(folder), "--only", "; ".join(names)]
     script = [sys.executable, "scripts/synthetic_study.py"]
-    return subprocess.run([*script, *arguments], cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run([*script, *arguments, *more], cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.mark.system
@@ -34,6 +34,24 @@ def test_runs_resumes_and_writes_a_table(tmp_path):
     assert runs[2]["loss_curve"][0][1] < runs[0]["loss_curve"][0][1]
     table = (tmp_path / "README.md").read_text()
     assert all(f"| {name} |" in table for name in NAMES)
+
+
+@pytest.mark.system
+def test_long_starts_and_runs_made_again(tmp_path):
+    name = "long warm start: baseline trained on"
+    result = study(tmp_path, [name])
+    assert result.returncode == 0, result.stderr[-3000:]
+    before = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [run["setting"] for run in before] == ["baseline, twice the steps", name], "it needs its baseline"
+    assert [run["steps"] for run in before] == [48, 60]
+    assert before[1]["loss_curve"][0][1] < before[0]["loss_curve"][0][1]
+    result = study(tmp_path, ["baseline, twice the steps"], "--again", "a reason")
+    assert result.returncode == 0, result.stderr[-3000:]
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert runs[0] == {**before[0], "superseded": "a reason"} and runs[1] == before[1], "old runs stay, marked"
+    assert runs[2]["setting"] == runs[0]["setting"] and "superseded" not in runs[2] and len(runs) == 3
+    table = (tmp_path / "README.md").read_text()
+    assert table.count("| baseline, twice the steps |") == 1 and table.count(f"| {name} |") == 1
 
 
 def test_unknown_setting_is_named(tmp_path):
