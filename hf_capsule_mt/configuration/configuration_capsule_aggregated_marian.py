@@ -73,9 +73,11 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
             Rounds of routing (Figure 3, DLA); 1 is a plain mean of the votes.
         aggregation_output (`str`, defaults to `"residual"`):
             `"residual"`: layer norm of the top layer plus the aggregate. `"replace"`: the aggregate alone, as printed,
-            for warm starts from a trained model; from scratch it learns slowly. `"gated"`: the top layer plus a gate
-            times the aggregate, with the gate started at 0, so that a pretrained model begins exactly where it was;
-            routed heads then keep Marian's linear projection and are added to it through a gate as well.
+            which a warm start has to learn before it translates again. With dynamic routing use it on the encoder and
+            with few capsules: squashing keeps N capsules within a length of `sqrt(N)`, too short for the output layer
+            of a trained decoder. `"gated"`: the top layer plus a gate times the aggregate, with the gate started at 0,
+            so that a pretrained model begins exactly where it was; routed heads then keep Marian's linear projection
+            and are added to it through a gate as well.
         head_aggregation (`str`, defaults to `"none"`):
             What replaces the output projection of attention: `"em_routing"` or `"simple_routing"` (Table 2, HEADS).
         head_aggregation_attentions (`list[str]`, *optional*, `None` means `["encoder_self"]`):
