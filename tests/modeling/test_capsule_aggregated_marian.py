@@ -315,7 +315,7 @@ def random_states(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("sharing", ["shared", "per_head"])
 @pytest.mark.parametrize("heads", [2, 8])
 def test_routed_heads_start_linear_and_as_large_as_their_input(heads: int, sharing: str, init_std: float):
-    """Smaller by a factor of ten, or with the same constant everywhere, cross-attention did not learn to align."""
+    """Smaller by a factor of ten, routed cross-attention did not learn to align."""
     config = CapsuleAggregatedMarianConfig(
         **{**SIZES, "d_model": 128, "encoder_attention_heads": heads, "init_std": init_std},
         head_aggregation="em_routing",
