@@ -59,8 +59,8 @@ class RoutedProjection(nn.Module):
     """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS.
 
     Starts as linear as the map it replaces, and with an output about as large as its input. Small, with `init_std`,
-    routed cross-attention stayed on the plateau of a language model, and a plain ReLU network in its place, without any
-    capsule, did so too. Without the mirroring the votes of features that are never negative are mostly a constant, the
+    routed cross-attention stayed on the plateau of a language model, and so did a plain ReLU network in its place,
+    without any capsule. Without the mirroring the votes of features that are never negative are mostly a constant, the
     same for every position. With both, routing all attentions from scratch still leaves the plateau late or, in some
     runs of 500 steps, not at all.
     """
