@@ -86,6 +86,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
         {"layer_aggregation": "em_routing", "aggregation_output": "replace", "stop_assignment_gradient": True},
         LONG_BASELINE,
     ),
+    "long warm start: heads: EM, all attentions": (
+        {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        LONG_BASELINE,
+    ),
     # Squashing bounds the aggregate, too short for the decoder's tied output layer: the encoder, and fewer capsules.
     "long warm start: dynamic routing, replace, encoder, 16 capsules": (
         {
