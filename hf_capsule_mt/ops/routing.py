@@ -22,6 +22,11 @@ from hf_capsule_mt.ops.routing_reference import sequence_routing as reference_se
 # Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
 VOTE_LIMIT = 1e12
 
+# Asked once: compilers of older releases cannot trace the question.
+AUTOCAST_KINDS = frozenset(
+    kind for kind in ("cpu", "cuda", "mps", "xpu", "hpu", "xla", "mtia") if torch.amp.is_autocast_available(kind)
+)
+
 RoutingResult = Tensor | tuple[Tensor, Tensor]
 
 
@@ -357,7 +362,7 @@ def _without_padding(tensor: Tensor, mask: Tensor | None) -> Tensor:
 
 def _no_autocast(tensor: Tensor | None) -> Any:
     kind = "cpu" if tensor is None else tensor.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    if kind in AUTOCAST_KINDS and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()
 
