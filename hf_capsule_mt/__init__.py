@@ -51,6 +51,7 @@ _LAZY = {
     "CapsuleSeq2SeqTrainer": "hf_capsule_mt.training",
     "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",
     "TokenBatchSampler": "hf_capsule_mt.data",
+    "quantize_for_cpu": "hf_capsule_mt.inference",
 }
 
 __all__ = [

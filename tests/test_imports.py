@@ -98,6 +98,7 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
     "data": (None, {"data", "evaluation", "analysis", ""}),
     "evaluation": (None, {"data", "evaluation", "analysis", ""}),
     "analysis": (None, {"data", "evaluation", "analysis", ""}),
+    "inference": ({"torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
     "training": (None, {"configuration", "ops", "modeling", "data", "evaluation", "analysis", "training", ""}),
     "hub": ({"transformers", "huggingface_hub"}, {"configuration", "modeling", "hub"}),
     "pipelines.py": ({"transformers", "huggingface_hub"}, {"configuration", "modeling"}),
@@ -177,6 +178,9 @@ def test_flat_folders_have_unique_file_names_and_no_folders() -> None:
         ("data", "from hf_capsule_mt.modeling.x import Y"),
         ("data", "from ..training import x"),
         ("evaluation", "import a_library_nobody_declared"),
+        ("inference", "import datasets"),
+        ("inference", "from hf_capsule_mt.training import x"),
+        ("modeling", "from hf_capsule_mt.inference import x"),
         ("hub", "import datasets"),
         ("hub", "from hf_capsule_mt.ops.routing import em_routing"),
         ("training", "import scripts.benchmark"),
@@ -255,7 +259,7 @@ def test_importing_the_package_loads_no(name: str, loaded: tuple[set[str], set[s
 
 def test_importing_the_package_loads_none_of_its_lazy_parts(loaded: tuple[set[str], set[str]]) -> None:
     parts = {module.split(".")[1] for module in loaded[1] if module.startswith(f"{PACKAGE}.")}
-    assert parts & {"data", "training", "evaluation", "analysis", "hub"} == set()
+    assert parts & {"data", "training", "evaluation", "analysis", "inference", "hub"} == set()
     assert set(FLAT) <= parts
 
 

@@ -73,7 +73,7 @@ class GRU(CapsuleModule, nn.GRU):
 class LSTM(CapsuleModule, nn.LSTM):
     """[`torch.nn.LSTM`] of one layer and direction, `batch_first`, initialised by our models.
 
-    A single step goes through a cell: the layer prepares its weights at every call, which costs more than the step.
+    Single steps are made with `step`: the layer prepares its weights at every call, which costs more than the step.
     On a CPU float16 is computed in float32, since PyTorch has no LSTM in float16 there.
     """
 
@@ -84,12 +84,9 @@ class LSTM(CapsuleModule, nn.LSTM):
         self, inputs: Tensor, states: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them, None for zeros."""
-        stored: Any = self._flat_weights
-        if inputs.shape[1] == 1 and states is not None and not torch.is_grad_enabled():
-            hidden, cell = torch.lstm_cell(inputs[:, 0], (states[0][0], states[1][0]), *stored)
-            return hidden.unsqueeze(1), (hidden.unsqueeze(0), cell.unsqueeze(0))
         if inputs.device.type == "cpu" and _low_precision(inputs) == torch.float16:
             with torch.autocast("cpu", enabled=False):
+                stored: Any = self._flat_weights
                 weights = [weight.float() for weight in stored]
                 start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
                 given = (start, start) if states is None else (states[0].float(), states[1].float())
@@ -97,6 +94,14 @@ class LSTM(CapsuleModule, nn.LSTM):
                 outputs, hidden, cell = (tensor.to(torch.float16) for tensor in found)
             return outputs, (hidden, cell)
         return super().forward(inputs, states)
+
+    def step(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them."""
+        if torch.is_grad_enabled():
+            hidden, cell = self(inputs.unsqueeze(1), (hidden.unsqueeze(0), cell.unsqueeze(0)))[1]
+            return hidden.squeeze(0), cell.squeeze(0)
+        weights: Any = self._flat_weights
+        return torch.lstm_cell(inputs, (hidden, cell), *weights)
 
 
 def _low_precision(inputs: Tensor) -> torch.dtype:

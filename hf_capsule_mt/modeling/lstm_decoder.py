@@ -36,8 +36,7 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
 
     def step(self, word: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """One word `[B, d]`; where `keep` `[B, 1]` is false there is none and the states stay as they are."""
-        before = (hidden.to(word.dtype).unsqueeze(0), cell.to(word.dtype).unsqueeze(0))
-        new_hidden, new_cell = (state.squeeze(0) for state in self.rnn(word.unsqueeze(1), before)[1])
+        new_hidden, new_cell = self.rnn.step(word, hidden.to(word.dtype), cell.to(word.dtype))
         output = self._join(word, new_hidden)
         if keep is not None:
             new_hidden = torch.where(keep, new_hidden, hidden.to(new_hidden.dtype))
@@ -100,21 +99,32 @@ class LSTMStack(nn.Module):
     ) -> tuple[list[Tensor], Tensor | None, list[States]]:
         """The same a word at a time, with the states after each; where `keep` `[B, T]` is false there is no word."""
         if states is None:
-            states = (words.new_zeros(words.shape[0], words.shape[-1]),) * (2 * len(self.layers))
+            states = self.no_states(words[:, 0])
         every, shares, steps = [], [], []
         keeps = [None] * words.shape[1] if keep is None else keep.unsqueeze(-1).unbind(1)
         for word, kept in zip(words.unbind(1), keeps, strict=True):
-            outputs, after = [word], []
-            for index, layer in enumerate(self.layers):
-                word, hidden, cell = layer.step(word, states[2 * index], states[2 * index + 1], kept)
-                if index == 0 and self.attention is not None:
-                    attended, weights = self.attention(word.unsqueeze(1), *source)
-                    word = attended.squeeze(1)
-                    shares.append(weights)
-                outputs.append(word)
-                after += [hidden, cell]
-            states = tuple(after)
+            outputs, weights, states = self.step(word, kept, states, source)
+            if weights is not None:
+                shares.append(weights)
             every.append(outputs)
             steps.append(states)
         _, *layers = [torch.stack(layer, dim=1) for layer in zip(*every, strict=True)]
         return [words, *layers], torch.cat(shares, dim=1) if shares else None, steps
+
+    def step(
+        self, word: Tensor, keep: Tensor | None, states: States, source: tuple[Any, ...]
+    ) -> tuple[list[Tensor], Tensor | None, States]:
+        """One word `[B, d]`, where `keep` `[B, 1]` is not false."""
+        outputs, weights, after = [word], None, []
+        for index, layer in enumerate(self.layers):
+            word, hidden, cell = layer.step(word, states[2 * index], states[2 * index + 1], keep)
+            if index == 0 and self.attention is not None:
+                attended, weights = self.attention(word.unsqueeze(1), *source)
+                word = attended.squeeze(1)
+            outputs.append(word)
+            after += [hidden, cell]
+        return outputs, weights, tuple(after)
+
+    def no_states(self, word: Tensor) -> States:
+        """The states before the first word `[B, d]`."""
+        return (torch.zeros_like(word),) * (2 * len(self.layers))

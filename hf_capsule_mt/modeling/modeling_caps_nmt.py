@@ -22,7 +22,9 @@ from hf_capsule_mt.modeling.capsule_outputs import (
     CapsuleSeq2SeqModelOutput,
 )
 from hf_capsule_mt.modeling.input_checks import check_source_mask, word_mask
+from hf_capsule_mt.modeling.lean_search import Steps
 from hf_capsule_mt.modeling.lstm_decoder import LSTMStack
+from hf_capsule_mt.modeling.recurrent_cache import States
 from hf_capsule_mt.modeling.recurrent_seq2seq import (
     RecurrentForConditionalGeneration,
     RecurrentModel,
@@ -260,3 +262,39 @@ class CapsNMTForConditionalGeneration(  # type: ignore[misc]
     ```"""
 
     model_class = CapsNMTModel
+
+    def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
+        if (
+            type(self).forward is not CapsNMTForConditionalGeneration.forward
+            or "source_context" not in encoder_outputs
+        ):
+            return None
+        return CapsNMTSteps(self, encoder_outputs, attention_mask)
+
+
+class CapsNMTSteps:
+    """One word after the other for [`LeanSearch`], from the encoder's output for `R` rows."""
+
+    def __init__(
+        self, model: CapsNMTForConditionalGeneration, encoded: CapsNMTEncoderOutput, attention_mask: Tensor | None
+    ) -> None:
+        decoder: Any = model.model.decoder
+        self.decoder = decoder
+        self.lm_head = model.lm_head
+        self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
+        self.context: Tensor = encoded["source_context"]  # [R, d]
+        self.states: States = decoder.stack.no_states(self.context)
+        self.source: tuple[Any, ...] = ()
+        if decoder.stack.attention is not None:
+            states = encoded["last_hidden_state"]
+            self.source = (encoded["attention_keys"], states, word_mask(attention_mask, states))
+
+    def __call__(self, words: Tensor) -> Tensor:
+        embedded = self.decoder.embed_tokens(words) * self.decoder.embed_scale + self.context
+        outputs, _, self.states = self.decoder.stack.step(embedded, None, self.states, self.source)
+        logits = self.lm_head(outputs[-1])
+        return (logits if self.bias is None else logits + self.bias).float()
+
+    def select(self, rows: Tensor) -> None:
+        # The rows of a sentence have the same source.
+        self.states = tuple(state.index_select(0, rows) for state in self.states)

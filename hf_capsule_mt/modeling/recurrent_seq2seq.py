@@ -17,6 +17,7 @@ from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsule_router import CapsuleModule
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
+from hf_capsule_mt.modeling.lean_search import LeanSearch
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache, started_cache
 from hf_capsule_mt.modeling.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.split_linear import SplitLinear
@@ -98,7 +99,7 @@ class RecurrentModel(RecurrentPreTrainedModel, MarianModel):  # type: ignore[mis
 
 
 class RecurrentForConditionalGeneration(  # type: ignore[misc]
-    TranslationHead, RecurrentPreTrainedModel, MarianMTModel, GenerationMixin
+    LeanSearch, TranslationHead, RecurrentPreTrainedModel, MarianMTModel, GenerationMixin
 ):
     """A `RecurrentModel` with an output layer: `logits = o E^T + final_logits_bias`, the bias a buffer of zeros."""
 

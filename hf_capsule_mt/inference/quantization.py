@@ -1,0 +1,113 @@
+"""`quantize_for_cpu`: a trained model as one in int8 that translates on a CPU."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_capsule_mt.inference.int8_layers import (
+    NOT_SAVED,
+    Int8BidirectionalLSTM,
+    Int8Linear,
+    Int8LSTM,
+    check_it_stays,
+    int8_rounding,
+)
+from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalRNN
+from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
+
+
+class Int8Model:
+    """Goes before a family's translation model: what an int8 model refuses, and why."""
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(NOT_SAVED)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(NOT_SAVED)
+
+    def train(self, mode: bool = True) -> Any:
+        if mode:
+            raise RuntimeError("an int8 model cannot be trained: train the float model, then call quantize_for_cpu")
+        return super().train(mode)  # type: ignore[misc]
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        if requires_grad:
+            raise RuntimeError("an int8 model has no gradients: train the float model, then call quantize_for_cpu")
+        return super().requires_grad_(requires_grad)  # type: ignore[misc]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        check_it_stays(fn)  # before any part is changed
+        return super()._apply(fn, recurse)  # type: ignore[misc]
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("int8 weights have a fixed size: resize the float model, then call quantize_for_cpu")
+
+
+class Int8CapsNMTForConditionalGeneration(Int8Model, CapsNMTForConditionalGeneration):  # type: ignore[misc]
+    """CapsNMT as [`quantize_for_cpu`] returns it."""
+
+
+Replacement = tuple[type[nn.Module], Callable[[Any], nn.Module]]
+
+
+class Int8Family(NamedTuple):
+    """What becomes of a translation model and of its parts; of two entries for a part the first counts."""
+
+    model: type[Int8Model]
+    parts: tuple[Replacement, ...]
+
+
+# Another family adds its class, and the parts that nobody has replaced yet.
+FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
+    CapsNMTForConditionalGeneration: Int8Family(
+        Int8CapsNMTForConditionalGeneration,
+        ((BidirectionalRNN, Int8BidirectionalLSTM), (LSTM, Int8LSTM.of), (nn.Linear, Int8Linear.of)),
+    ),
+}
+
+
+def quantize_for_cpu(model: Any) -> Any:
+    """A copy of `model` that translates on a CPU several times faster, with int8 in place of its weight matrices.
+
+    It has the interface of the model: `generate()`, `forward`, the pipeline. It cannot be trained, saved or moved to
+    another device; `model` itself is left as it is, and is what to save. Embeddings, layer norms and routing stay in
+    float32. Translations of a sentence do not depend on the other sentences of the batch.
+
+    Args:
+        model: a translation model on the CPU; for now [`CapsNMTForConditionalGeneration`].
+
+    Example:
+
+    ```python
+    >>> from hf_capsule_mt import CapsNMTForConditionalGeneration, quantize_for_cpu
+
+    >>> model = quantize_for_cpu(CapsNMTForConditionalGeneration.from_pretrained("path/to/checkpoint"))
+    >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
+    ```"""
+    if isinstance(model, Int8Model):
+        raise ValueError("the model is in int8 already")
+    family = FAMILIES.get(type(model))
+    if family is None:
+        known = ", ".join(found.__name__ for found in FAMILIES)
+        raise ValueError(
+            f"quantize_for_cpu does not know {type(model).__name__}: it takes {known}; "
+            "an adapter is merged first (merge_and_unload)"
+        )
+    places = {parameter.device.type for parameter in model.parameters()}
+    if places != {"cpu"}:
+        raise ValueError(f'the model is on {", ".join(sorted(places))}: move it first, model.to("cpu")')
+    int8_rounding()
+    # Copying takes what the memo has in place of a part, ties between what is left included.
+    memo: dict[int, Any] = {}
+    source = model if model.dtype == torch.float32 else copy.deepcopy(model).float()
+    for part in source.modules():
+        made = next((make for kind, make in family.parts if isinstance(part, kind)), None)
+        if made is not None:
+            memo[id(part)] = made(part)
+    quantized = copy.deepcopy(source, memo)
+    quantized.__class__ = family.model
+    return quantized.eval().requires_grad_(False)

@@ -1,0 +1,111 @@
+"""The int8 layers against the float ones, and against exact arithmetic where that is possible."""
+
+import pytest
+import torch
+from torch import nn
+
+from hf_capsule_mt.inference import int8_layers
+from hf_capsule_mt.inference.int8_layers import (
+    ALL_BITS,
+    SEVEN_BITS,
+    Int8BidirectionalLSTM,
+    Int8Linear,
+    Int8LSTM,
+    int8_rounding,
+)
+from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalRNN, word_order
+
+
+@pytest.fixture(autouse=True)
+def without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def spread(module: nn.Module) -> nn.Module:
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return module
+
+
+@pytest.mark.parametrize("rounding", [ALL_BITS, SEVEN_BITS], ids=["all bits", "seven bits"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (0, 24)])
+def test_linear_is_exact_where_nothing_is_rounded(shape, bias, rounding, monkeypatch):
+    """Bytes times bytes: rows of small whole numbers times the largest, weights likewise."""
+    monkeypatch.setattr(int8_layers, "int8_rounding", lambda: rounding)
+    generator = torch.Generator().manual_seed(3)
+    linear = nn.Linear(24, 10, bias=bias)
+    linear.weight.copy_(torch.randint(-127, 128, (10, 24), generator=generator))
+    linear.weight[:, 0] = 127.0
+    steps = round(1 / rounding.scale)
+    inputs = torch.randint(-steps, steps + 1, shape, generator=generator).float()
+    inputs[..., 1] = steps
+    torch.testing.assert_close(Int8Linear.of(linear)(inputs), linear(inputs), rtol=1e-5, atol=1e-2)
+
+
+def test_rows_have_their_own_scale_and_zeros_stay():
+    linear = spread(nn.Linear(16, 8))
+    inputs = torch.randn(4, 16) * torch.tensor([[1e-6], [1.0], [1e6], [0.0]])
+    found = Int8Linear.of(linear)(inputs)
+    for row in range(4):
+        assert torch.equal(found[row], Int8Linear.of(linear)(inputs[row : row + 1])[0])
+    assert torch.equal(found[3], linear.bias)
+    expected = linear(inputs)
+    assert ((found - expected).abs().amax(dim=1) < 0.03 * expected.abs().amax(dim=1)).all()
+
+
+def test_a_row_of_weights_that_is_zero():
+    linear = nn.Linear(4, 3, bias=False)
+    linear.weight[1] = 0.0
+    found = Int8Linear.of(linear)(torch.randn(2, 4))
+    assert torch.isfinite(found).all() and (found[:, 1] == 0).all()
+
+
+def test_this_processor_multiplies_without_overflow():
+    """All weights and inputs at their largest: pairs of products overflow 16 bits unless the rounding sees to it."""
+    rounding = int8_rounding()
+    linear = nn.Linear(512, 64, bias=False)
+    nn.init.ones_(linear.weight)
+    assert torch.allclose(Int8Linear.of(linear)(torch.ones(3, 512)), torch.tensor(512.0))
+    assert rounding in (ALL_BITS, SEVEN_BITS)
+
+
+@pytest.mark.parametrize("rounded", ["overflow", "exact"])
+def test_processors_that_overflow_get_seven_bits(rounded, monkeypatch):
+    original = int8_layers._product
+    factor = 0.5 if rounded == "overflow" else 1.0
+    monkeypatch.setattr(int8_layers, "_product", lambda *args: original(*args) * factor)
+    assert int8_rounding.__wrapped__() == (SEVEN_BITS if rounded == "overflow" else ALL_BITS)
+
+
+def test_lstm_is_close_and_steps_are_the_whole():
+    torch.manual_seed(1)
+    lstm = spread(LSTM(12, 16, batch_first=True))
+    quantized = Int8LSTM.of(lstm)
+    inputs, states = torch.randn(3, 6, 12), (torch.rand(1, 3, 16), torch.randn(1, 3, 16))
+    for start in (None, states):
+        expected, ends = lstm(inputs, start)
+        found, found_ends = quantized(inputs, start)
+        assert (found - expected).abs().max() < 0.03
+        assert all((one - other).abs().max() < 0.05 for one, other in zip(found_ends, ends, strict=True))
+    found = quantized(inputs, states)[0]
+    hidden, cell = states[0][0], states[1][0]
+    for step in range(6):
+        hidden, cell = quantized.step(inputs[:, step], hidden, cell)
+        assert torch.equal(hidden, found[:, step])
+
+
+def test_both_directions_are_close_and_see_no_padding():
+    torch.manual_seed(2)
+    layer = spread(BidirectionalRNN("lstm", 12, 8))
+    quantized = Int8BidirectionalLSTM(layer)
+    states = torch.randn(3, 7, 12)
+    mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3, [0] * 2 + [1] * 5]).bool()
+    assert (quantized(states) - layer(states)).abs().max() < 0.03
+    found, expected = quantized(states, word_order(mask)), layer(states, word_order(mask))
+    assert (found - expected).abs().max() < 0.03
+    assert (found[~mask] == 0).all()
+    for row in range(3):
+        alone = quantized(states[row : row + 1, mask[row]])[0]
+        assert torch.equal(found[row, mask[row]], alone)

@@ -1,0 +1,169 @@
+"""A quantised model is still a model: it generates in every way, close to the float one, and refuses the rest."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, END, PAD, Case, assert_close, make_pairs, without_target
+from torch import nn
+
+from hf_capsule_mt import quantize_for_cpu
+from hf_capsule_mt.inference import int8_layers
+from hf_capsule_mt.inference.int8_layers import Int8BidirectionalLSTM, Int8Linear, Int8LSTM
+from hf_capsule_mt.inference.quantization import Int8CapsNMTForConditionalGeneration
+
+CASES = [Case(CAPS_NMT, name) for name in CAPS_NMT.configs]
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+chosen_cases = pytest.mark.parametrize("case", [Case(CAPS_NMT, name) for name in ("capsules", "hybrid")], ids=str)
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 3, "num_return_sequences": 3},
+    "forced end": {"forced_eos_token_id": END, "max_length": 5, "num_beams": 2},
+    "no repetition": {"no_repeat_ngram_size": 2},
+    "penalty": {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "bad_words_ids": [[PAD], [4]]},
+}
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def pair(request: pytest.FixtureRequest) -> tuple[Case, Any, Any]:
+    """A case, its float model and the quantised one."""
+    model = request.param.build()
+    return request.param, model, quantize_for_cpu(model)
+
+
+def test_all_matrices_are_int8_but_the_embeddings(pair: tuple[Case, Any, Any]):
+    case, model, quantized = pair
+    assert type(quantized) is Int8CapsNMTForConditionalGeneration and isinstance(quantized, type(model))
+    left = [module for module in quantized.modules() if isinstance(module, (nn.Linear, nn.RNNBase))]
+    assert left == []
+    kinds = [type(module) for module in quantized.modules()]
+    assert kinds.count(Int8BidirectionalLSTM) == model.config.encoder_layers
+    assert kinds.count(Int8LSTM) == model.config.encoder_layers + model.config.decoder_layers
+    assert isinstance(quantized.lm_head, Int8Linear)
+    matrices = {name for name, parameter in quantized.named_parameters() if parameter.dim() > 1}
+    assert all("embed" in name or "shared" in name or "score_" in name for name in matrices), matrices
+    if model.config.share_encoder_decoder_embeddings:
+        assert quantized.model.encoder.embed_tokens.weight is quantized.model.decoder.embed_tokens.weight
+
+
+def test_outputs_are_close(pair: tuple[Case, Any, Any]):
+    """An error of a few roundings in 127, for most sentences: routing with large random weights sends one of them
+    another way."""
+    case, model, quantized = pair
+    batch = make_pairs(case.config(), (7, 4, 9, 6, 5), (5, 8, 3, 7, 6)).batch()
+    with torch.no_grad():
+        expected, found = model(**batch), quantized(**batch)
+    assert not torch.equal(found.logits, expected.logits)
+    errors = (found.logits - expected.logits).pow(2).mean(dim=(1, 2)).sqrt() / expected.logits.std()
+    assert errors.median() < 0.03
+    assert torch.isfinite(found.loss) and not found.loss.requires_grad
+
+
+def test_the_float_model_is_left_as_it_is(pair: tuple[Case, Any, Any]):
+    case, model, _ = pair
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    quantized = quantize_for_cpu(model)
+    with torch.no_grad():
+        for parameter in quantized.parameters():
+            parameter.zero_()
+    after = model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+def test_lean_loop_gives_the_tokens_of_transformers(pair: tuple[Case, Any, Any], settings: dict):
+    case, _, quantized = pair
+    inputs = without_target(make_pairs(case.config()).batch())
+    lean = quantized.generate(**inputs, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(quantized), "lean_steps", lambda *args: None)
+        assert torch.equal(quantized.generate(**inputs, **settings), lean)
+    assert torch.equal(quantized.generate(**inputs, **settings, use_cache=False), lean)
+
+
+def test_sentences_do_not_depend_on_each_other(pair: tuple[Case, Any, Any]):
+    """Bit for bit: every row has a scale of its own, and padding none."""
+    case, _, quantized = pair
+    pairs = make_pairs(case.config(), (7, 4, 9, 2), (5, 8, 3, 6))
+    with torch.no_grad():
+        together = quantized(**pairs.batch(source_pad=2, target_pad=1, left=False)).logits
+        for index, target in enumerate(pairs.targets):
+            alone = quantized(**pairs.one(index).batch()).logits[0]
+            assert_close(together[index, : len(target)], alone, 1e-5)
+
+
+def test_sampling_and_the_other_ways_to_generate(pair: tuple[Case, Any, Any]):
+    case, _, quantized = pair
+    inputs = without_target(make_pairs(case.config()).batch())
+    torch.manual_seed(3)
+    samples = quantized.generate(**inputs, do_sample=True, num_return_sequences=4, top_k=20)
+    assert len(samples) == 12 and len({tuple(row) for row in samples.tolist()}) > 3
+    plain = quantized.generate(**inputs)
+    whole = quantized.generate(**inputs, return_dict_in_generate=True, output_scores=True)
+    assert torch.equal(whole.sequences, plain) and len(whole.scores) == plain.shape[1] - 1
+    encoded = quantized.get_encoder()(**inputs)
+    assert torch.equal(quantized.generate(encoder_outputs=encoded, attention_mask=inputs["attention_mask"]), plain)
+    assert torch.equal(copy.deepcopy(quantized).generate(**inputs), plain)
+
+
+@chosen_cases
+def test_low_precision_is_quantised_from_float32(case: Case):
+    model = case.build().to(torch.bfloat16)
+    inputs = without_target(make_pairs(case.config()).batch())
+    quantized = quantize_for_cpu(model)
+    assert quantized.dtype == torch.float32 and model.dtype == torch.bfloat16
+    assert torch.equal(quantized.generate(**inputs), quantize_for_cpu(model.float()).generate(**inputs))
+
+
+@chosen_cases
+def test_what_an_int8_model_refuses(case: Case, tmp_path):
+    quantized = quantize_for_cpu(case.build())
+    inputs = without_target(make_pairs(case.config()).batch())
+    expected = quantized.generate(**inputs)
+    for save in (quantized.save_pretrained, quantized.push_to_hub):
+        with pytest.raises(RuntimeError, match="save the float model"):
+            save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    with pytest.raises(RuntimeError, match="save the float model"):
+        quantized.state_dict()
+    with pytest.raises(RuntimeError, match="load the float model"):
+        quantized.load_state_dict(case.build().state_dict())
+    with pytest.raises(RuntimeError, match="cannot be trained"):
+        quantized.train()
+    with pytest.raises(RuntimeError, match="no gradients"):
+        quantized.requires_grad_()
+    with pytest.raises(RuntimeError, match="resize the float model"):
+        quantized.resize_token_embeddings(70)
+    for change in (lambda: quantized.to("meta"), quantized.half, lambda: quantized.to(torch.bfloat16)):
+        with pytest.raises(RuntimeError, match="stays on the CPU and in float32"):
+            change()
+    assert torch.equal(quantized.eval().float().to("cpu").generate(**inputs), expected)
+    loss = quantized(**make_pairs(case.config()).batch()).loss
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        loss.backward()
+
+
+def test_what_cannot_be_quantised_is_named(monkeypatch: pytest.MonkeyPatch):
+    model = Case(CAPS_NMT, "capsules").build()
+    with pytest.raises(ValueError, match="int8 already"):
+        quantize_for_cpu(quantize_for_cpu(model))
+    marian = Case(AGGREGATED_MARIAN, "plain").build()
+    for other in (marian, model.model, nn.Linear(2, 2)):
+        with pytest.raises(ValueError, match=f"does not know {type(other).__name__}: it takes CapsNMTForCond"):
+            quantize_for_cpu(other)
+    with pytest.raises(ValueError, match="the model is on meta: move it first"):
+        quantize_for_cpu(copy.deepcopy(model).to("meta"))
+    int8_layers.int8_rounding.cache_clear()
+    monkeypatch.setattr(int8_layers, "ENGINE", "abacus")
+    with pytest.raises(RuntimeError, match="no int8 engine 'abacus' on this machine"):
+        quantize_for_cpu(model)
+    assert quantize_for_cpu.__module__ == "hf_capsule_mt.inference.quantization"
+
+
+def test_the_engine_in_use_is_left_as_it_is():
+    before = torch.backends.quantized.engine
+    quantize_for_cpu(Case(CAPS_NMT, "capsules").build())
+    assert torch.backends.quantized.engine == before

@@ -1,0 +1,235 @@
+"""The lean loops give the tokens of Transformers' own, and step aside where they would not."""
+
+from typing import Any
+
+import pytest
+import torch
+from family_cases import CAPS_NMT, END, PAD, Case, make_pairs, without_target
+from transformers import GenerationConfig
+from transformers.generation import LogitsProcessor, MaxTimeCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from hf_capsule_mt.modeling import lean_search
+from hf_capsule_mt.modeling.lean_search import Finished, Limits, beam_search, greedy_search
+
+CASES = [Case(CAPS_NMT, name) for name in ("capsules", "hybrid", "pooling", "two_vocabularies")]
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "forced end": {"forced_eos_token_id": END, "max_length": 6},
+    "least length": {"min_length": 8},
+    "least new tokens": {"min_new_tokens": 9, "forced_eos_token_id": [END, 7]},
+    "two ends": {"eos_token_id": [END, 5]},
+    "no end": {"eos_token_id": None, "pad_token_id": PAD},
+    "repetition": {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
+    "bad words": {"bad_words_ids": [[PAD], [4, 9], [12]]},
+    "suppressed": {"suppress_tokens": [5, 6], "begin_suppress_tokens": [END]},
+    "padding is the word 0": {"pad_token_id": 0, "eos_token_id": 3},
+    "one token": {"max_new_tokens": 1, "max_length": None},
+}
+BEAMS: dict[str, dict[str, Any]] = {
+    "": {},
+    "n-best": {"num_return_sequences": 3},
+    "penalty 0": {"length_penalty": 0.0},
+    "penalty 2": {"length_penalty": 2.0, "early_stopping": "never"},
+    "negative penalty": {"length_penalty": -1.0, "early_stopping": "never"},
+    "early": {"early_stopping": True, "num_return_sequences": 2},
+    "never": {"early_stopping": "never"},
+}
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the lean loops that were run to their end."""
+    names: list[str] = []
+
+    def watch(name: str) -> None:
+        original = getattr(lean_search, name)
+
+        def run(*args: Any) -> Any:
+            found = original(*args)
+            if found is not None:
+                names.append(name)
+            return found
+
+        monkeypatch.setattr(lean_search, name, run)
+
+    watch("greedy_search")
+    watch("beam_search")
+    return names
+
+
+def both_ways(model: Any, inputs: dict[str, torch.Tensor], **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens of the lean loop and those of Transformers."""
+    lean = model.generate(**inputs, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "lean_steps", lambda *args: None)
+        return lean, model.generate(**inputs, **settings)
+
+
+def build(case: Case, seed: int = 11) -> tuple[Any, dict[str, torch.Tensor]]:
+    inputs = without_target(make_pairs(case.config(), source_lengths=(7, 4, 9, 5, 2), seed=seed).batch())
+    return case.build(), inputs
+
+
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_greedy(case: Case, settings: dict, searched: list[str]):
+    model, inputs = build(case)
+    lean, expected = both_ways(model, inputs, **settings)
+    assert torch.equal(lean, expected)
+    assert searched == ["greedy_search"]
+
+
+@pytest.mark.parametrize("beams", BEAMS.values(), ids=BEAMS)
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("case", CASES[:2], ids=str)
+def test_beams(case: Case, settings: dict, beams: dict, searched: list[str]):
+    for seed, count in ((11, 3), (12, 5)):
+        model, inputs = build(case, seed)
+        model.generation_config.no_repeat_ngram_size = 1 if seed == 11 else None
+        lean, expected = both_ways(model, inputs, num_beams=count, **settings, **beams)
+        assert torch.equal(lean, expected)
+    assert searched == ["beam_search"] * 2
+
+
+def test_one_sentence_and_the_settings_of_the_model(searched: list[str]):
+    model, inputs = build(CASES[0])
+    model.generation_config.num_beams = 4
+    for row in range(5):
+        one = {name: value[row : row + 1] for name, value in inputs.items()}
+        lean, expected = both_ways(model, one)
+        assert torch.equal(lean, expected)
+    lean, expected = both_ways(model, inputs, generation_config=GenerationConfig(max_length=9, num_beams=2))
+    assert torch.equal(lean, expected)
+    assert searched == ["beam_search"] * 6
+
+
+class Other(LogitsProcessor):
+    """One that Transformers does not have."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.index_fill(1, torch.tensor([4]), -torch.inf)
+
+
+def test_processors_of_the_caller_are_asked(searched: list[str]):
+    model, inputs = build(CASES[0])
+    plain = model.generate(**inputs)
+    for settings in ({}, {"num_beams": 3}):
+        lean, expected = both_ways(model, inputs, logits_processor=[Other()], **settings)
+        assert torch.equal(lean, expected)
+        assert not (lean == 4).any()
+    assert (plain == 4).any()
+    allowed, expected = both_ways(model, inputs, prefix_allowed_tokens_fn=lambda row, words: [row + 2, END])
+    assert torch.equal(allowed, expected)
+    assert len(searched) == 4
+
+
+def test_beams_without_enough_words_are_left_to_transformers(searched: list[str]):
+    model, inputs = build(CASES[0])
+    lean, expected = both_ways(
+        model, inputs, num_beams=4, prefix_allowed_tokens_fn=lambda row, words: [5], no_repeat_ngram_size=0
+    )
+    assert torch.equal(lean, expected)
+    assert searched == []
+
+
+class Nothing(BaseStreamer):
+    def put(self, value: Any) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": True},
+        {"do_sample": True, "num_beams": 3},
+        {"return_dict_in_generate": True},
+        {"return_dict_in_generate": True, "num_beams": 3, "output_scores": True},
+        {"use_cache": False},
+        {"streamer": Nothing()},
+        {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(100.0)])},
+        {"decoder_input_ids": torch.tensor([[PAD, 5]] * 5)},
+        {"output_attentions": True, "return_dict_in_generate": True},
+    ],
+    ids=str,
+)
+def test_other_calls_are_left_to_transformers(settings: dict, searched: list[str]):
+    model, inputs = build(CASES[0])
+    model.generate(**inputs, **settings)
+    assert searched == []
+
+
+def test_models_that_somebody_looks_into_are_left_to_transformers(searched: list[str]):
+    model, inputs = build(CASES[0])
+    expected = model.generate(**inputs)
+    assert searched.pop() == "greedy_search"
+    seen = []
+    for module in (model, model.model.decoder):
+        hook = module.register_forward_hook(lambda *args: seen.append(1))
+        assert torch.equal(model.generate(**inputs), expected)
+        hook.remove()
+    forward = model.forward
+    model.forward = lambda *args, **kwargs: seen.append(1) or forward(*args, **kwargs)
+    assert torch.equal(model.generate(**inputs), expected)
+    del model.forward
+    assert len(seen) == 3 * (expected.shape[1] - 1)
+    model.train().generate(**inputs)
+    assert searched == []
+
+
+def test_a_class_with_a_forward_of_its_own_is_left_to_transformers(searched: list[str]):
+    class Louder(CAPS_NMT.translation):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            outputs = super().forward(*args, **kwargs)
+            outputs.logits[..., 7] += 100.0
+            return outputs
+
+    model, inputs = build(CASES[0])
+    model.__class__ = Louder
+    assert (model.generate(**inputs)[:, 1] == 7).all()
+    assert searched == []
+
+
+class Written:
+    """Steps that follow written probabilities, whatever the words."""
+
+    def __init__(self, *rows: list[float]) -> None:
+        self.logits = torch.tensor(rows).log()
+        self.selected: list[list[int]] = []
+
+    def __call__(self, words: torch.Tensor) -> torch.Tensor:
+        return self.logits[: len(words)].clone()
+
+    def select(self, rows: torch.Tensor) -> None:
+        self.selected.append(rows.tolist())
+
+
+def test_greedy_by_hand():
+    """The first sentence ends at once, the second never: it is cut at the longest length."""
+    steps = Written([0.6, 0.3, 0.1], [0.1, 0.3, 0.6])
+    found = greedy_search(steps, torch.tensor([[1], [1]]), [], Limits(4, torch.tensor([0]), pad=1))
+    assert found.tolist() == [[1, 0, 1, 1], [1, 2, 2, 2]]
+
+
+def test_beams_by_hand():
+    """Ending after `k` words has the probability 0.6^k 0.4 and, with the penalty 0, the shortest wins."""
+    settings = GenerationConfig(num_beams=2, length_penalty=0.0, num_return_sequences=2, early_stopping="never")
+    steps = Written(*[[0.4, 1e-9, 0.6, 1e-9]] * 2)
+    found = beam_search(steps, torch.tensor([[1], [1]]), [], Limits(5, torch.tensor([0]), pad=1), settings)
+    assert found is not None and found.tolist() == [[1, 0, 1], [1, 2, 0]]
+    settings.length_penalty = 2.0
+    found = beam_search(steps, torch.tensor([[1], [1]]), [], Limits(5, torch.tensor([0]), pad=1), settings)
+    assert found is not None and found.tolist() == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 0]]
+
+
+def test_finished_keeps_the_best():
+    finished = Finished(1, 2)
+    scores, ended = torch.tensor([[1.0, 3.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]])
+    assert not finished.all_full()
+    for closed in (False, True):
+        finished.add(scores, ended, [closed], torch.arange(4).view(1, 4, 1))
+        assert finished.scores.tolist() == [[3.0, 2.0]] and finished.all_full()
+        assert [int(sequence) for sequence in finished.sequences[0] if sequence is not None] == [1, 2]
