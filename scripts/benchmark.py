@@ -3,6 +3,10 @@
     python scripts/benchmark.py train  --models em,dynamic --baseline marian --device cpu --json out.json
     python scripts/benchmark.py decode --models em --baseline marian --device cpu --json out.json
     python scripts/benchmark.py scaling --models caps_nmt --device cpu --json out.json --plot out.png
+    python scripts/benchmark.py decode --models caps_nmt,caps_nmt-int8,ctranslate2-int8 --threads 1
+
+`caps_nmt-int8` is what `quantize_for_cpu` makes of `caps_nmt`. The `ctranslate2` models are stock Marian converted to
+int8, `-6+1` with a decoder of one layer; they need the extra `benchmark`.
 
 Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
 figures are medians, and ratios are to the baseline of the same run. Peak memory on the CPU is what one process grows
@@ -17,9 +21,11 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +45,7 @@ from hf_capsule_mt import (
     GDRMarianForConditionalGeneration,
     GDRRNMTConfig,
     GDRRNMTForConditionalGeneration,
+    quantize_for_cpu,
 )
 from hf_capsule_mt.configuration.config_checks import field_defaults
 
@@ -76,8 +83,12 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "rnmt-recurrent": {"past_future": "recurrent", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
     "caps_nmt": {"decoder_context": "fixed"},
     "caps_nmt-attention": {"decoder_context": "attention"},
+    "caps_nmt-pooling": {"source_aggregation": "pooling"},
+    "caps_nmt-int8": {},
+    "ctranslate2-int8": None,
+    "ctranslate2-int8-6+1": None,
 }
-SPECIAL_TOKENS = ("pad_token_id", "decoder_start_token_id", "eos_token_id", "forced_eos_token_id")
+DECODE_ONLY = ("caps_nmt-int8", "ctranslate2-int8", "ctranslate2-int8-6+1")
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
 
@@ -104,16 +115,18 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
     torch.manual_seed(args.seed)
     model: PreTrainedModel
     if options is None:
-        model = MarianMTModel(MarianConfig(**common))
+        shallow = {"decoder_layers": 1} if name.endswith("6+1") else {}
+        model = MarianMTModel(MarianConfig(**{**common, **shallow}))
+    elif name.startswith("caps_nmt"):
+        # The depths of the paper's base model: 4 layers and 3.
+        shared = {field: value for field, value in common.items() if field in field_defaults(CapsNMTConfig)}
+        shared.update(encoder_layers=CapsNMTConfig.encoder_layers, decoder_layers=CapsNMTConfig.decoder_layers)
+        model = CapsNMTForConditionalGeneration(CapsNMTConfig(**{**shared, **options}))
     elif name.startswith("rnmt"):
         shared = {field: value for field, value in common.items() if field in field_defaults(GDRRNMTConfig)}
         recurrent = {field: factor * size["d_model"] for field, factor in RECURRENT.items()}
         recurrent.update(encoder_layers=1, decoder_layers=1)
         model = GDRRNMTForConditionalGeneration(GDRRNMTConfig(**{**shared, **recurrent, **options}))
-    elif name.startswith("caps_nmt"):
-        # As many layers as in the paper, which are the configuration's own.
-        shared = {field: common[field] for field in ("vocab_size", "d_model", *SPECIAL_TOKENS)}
-        model = CapsNMTForConditionalGeneration(CapsNMTConfig(**{**shared, **options}))
     elif "past_future" in options:
         model = GDRMarianForConditionalGeneration(GDRMarianConfig(**common, **options))
     else:
@@ -130,7 +143,7 @@ def batch(args: argparse.Namespace) -> dict[str, torch.Tensor]:
     return {key: value.to(args.device) for key, value in {"input_ids": source, "labels": target}.items()}
 
 
-def train_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
+def train_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
     """One step of training: forward, backward, AdamW in the form that the Trainer uses by default."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -146,9 +159,13 @@ def train_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[],
     return step
 
 
-def decode_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
+def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
     """One call of generate(): every model makes the same number of tokens."""
     model.eval()
+    if name.startswith("ctranslate2"):
+        return ctranslate2_step(model, args)
+    if name.endswith("-int8"):
+        model = quantize_for_cpu(model)
     source = batch(args)["input_ids"]
     length = args.target_length
     options = {"num_beams": args.beams, "do_sample": False, "max_new_tokens": length, "min_new_tokens": length}
@@ -156,6 +173,34 @@ def decode_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[]
 
     def step() -> None:
         model.generate(input_ids=source, attention_mask=mask, **options)
+
+    return step
+
+
+def ctranslate2_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
+    """The same of a Marian model, converted to CTranslate2 and int8."""
+    import ctranslate2
+    from ctranslate2.converters.transformers import MarianMTLoader
+
+    spec = MarianMTLoader().get_model_spec(model)
+    words = [f"w{index}" for index in range(model.config.vocab_size - 1)]  # the converter leaves out the padding
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.eos_token = spec.config.decoder_start_token = words[model.config.eos_token_id]
+    spec.config.unk_token = words[-1]
+    spec.validate()
+    spec.optimize(quantization="int8")
+    with tempfile.TemporaryDirectory() as folder:
+        spec.save(folder)
+        threads = torch.get_num_threads()
+        translator = ctranslate2.Translator(folder, compute_type="int8", inter_threads=1, intra_threads=threads)
+    source = [[words[index] for index in row] for row in batch(args)["input_ids"].tolist()]
+    length = args.target_length
+    options = {"beam_size": args.beams, "max_decoding_length": length, "min_decoding_length": length}
+
+    def step() -> None:
+        found = translator.translate_batch(source, **options)
+        assert all(len(sentence.hypotheses[0]) == length for sentence in found)
 
     return step
 
@@ -171,7 +216,7 @@ def synchronize(args: argparse.Namespace) -> None:
 def measure(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Seconds a step of every model, taking turns."""
     models = {name: build(name, args) for name in names}
-    steps = {name: STEPS[args.command](model, args) for name, model in models.items()}
+    steps = {name: STEPS[args.command](name, model, args) for name, model in models.items()}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for round_number in range(args.warmup + args.rounds):
         # Every second round backwards: no model always runs right after the same other one.
@@ -209,7 +254,7 @@ def peak_memory(name: str, args: argparse.Namespace) -> int:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     before = resident_bytes("VmRSS") if args.device == "cpu" else torch.cuda.memory_allocated()
-    step = STEPS[args.command](build(name, args), args)
+    step = STEPS[args.command](name, build(name, args), args)
     for _ in range(3):
         step()
     return (resident_bytes("VmHWM") if args.device == "cpu" else torch.cuda.max_memory_allocated()) - before
@@ -261,6 +306,7 @@ def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[st
             "transformers": transformers.__version__,
             "accelerate": accelerate.__version__,
             "hf_capsule_mt": hf_capsule_mt.__version__,
+            **({"ctranslate2": sys.modules["ctranslate2"].__version__} if "ctranslate2" in sys.modules else {}),
         },
         "rows": rows,
     }
@@ -321,6 +367,11 @@ def parse() -> argparse.Namespace:
     unknown = [name for name in args.models.split(",") if name not in MODELS]
     if unknown:
         parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(MODELS)}")
+    alone = [name for name in (args.baseline, *args.models.split(",")) if name in DECODE_ONLY]
+    if alone and (args.command != "decode" or args.device != "cpu" or args.dtype != "fp32"):
+        parser.error(f"{','.join(alone)}: decodes on the CPU only, made from an fp32 model")
+    if any(name.startswith("ctranslate2") for name in alone) and find_spec("ctranslate2") is None:
+        parser.error(f"{','.join(alone)}: CTranslate2 is not installed; pip install -c constraints.txt '.[benchmark]'")
     return args
 
 

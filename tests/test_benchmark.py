@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+MODELS = {"train": ["em", "heads-em-all", "gdr-bow-bca", "rnmt-gdr", "caps_nmt"]}
+MODELS["decode"] = [*MODELS["train"], "caps_nmt-attention", "caps_nmt-int8"]
 
 
 @pytest.mark.parametrize("command", ["train", "decode"])
@@ -15,7 +17,7 @@ def test_runs_and_writes_json(command, tmp_path):
     target = tmp_path / "out.json"
     arguments = [
         "--models",
-        "em,heads-em-all,gdr-bow-bca,rnmt-gdr",
+        ",".join(MODELS[command]),
         "--size",
         "tiny",
         "--rounds",
@@ -30,7 +32,7 @@ def test_runs_and_writes_json(command, tmp_path):
     result = subprocess.run([*script, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     report = json.loads(target.read_text())
-    assert list(report["rows"]) == ["marian", "em", "heads-em-all", "gdr-bow-bca", "rnmt-gdr"]
+    assert list(report["rows"]) == ["marian", *MODELS[command]]
     assert report["rows"]["marian"]["time_ratio"] == 1.0
     for row in report["rows"].values():
         assert row["median_s"] > 0 and row["peak_bytes"] > 4 * row["parameters"]
@@ -84,3 +86,9 @@ def test_unknown_model_is_named(tmp_path):
     script = [sys.executable, "scripts/benchmark.py", "train", "--models", "no-such"]
     result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2 and "no-such: no such model; choose from marian" in result.stderr
+
+
+def test_int8_does_not_train():
+    script = [sys.executable, "scripts/benchmark.py", "train", "--models", "caps_nmt-int8"]
+    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2 and "caps_nmt-int8: decodes on the CPU only" in result.stderr

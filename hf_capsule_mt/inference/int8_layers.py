@@ -32,8 +32,14 @@ ALL_BITS, SEVEN_BITS = Rounding(1 / 127, 128), Rounding(1 / 63, 64)
 
 def _product(rows: Tensor, weight: Any, rounding: Rounding) -> Tensor:
     """`rows` `[…, in]` between -1 and 1 times a packed weight: `[…, out]`."""
-    operator = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-    return operator(rows, rounding.scale, rounding.zero, weight)
+    return _operator()(rows, rounding.scale, rounding.zero, weight)
+
+
+@functools.cache
+def _operator() -> Callable[..., Tensor]:
+    packet = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    # What the packet calls itself, after looking through the arguments of every call.
+    return getattr(packet, "_op", packet)
 
 
 @torch.no_grad()
@@ -163,11 +169,16 @@ class Int8LSTM(Int8Module):
             hidden = cell = gates.new_zeros(len(gates), self.hidden_size)
         else:
             hidden, cell = states[0][0], states[1][0]
-        outputs = []
-        for step in gates.unbind(1):
-            hidden, cell = lstm_states(_product(hidden, self.packed, self.rounding).add_(step), cell)
-            outputs.append(hidden)
-        return torch.stack(outputs, dim=1), (hidden.unsqueeze(0), cell.unsqueeze(0))
+        outputs, cell = gates.new_empty(*gates.shape[:2], self.hidden_size), cell.clone()
+        current, scratch = torch.empty_like(gates[:, 0]), torch.empty_like(cell)
+        entry, forget, output, candidate = current.chunk(4, dim=-1)
+        logistic = current.narrow(-1, 0, 3 * self.hidden_size)
+        for step, into in zip(gates.unbind(1), outputs.unbind(1), strict=True):
+            torch.add(_product(hidden, self.packed, self.rounding), step, out=current)
+            logistic.sigmoid_()
+            cell.mul_(forget).addcmul_(entry, candidate.tanh_())
+            hidden = torch.mul(output, torch.tanh(cell, out=scratch), out=into)
+        return outputs, (hidden.unsqueeze(0), cell.unsqueeze(0))
 
     def step(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them."""
