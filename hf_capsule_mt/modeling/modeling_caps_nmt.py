@@ -36,6 +36,7 @@ from hf_capsule_mt.modeling.recurrent_seq2seq import (
 )
 from hf_capsule_mt.modeling.routing_record import record_routings
 from hf_capsule_mt.modeling.source_capsules import SourceContext
+from hf_capsule_mt.modeling.split_linear import SplitLinear, turned
 
 
 class CapsNMTPreTrainedModel(RecurrentPreTrainedModel):
@@ -280,7 +281,9 @@ class CapsNMTSteps:
     ) -> None:
         decoder: Any = model.model.decoder
         self.decoder = decoder
-        self.lm_head = model.lm_head
+        self.lm_head, self.turned = model.lm_head, None
+        if type(self.lm_head) is SplitLinear and len(encoded["source_context"]) == 1:
+            self.turned = turned(self.lm_head.weight)  # [d, V]
         self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
         self.context: Tensor = encoded["source_context"]  # [R, d]
         self.states: States = decoder.stack.no_states(self.context)
@@ -292,7 +295,7 @@ class CapsNMTSteps:
     def __call__(self, words: Tensor) -> Tensor:
         embedded = self.decoder.embed_tokens(words) * self.decoder.embed_scale + self.context
         outputs, _, self.states = self.decoder.stack.step(embedded, None, self.states, self.source)
-        logits = self.lm_head(outputs[-1])
+        logits = self.lm_head(outputs[-1]) if self.turned is None else outputs[-1] @ self.turned
         return (logits if self.bias is None else logits + self.bias).float()
 
     def select(self, rows: Tensor) -> None:

@@ -104,6 +104,17 @@ def test_one_sentence_and_the_settings_of_the_model(searched: list[str]):
     assert searched == ["beam_search"] * 6
 
 
+def test_one_sentence_after_the_weights_have_changed(searched: list[str]):
+    """The output layer works with a copy of its weight for one row."""
+    model, inputs = build(CASES[0])
+    one = {name: value[:1] for name, value in inputs.items()}
+    before, expected = both_ways(model, one)
+    assert torch.equal(before, expected)
+    model.lm_head.weight.data[5:20] = model.lm_head.weight.data[20:35].clone()
+    after, expected = both_ways(model, one)
+    assert torch.equal(after, expected) and not torch.equal(after, before)
+
+
 class Other(LogitsProcessor):
     """One that Transformers does not have."""
 

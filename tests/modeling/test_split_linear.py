@@ -1,8 +1,10 @@
+import gc
+
 import pytest
 import torch
 from torch import nn
 
-from hf_capsule_mt.modeling.split_linear import SplitLinear, split_count
+from hf_capsule_mt.modeling.split_linear import _TURNED, SplitLinear, split_count, turned
 
 
 @pytest.mark.parametrize(("rows", "threads", "parts"), [(32000, 2, 2), (33, 2, 3), (7, 2, 7), (11, 2, 1), (64, 1, 1)])
@@ -39,3 +41,40 @@ def test_one_row_is_split_only_where_it_helps(monkeypatch):
         assert not calls
         split.float()(row)
         assert calls == [1]
+
+
+CHANGES = {
+    "in place": lambda linear: linear.weight.mul_(2.0),
+    "behind PyTorch's back": lambda linear: linear.weight.data[3].add_(1.0),
+    "another tensor": lambda linear: setattr(linear.weight, "data", torch.randn(64, 16)),
+    "another size": lambda linear: setattr(linear.weight, "data", torch.randn(70, 16)),
+    "loaded": lambda linear: linear.load_state_dict(SplitLinear(16, 64).state_dict()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_turned_weight_follows_the_weight(change):
+    linear = SplitLinear(16, 64)
+    first = turned(linear.weight)
+    assert turned(linear.weight) is first and torch.equal(first.t(), linear.weight)
+    with torch.no_grad():
+        change(linear)
+    assert torch.equal(turned(linear.weight).t(), linear.weight)
+    assert not turned(linear.weight).requires_grad
+
+
+def test_turned_weight_is_gone_with_the_weight_and_not_made_of_others():
+    before = len(_TURNED)
+    linear = SplitLinear(16, 64)
+    turned(linear.weight)
+    assert len(_TURNED) == before + 1
+    del linear
+    gc.collect()
+    assert len(_TURNED) == before
+    for weight in (
+        torch.randn(4, 6).bfloat16(),
+        torch.randn(6, 4).t(),
+        torch.randn(4, 5),
+        torch.empty(4, 6, device="meta"),
+    ):
+        assert turned(weight) is None
