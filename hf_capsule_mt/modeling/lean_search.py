@@ -10,7 +10,6 @@ target vocabulary, `L` longest target.
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -60,17 +59,18 @@ def limits_of(generation_config: Any) -> Limits:
 Processor = Callable[[Any, Any], Tensor]  # of the sequences [R, L] and the scores [R, V]
 
 
-@dataclass(frozen=True)
 class EndsLater:
     """No end token in a sequence shorter than `length`; Transformers looks for the end among all words instead."""
 
-    length: int
-    ends: Tensor
+    def __init__(self, length: int, ends: Tensor) -> None:
+        self.length, self.ends = length, ends.tolist()
 
     def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
-        if sequences.shape[1] >= self.length:
-            return scores
-        return scores.index_fill_(1, self.ends[self.ends < scores.shape[1]], -torch.inf)
+        if sequences.shape[1] < self.length:
+            for end in self.ends:
+                if end < scores.shape[1]:
+                    scores[:, end] = -torch.inf
+        return scores
 
 
 def prepared(processors: Iterable[Any]) -> list[Processor]:
@@ -100,8 +100,8 @@ def greedy_search(steps: Steps, start: Tensor, processors: list[Processor], limi
             scores = process(sequences[:, :length], scores)
         words = scores.argmax(dim=-1)
         if limits.ends is not None:
-            words = words.masked_fill(finished, limits.pad)
-            finished = finished | limits.ended(words)
+            words.masked_fill_(finished, limits.pad)
+            finished |= limits.ended(words)
         sequences[:, length] = words
         if limits.ends is not None and finished.all():
             return sequences[:, : length + 1]

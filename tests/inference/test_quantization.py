@@ -85,7 +85,7 @@ def test_lean_loop_gives_the_tokens_of_transformers(pair: tuple[Case, Any, Any],
 
 
 def test_sentences_do_not_depend_on_each_other(pair: tuple[Case, Any, Any]):
-    """Bit for bit: every row has a scale of its own, and padding none."""
+    """Every row has a scale of its own, and padding is no part of it; a scale for the batch fails this by far."""
     case, _, quantized = pair
     pairs = make_pairs(case.config(), (7, 4, 9, 2), (5, 8, 3, 6))
     with torch.no_grad():
