@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -390,7 +391,7 @@ def main() -> None:
     print(f"seed {args.seed}, {device_name(args)}, {args.size}, {args.dtype}", file=sys.stderr)
     if args.command == "scaling":
         models = {name: build(name, args) for name in names}
-        rows = measure_scaling(models, decode_step, lambda: synchronize(args), args)
+        rows = measure_scaling(models, partial(decode_step, ""), lambda: synchronize(args), args)
         print_scaling(rows)
     else:
         rows = measure(names, args)

@@ -125,7 +125,7 @@ def build_caps_nmt() -> Any:
         decoder_start_token_id=PAD,
         forced_eos_token_id=None,
         dropout=0.1,
-        init_std=0.3,
+        init_std=0.8,
         num_capsules=4,
         decoder_context="attention",
     )

@@ -76,15 +76,15 @@ class SourceCapsules(CapsuleModule):
         # With a ReLU behind it: outputs as large as inputs.
         self.votes = ScaledLinear(width, self.sets * self.count * width, (2.0 / width) ** 0.5)
         # g, whose maps are not modules: routing itself applies them to the capsules of every iteration.
-        self.score_weight = self.score_bias = None
+        self.scoring_weight = self.scoring_bias = None
         if config.separable_scoring and config.routing_iterations > 1:
-            self.score_weight = nn.Parameter(torch.empty(2, width, width))  # W_1 and W_2
-            self.score_bias = nn.Parameter(torch.empty(2, width))
+            self.scoring_weight = nn.Parameter(torch.empty(2, width, width))  # W_1 and W_2
+            self.scoring_bias = nn.Parameter(torch.empty(2, width))
 
     def init_capsule_weights(self, std: float) -> None:
-        if self.score_weight is not None and self.score_bias is not None:
-            init.normal_(self.score_weight, std=self.width**-0.5)
-            init.zeros_(self.score_bias)
+        if self.scoring_weight is not None and self.scoring_bias is not None:
+            init.normal_(self.scoring_weight, std=self.width**-0.5)
+            init.zeros_(self.scoring_bias)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """`states` `[B, S, d]`, `mask` `[B, S]` true for real words; returns the capsules `[B, M, d]`."""
@@ -95,8 +95,8 @@ class SourceCapsules(CapsuleModule):
             capsule_positions = sinusoids(places, self.width) / (self.width / 2) ** 0.5
         messages = torch.relu(self.votes(states)).unflatten(-1, (self.sets, self.count, self.width))
         options: dict[str, Any] = {"iterations": self.iterations, "mask": mask, "capsule_positions": capsule_positions}
-        if self.score_weight is not None and self.score_bias is not None:
-            (first, second), (first_bias, second_bias) = self.score_weight, self.score_bias
+        if self.scoring_weight is not None and self.scoring_bias is not None:
+            (first, second), (first_bias, second_bias) = self.scoring_weight, self.scoring_bias
             hidden = torch.relu(nn.functional.linear(states, first, first_bias))
             options["input_scores"] = nn.functional.linear(hidden, second, second_bias)
             options["score_network"] = (first, first_bias, second, second_bias)

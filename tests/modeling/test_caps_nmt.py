@@ -101,8 +101,8 @@ def capsules_of(model: Any, states: list[Tensor]) -> Tensor:
     logits = torch.zeros(len(states), count, dtype=torch.float64)
 
     def g(vector: Tensor) -> Tensor:
-        first, second = layer.score_weight
-        return second @ torch.relu(first @ vector + layer.score_bias[0]) + layer.score_bias[1]
+        first, second = layer.scoring_weight
+        return second @ torch.relu(first @ vector + layer.scoring_bias[0]) + layer.scoring_bias[1]
 
     for iteration in range(rounds):
         theta = weights[0 if config.share_routing_weights else iteration]
