@@ -43,7 +43,7 @@ def test_all_matrices_are_int8_but_the_embeddings(pair: tuple[Case, Any, Any]):
     assert kinds.count(Int8LSTM) == model.config.encoder_layers + model.config.decoder_layers
     assert isinstance(quantized.lm_head, Int8Linear)
     matrices = {name for name, parameter in quantized.named_parameters() if parameter.dim() > 1}
-    assert all("embed" in name or "shared" in name or "score_" in name for name in matrices), matrices
+    assert all("embed" in name or "shared" in name or "scoring_" in name for name in matrices), matrices
     if model.config.share_encoder_decoder_embeddings:
         assert quantized.model.encoder.embed_tokens.weight is quantized.model.decoder.embed_tokens.weight
 
