@@ -42,7 +42,7 @@ def test_study_of_caps_nmt(tmp_path):
         options = {"seeds": "3", "steps": "20", "d-model": "16", "train-size": "200", "test-size": "8", "jobs": "1"}
         arguments = [part for name, value in {**options, **changes}.items() for part in (f"--{name}", value)]
         script = [sys.executable, "scripts/caps_nmt_study.py", "--output", str(tmp_path), "--only", ";".join(names)]
-        return subprocess.run([*script, "--max-words", "7", *arguments], cwd=ROOT, capture_output=True, text=True)
+        return subprocess.run([*script, "--max-words", "12", *arguments], cwd=ROOT, capture_output=True, text=True)
 
     result = call("pooling", "plain capsules")
     assert result.returncode == 0, result.stderr[-3000:]
@@ -54,7 +54,7 @@ def test_study_of_caps_nmt(tmp_path):
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert runs[:2] == before and len(runs) == 3, "other sentences, another run"
     table = (tmp_path / "README.md").read_text()
-    assert table.count("| plain capsules |") == 2 and "## Sentences of 4 to 7 words" in table
+    assert table.count("| plain capsules |") == 2 and "## Sentences of 4 to 12 words" in table
     assert call("no such thing").returncode == 2
 
 
