@@ -527,6 +527,7 @@ CAPS_NMT = Family(
         "dropout": 0.0,
         "init_std": 0.2,
     },
+    # Each strategy alone is in test_caps_nmt.py.
     configs={
         "capsules": {},
         "pooling": {"source_aggregation": "pooling"},
@@ -537,13 +538,17 @@ CAPS_NMT = Family(
             "position_aware_routing": False,
             "separable_scoring": False,
         },
-        "shared_weights": {"share_routing_weights": True},
-        "without_positions": {"position_aware_routing": False, "num_capsules": 8},
-        "without_scoring": {"separable_scoring": False, "routing_iterations": 4},
         "one_iteration": {"routing_iterations": 1, "num_capsules": 1},
         "hybrid": {"decoder_context": "attention", "num_capsules": 2},
-        "hybrid_pooling": {"decoder_context": "attention", "source_aggregation": "pooling", "decoder_layers": 1},
-        "of_other_sizes": {"d_model": 18, "encoder_layers": 1, "decoder_layers": 4, "scale_embedding": False},
+        "of_other_sizes": {
+            "d_model": 18,
+            "encoder_layers": 1,
+            "decoder_layers": 4,
+            "scale_embedding": False,
+            "num_capsules": 8,
+            "routing_iterations": 4,
+            "separable_scoring": False,
+        },
         "two_vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 53},
         "untied": {
             "tie_word_embeddings": False,
