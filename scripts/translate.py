@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace, output: TextIO) -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     dtype = getattr(torch, arguments.dtype)
     model: Any = AutoModelForSeq2SeqLM.from_pretrained(arguments.model, dtype=dtype).to(arguments.device).eval()
-    options = {"max_tokens": arguments.max_tokens, "length_penalty": arguments.length_penalty}
+    options = {"max_tokens": arguments.max_tokens}
+    if arguments.length_penalty is not None:
+        options["length_penalty"] = arguments.length_penalty
     if arguments.score is not None:
         sources, targets = list(read(arguments.files)), list(read([arguments.score]))
         for score in score_pairs(model, tokenizer, sources, targets, **options):
@@ -76,7 +78,7 @@ def main() -> int:
     parser.add_argument("--n-best", type=int, default=1, help="translations for a line")
     parser.add_argument("--scores", action="store_true", help="put each translation's score before it")
     parser.add_argument("--score", type=Path, metavar="TARGETS", help="score these translations instead")
-    parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument("--length-penalty", type=float, help="default: what the model says, 1.0 for --score")
     parser.add_argument("--max-tokens", type=int, default=4096, help="source tokens of a batch, with padding")
     parser.add_argument("--max-new-tokens", type=int, help="of a translation; default: twice the source and 50")
     parser.add_argument("--window", type=int, default=1024, help="lines that are sorted by length together")

@@ -135,7 +135,8 @@ def pair_lengths(dataset: Any) -> np.ndarray:
     import datasets
 
     if not isinstance(dataset, datasets.Dataset):
-        return np.asarray([(len(row["input_ids"]), len(row["labels"])) for row in dataset])
+        rows = (dataset[index] for index in range(len(dataset)))
+        return np.asarray([(len(row["input_ids"]), len(row["labels"])) for row in rows])
     missing = {"input_ids", "labels"} - set(dataset.column_names)
     if missing:
         raise ValueError(f"the training set has no column {sorted(missing)[0]!r}: tokenize it first, preprocess_pairs")

@@ -6,6 +6,13 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
+
+
+def source_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The most tokens that a source may have: the model's positions, else the tokenizer's limit, None for none."""
+    longest = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    return longest if longest is not None and longest < LARGE_INTEGER else None
 
 
 def translate(
@@ -25,13 +32,14 @@ def translate(
     empty = [index for index, sentence in enumerate(sentences) if not sentence.strip()]
     if empty:
         raise ValueError(f"sentence {empty[0]} is empty: there is nothing to translate, leave it out")
-    longest = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    longest = source_limit(model, tokenizer)
     lengths = [len(ids) for ids in tokenizer(list(sentences))["input_ids"]] if sentences else []
     for index, length in enumerate(lengths):
-        if length > longest:
+        if longest is not None and length > longest:
             warnings.warn(f"sentence {index} has {length} tokens, truncated to the model's {longest}", stacklevel=2)
     if not {"max_length", "max_new_tokens"} & generation.keys() and model.generation_config.max_length is None:
-        generation["max_new_tokens"] = min(longest, 2 * max(lengths, default=0) + 50)
+        wanted = 2 * max(lengths, default=0) + 50
+        generation["max_new_tokens"] = wanted if longest is None else min(longest, wanted)
     order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
     translations = [""] * len(sentences)
     was_training = model.training
@@ -42,7 +50,7 @@ def translate(
             batch = tokenizer(
                 [sentences[index] for index in chosen],
                 padding=True,
-                truncation=True,
+                truncation=longest is not None,
                 max_length=longest,
                 return_tensors="pt",
                 return_token_type_ids=False,

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_capsule_mt.evaluation.decoding import source_limit
+
 GUESSES_PER_WORD = 5
 
 
@@ -58,7 +60,7 @@ def overlap_rates(
         raise ValueError("no sentences to measure: give at least one")
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: must be 1 or more")
-    longest = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    longest = source_limit(model, tokenizer) or 1_000_000
     inputs = _token_ids(tokenizer, sources, "source", longest)
     labels = _token_ids(tokenizer, references, "reference", longest)
     order = sorted(range(len(sources)), key=lambda index: -len(labels[index]) - len(inputs[index]))

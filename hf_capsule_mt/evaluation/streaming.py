@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_capsule_mt.data.token_batches import TokenBatchSampler
+from hf_capsule_mt.evaluation.decoding import source_limit
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def translate_lines(
     window: int = 1024,
     n_best: int = 1,
     with_scores: bool = False,
-    length_penalty: float = 1.0,
+    length_penalty: float | None = None,
     **generation: Any,
 ) -> Iterator[list[Translation]]:
     """The `n_best` translations of each of `lines`, in their order, best first.
@@ -48,15 +49,20 @@ def translate_lines(
         max_tokens: of the sources in a batch, padding included; sentences of a window share batches by length.
         n_best: translations of each line, at most the number of beams.
         with_scores: whether to say how likely they are.
+        length_penalty: None for what the model's generation config says, 1.0 if it says nothing.
         generation: goes to `model.generate`, `num_beams` above all.
     """
     beams = generation.get("num_beams") or model.generation_config.num_beams or 1
     if not 1 <= n_best <= beams:
         raise ValueError(f"n_best={n_best}: must be 1 to the number of beams, {beams}; raise num_beams")
-    generation |= {"num_return_sequences": n_best, "length_penalty": length_penalty}
-    if with_scores:
-        # Beam search ranks by the score that is wanted; greedy search leaves it to be made of the logits.
-        generation |= {"return_dict_in_generate": True, "output_scores" if beams > 1 else "output_logits": True}
+    if length_penalty is None:
+        length_penalty = getattr(model.generation_config, "length_penalty", None)
+        length_penalty = 1.0 if length_penalty is None else length_penalty
+    if beams > 1:
+        generation |= {"length_penalty": length_penalty}
+    # Beam search ranks by the score that is wanted; greedy search leaves it to be made of the logits.
+    generation |= {"num_return_sequences": n_best, "return_dict_in_generate": with_scores}
+    generation |= {"output_scores": with_scores and beams > 1, "output_logits": with_scores and beams == 1}
     incoming, first = iter(lines), 1
     while chunk := list(islice(incoming, window)):
         found: list[list[Translation]] = [[Translation("", 0.0 if with_scores else None)] * n_best for _ in chunk]
@@ -101,12 +107,14 @@ def score_pairs(
 def _encode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], numbers: list[int]
 ) -> list[list[int]]:
-    longest = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    longest = source_limit(model, tokenizer)
     encoded = tokenizer(texts)["input_ids"] if texts else []
-    for number, ids in zip(numbers, encoded, strict=True):
-        if len(ids) > longest:
-            warnings.warn(f"line {number} has {len(ids)} tokens, truncated to the model's {longest}", stacklevel=3)
-    return tokenizer(texts, truncation=True, max_length=longest)["input_ids"] if texts else []
+    too_long = [number for number, ids in zip(numbers, encoded, strict=True) if longest and len(ids) > longest]
+    if not too_long:
+        return encoded
+    for number in too_long:
+        warnings.warn(f"line {number} has more than {longest} tokens and is truncated there", stacklevel=3)
+    return tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
 
 
 def _batches(lengths: list[int], max_tokens: int) -> Iterable[list[int]]:

@@ -16,7 +16,7 @@ from hf_capsule_mt.inference.int8_layers import (
     check_it_stays,
     int8_rounding,
 )
-from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalRNN
+from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalLayer
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 
 
@@ -65,7 +65,7 @@ class Int8Family(NamedTuple):
 FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
     CapsNMTForConditionalGeneration: Int8Family(
         Int8CapsNMTForConditionalGeneration,
-        ((BidirectionalRNN, Int8BidirectionalLSTM), (LSTM, Int8LSTM.of), (nn.Linear, Int8Linear.of)),
+        ((BidirectionalLayer, Int8BidirectionalLSTM), (LSTM, Int8LSTM.of), (nn.Linear, Int8Linear.of)),
     ),
 }
 

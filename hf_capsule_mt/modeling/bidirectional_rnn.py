@@ -139,7 +139,7 @@ def take(values: Tensor, places: Tensor) -> Tensor:
     return values.gather(1, places.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
 
-class BidirectionalRNN(GradientCheckpointingLayer):
+class BidirectionalLayer(nn.Module):
     """A recurrent layer in each direction over the real words alone: `[B, S, in]` to `[B, S, 2 H]`, 0 at padding.
 
     Each direction starts at the first real word on its side and never sees padding, on whichever side it is. For
@@ -168,3 +168,7 @@ class BidirectionalRNN(GradientCheckpointingLayer):
         ahead = take(self.forward_rnn(take(states, order.forward))[0], order.forward_place)
         back = take(self.backward_rnn(take(states, order.backward))[0], order.backward_place)
         return torch.cat([ahead, back], dim=-1).masked_fill(~order.mask.unsqueeze(-1), 0.0)
+
+
+class BidirectionalRNN(GradientCheckpointingLayer, BidirectionalLayer):
+    """A [`BidirectionalLayer`] that gradient checkpointing computes again, for where it is a layer by itself."""

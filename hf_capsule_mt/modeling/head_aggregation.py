@@ -64,25 +64,29 @@ class VotesPerHead(StackedLinear):
 class RoutedProjection(nn.Module):
     """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS.
 
-    Starts as linear as the map it replaces, and with an output of about the same size. With `init_std` for both of its
-    maps the output was ten times smaller, and routed cross-attention stayed on the plateau of a language model; so did
-    a plain ReLU network in its place, without any capsule. Twice as large, one seed of two stayed there too. Without
-    the mirroring the votes of features that are never negative are mostly a constant, the same for every position.
+    With `init_std` for both of its maps the output starts ten times smaller than that of the map it replaces. In
+    self-attention that is a good start, better than a larger one. Cross-attention then stays on the plateau of a
+    language model, and so does a plain ReLU network in its place, without any capsule; there it starts as linear as
+    the map it replaces, and as large. Twice as large, one seed of two stayed on the plateau. Without the mirroring the
+    votes of features that are never negative are mostly a constant, the same for every position.
     """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
         super().__init__()
         width = config.d_model
         self.heads = heads
+        shared, reads_source = config.head_vote_sharing == "shared", site.endswith("encoder_attn")
         # Eq. (5): f_h, linear d -> d with ReLU, one a head, all of them one product.
-        self.capsules = HeadCapsules(width, heads)
         # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one for each.
-        votes_std = votes_start_std(config.head_aggregation, heads, width)
-        self.votes: nn.Module = (
-            HeadVotes(width, votes_std)
-            if config.head_vote_sharing == "shared"
-            else VotesPerHead(heads, width, width, bias=False, start_std=votes_std)
-        )
+        self.capsules: nn.Module
+        self.votes: nn.Module
+        if reads_source:
+            std = votes_start_std(config.head_aggregation, heads, width)
+            self.capsules = HeadCapsules(width, heads)
+            self.votes = HeadVotes(width, std) if shared else VotesPerHead(heads, width, width, False, start_std=std)
+        else:
+            self.capsules = SplitLinear(width, heads * width)
+            self.votes = nn.Linear(width, width, False) if shared else StackedLinear(heads, width, width, False)
         self.router = CapsuleRouter(
             config.head_aggregation,
             config.head_num_capsules or width,

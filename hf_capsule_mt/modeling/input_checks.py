@@ -77,6 +77,17 @@ def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
     return attention_mask.bool()
 
 
+def target_word_mask(attention_mask: Tensor, batch: int, length: int, past: int) -> Tensor:
+    """`[B, T]`, true for the real ones of T words that go on after `past` others; the mask may leave these out."""
+    shape = tuple(attention_mask.shape)
+    if shape not in ((batch, length), (batch, past + length)):
+        raise ValueError(
+            f"decoder_attention_mask has shape {list(shape)}: must be {[batch, past + length]}, to go with the "
+            "decoder input and what came before it; 1 for a word and 0 for padding"
+        )
+    return attention_mask[:, -length:].bool()
+
+
 def word_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
     """`[B, S]`, true for the real words of `states` `[B, S, …]`."""
     mask = source_word_mask(attention_mask)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.generation import (
     EosTokenCriteria,
+    GenerationMixin,
     LogitsProcessorList,
     MaxLengthCriteria,
     MinLengthLogitsProcessor,
@@ -23,7 +24,8 @@ from transformers.generation import (
 )
 
 KNOWN_ARGUMENTS = {"encoder_outputs", "attention_mask", "use_cache", "past_key_values"}
-KNOWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
+# What a class of a user's may put its own in the place of.
+PREPARATION = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
 IMPOSSIBLE = -1e8  # below any score of words that are allowed
 
 
@@ -261,15 +263,30 @@ class LeanSearch:
             or cache is None
             or cache.get_seq_length()
             or not given <= KNOWN_ARGUMENTS
-            or not all(type(criterion) in KNOWN_CRITERIA for criterion in criteria)
+            or not _ends_as_configured(criteria, settings)
             or settings.return_dict_in_generate
             or settings.is_assistant
             or settings.prefill_chunk_size is not None
             or settings.low_memory
-            or not _as_defined(self, self.model, self.model.decoder)  # type: ignore[attr-defined]
+            or any(getattr(type(self), name) is not getattr(GenerationMixin, name) for name in PREPARATION)
+            or not _as_defined(self, self.model, *self.model.decoder.children(), self.lm_head)  # type: ignore[attr-defined]
+            or not _as_defined(self.model.decoder)  # type: ignore[attr-defined]
         ):
             return None
         return self.lean_steps(model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))
+
+
+def _ends_as_configured(criteria: Any, settings: Any) -> bool:
+    """Whether the greatest length and the end tokens of the configuration are all that ends a translation."""
+    ends = settings._eos_token_tensor
+    lengths = [criterion for criterion in criteria if type(criterion) is MaxLengthCriteria]
+    tokens = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
+    return (
+        len(lengths) + len(tokens) == len(criteria)
+        and [criterion.max_length for criterion in lengths] == [settings.max_length]
+        and len(tokens) == (0 if ends is None else 1)
+        and all(torch.equal(criterion.eos_token_id.cpu(), ends.cpu()) for criterion in tokens)
+    )
 
 
 def _as_defined(*modules: Any) -> bool:

@@ -15,13 +15,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
-from hf_capsule_mt.modeling.bidirectional_rnn import BidirectionalRNN, InputLinear, WordOrder, word_order
+from hf_capsule_mt.modeling.bidirectional_rnn import BidirectionalLayer, InputLinear, WordOrder, word_order
 from hf_capsule_mt.modeling.capsule_outputs import (
     CapsNMTEncoderOutput,
     CapsuleDecoderOutput,
     CapsuleSeq2SeqModelOutput,
 )
-from hf_capsule_mt.modeling.input_checks import check_source_mask, word_mask
+from hf_capsule_mt.modeling.input_checks import check_source_mask, target_word_mask, word_mask
 from hf_capsule_mt.modeling.lean_search import Steps
 from hf_capsule_mt.modeling.lstm_decoder import LSTMStack
 from hf_capsule_mt.modeling.recurrent_cache import States
@@ -44,7 +44,7 @@ class CapsNMTPreTrainedModel(RecurrentPreTrainedModel):
 
     config: CapsNMTConfig  # type: ignore[assignment]
     config_class = CapsNMTConfig
-    _no_split_modules = ["EncoderLSTMLayer", "SourceContext", "LSTMStack"]
+    _no_split_modules = ["EncoderLSTMLayer", "SourceContext", "DecoderLSTMLayer", "WordAttention"]
 
 
 class EncoderLSTMLayer(GradientCheckpointingLayer):
@@ -52,7 +52,7 @@ class EncoderLSTMLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: CapsNMTConfig) -> None:
         super().__init__()
-        self.rnn = BidirectionalRNN("lstm", config.d_model, config.d_model // 2)
+        self.rnn = BidirectionalLayer("lstm", config.d_model, config.d_model // 2)
         self.norm = nn.LayerNorm(config.d_model)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -154,7 +154,10 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         words = words + source_context.unsqueeze(1).to(words.dtype)
         cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
         states = None if cache is None else cache.states
-        keep = None if attention_mask is None else attention_mask[:, -length:].bool()
+        keep = None
+        if attention_mask is not None:
+            past = 0 if cache is None else cache.get_seq_length()
+            keep = target_word_mask(attention_mask, batch, length, past)
         source: tuple[Any, ...] = ()
         if encoder_hidden_states is not None and attends:
             source = (attention_keys, encoder_hidden_states, word_mask(encoder_attention_mask, encoder_hidden_states))
@@ -267,6 +270,8 @@ class CapsNMTForConditionalGeneration(  # type: ignore[misc]
     def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
         if (
             type(self).forward is not CapsNMTForConditionalGeneration.forward
+            or type(self.model) is not CapsNMTModel
+            or type(self.model.decoder) is not CapsNMTDecoder
             or "source_context" not in encoder_outputs
         ):
             return None

@@ -26,7 +26,7 @@ from hf_capsule_mt.modeling.capsule_outputs import (
     with_routings,
 )
 from hf_capsule_mt.modeling.conditional_gru import ConditionalGRU, read_source
-from hf_capsule_mt.modeling.input_checks import check_source_mask, source_word_mask, word_mask
+from hf_capsule_mt.modeling.input_checks import check_source_mask, source_word_mask, target_word_mask, word_mask
 from hf_capsule_mt.modeling.past_future import PastFuture, SourceVotes
 from hf_capsule_mt.modeling.recurrent_seq2seq import (
     RecurrentForConditionalGeneration,
@@ -143,7 +143,10 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         batch, length = words.shape[:2]
         cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
         mask = word_mask(encoder_attention_mask, encoder_hidden_states)
-        keep = None if attention_mask is None else attention_mask[:, -length:].bool()
+        keep = None
+        if attention_mask is not None:
+            past = 0 if cache is None else cache.get_seq_length()
+            keep = target_word_mask(attention_mask, batch, length, past)
         states = None if cache is None else cache.states
         if states is None:
             states = self.recurrence.start(encoder_hidden_states, mask)

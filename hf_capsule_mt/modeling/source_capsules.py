@@ -46,6 +46,7 @@ class PooledSource(nn.Module):
         keep = mask.unsqueeze(-1)
         count = mask.sum(dim=1, keepdim=True).clamp(min=1)
         highest = states.masked_fill(~keep, torch.finfo(states.dtype).min).amax(dim=1)
+        highest = highest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
         mean = (
             states.masked_fill(~keep, 0.0).sum(dim=1, dtype=torch.promote_types(states.dtype, torch.float32)) / count
         )

@@ -45,7 +45,8 @@ def split_count(rows: int, threads: int) -> int:
 class Turned(NamedTuple):
     """A weight stored as `[in, out]`, and what the weight was like then."""
 
-    stamp: tuple[int, int, int]
+    address: int
+    stamp: Tensor  # [out]
     weight: Tensor
 
 
@@ -56,15 +57,15 @@ _TURNED: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by weight, and gone with
 def turned(weight: Tensor) -> Tensor | None:
     """`weight` `[out, in]` stored as `[in, out]`, in which one row takes half the time; None where that cannot be.
 
-    The copy is made once and as large as the weight. It is made again when the weight has changed: besides PyTorch's
-    own count of changes, which `.data` escapes, the sum of the bits is compared. That takes as long as one product:
-    ask once for many.
+    The copy is made once and as large as the weight. It is made again when the weight has changed, which its product
+    with a fixed vector tells, in whatever way the change was made. That takes as long as one product: ask once for
+    many.
     """
-    plain = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous()
-    if not plain or weight.shape[1] % 2:
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not weight.is_contiguous():
         return None
-    stamp = (weight.data_ptr(), weight._version, int(weight.view(torch.int64).sum()))
+    probe = torch.linspace(1.0, 2.0, weight.shape[1]).sin()
+    address, stamp = weight.data_ptr(), weight @ probe
     found = _TURNED.get(weight)
-    if found is None or found.stamp != stamp or found.weight.shape != weight.shape[::-1]:
-        found = _TURNED[weight] = Turned(stamp, weight.detach().t().contiguous())
+    if found is None or found.address != address or not torch.equal(found.stamp, stamp):
+        found = _TURNED[weight] = Turned(address, stamp, weight.detach().t().contiguous())
     return found.weight

@@ -13,6 +13,7 @@ from torch import Tensor
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+COPIED = (".json", ".txt", ".model", ".spm", ".jinja", ".py")  # configuration, tokenizer, code of the model
 
 
 def checkpoints_of(folder: str | Path) -> dict[int, Path]:
@@ -63,9 +64,8 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     save_file(averaged, part, metadata={"format": "pt"})
     part.replace(output / WEIGHTS)
     for path in sources[-1].iterdir():
-        if path.is_file() and path.suffix in (".json", ".txt", ".model", ".spm", ".jinja") and path.name != INDEX:
-            if path.name not in ("trainer_state.json", "training_args.json"):
-                shutil.copyfile(path, output / path.name)
+        if path.is_file() and path.suffix in COPIED and path.name not in (INDEX, "trainer_state.json"):
+            shutil.copyfile(path, output / path.name)
     return output
 
 

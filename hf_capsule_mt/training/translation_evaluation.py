@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from tqdm.auto import tqdm
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, has_length
 
@@ -20,8 +20,11 @@ class TranslationEvaluation:
 
     With `predict_with_generate`, `evaluate` and `predict` translate in batches of like length, longest first, and
     report `loss` (per target token over the whole set), `bleu` and `chrf` by sacreBLEU, whose signatures are kept in
-    `score_signatures`, and `translated_tokens_per_second`. A `compute_metrics` of yours is called beside them with
-    what the stock trainer would give it, but padded to the longest sentence, not to `max_length`.
+    `score_signatures`, and `translated_tokens_per_second`. The loss is the translation loss, without label smoothing.
+    A `compute_metrics` of yours is called beside them with predictions and labels, padded to the longest sentence,
+    not to `max_length`. Where that would leave out something that was asked for, the stock evaluation runs: without
+    labels, in half precision (`bf16_full_eval`, `fp16_full_eval`), under FSDP and DeepSpeed, and with
+    `include_for_metrics`, `batch_eval_metrics` or `preprocess_logits_for_metrics`.
     """
 
     # What a Seq2SeqTrainer has.
@@ -30,14 +33,30 @@ class TranslationEvaluation:
     accelerator: Any
     processing_class: Any
     compute_metrics: Any
+    callback_handler: Any
+    state: Any
+    control: Any
     _gen_kwargs: dict[str, Any]
 
     score_signatures: dict[str, str]
 
     def _evaluates_translations(self, dataset: Any) -> bool:
+        args = self.args
+        left_out = (
+            args.bf16_full_eval,
+            args.fp16_full_eval,
+            args.prediction_loss_only,
+            args.include_for_metrics,
+            args.batch_eval_metrics,
+            getattr(self, "preprocess_logits_for_metrics", None),
+            getattr(self, "is_deepspeed_enabled", False),
+            getattr(self, "is_fsdp_enabled", False),
+        )
         encodes = hasattr(self.model, "get_encoder") and self.model.config.is_encoder_decoder
-        managed = getattr(self, "is_deepspeed_enabled", False) or getattr(self, "is_fsdp_enabled", False)
-        return bool(self.args.predict_with_generate and encodes and has_length(dataset) and not managed)
+        if not args.predict_with_generate or not encodes or any(left_out):
+            return False
+        sized = not isinstance(dataset, IterableDataset) and has_length(dataset) and len(dataset) > 0
+        return bool(sized and "labels" in dataset[0] and "input_ids" in dataset[0])
 
     def _sorted_loader(self, dataset: Any) -> DataLoader:
         """Batches of like length, the same share of them for every process."""
@@ -79,7 +98,7 @@ class TranslationEvaluation:
     ) -> EvalLoopOutput:
         """As in Transformers; in one pass where the batches are ours."""
         sampler = getattr(dataloader, "batch_sampler", None)
-        if not isinstance(sampler, TokenBatchSampler) or self.args.prediction_loss_only:
+        if not isinstance(sampler, TokenBatchSampler):
             return super().evaluation_loop(  # type: ignore[misc]
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
@@ -87,7 +106,7 @@ class TranslationEvaluation:
         self.model.eval()
         started = time.perf_counter()
         rows: list[tuple[int, list[int], list[int]]] = []  # position in the data set, translation, reference
-        totals = torch.zeros(3, dtype=torch.float64, device=self.args.device)  # loss, target and translated tokens
+        totals = [0.0, 0.0, 0.0]  # loss, target tokens, translated tokens
         shown = tqdm(
             zip(sampler, dataloader, strict=True),
             desc=description,
@@ -98,14 +117,18 @@ class TranslationEvaluation:
         with torch.no_grad():
             for indices, inputs in shown:
                 tokens = self._translate_batch(self._prepare_inputs(inputs), totals)  # type: ignore[attr-defined]
-                labels = inputs["labels"].tolist()
-                rows += zip(indices, tokens.tolist(), labels, strict=True)
+                if len(tokens) != len(indices):
+                    raise ValueError(
+                        f"{len(tokens)} translations of {len(indices)} sentences: num_return_sequences must be 1 here"
+                    )
+                rows += zip(indices, tokens.tolist(), inputs["labels"].tolist(), strict=True)
+                self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
         self.model.train(was_training)
-        totals = self.accelerator.reduce(totals)
         if self.accelerator.num_processes > 1:
             rows = gather_object(rows)
+            totals = [sum(values) for values in zip(*gather_object([totals]), strict=True)]
         rows.sort()
-        loss, targets, translated = totals.tolist()
+        loss, targets, translated = totals
         seconds = time.perf_counter() - started
         metrics = {"loss": loss / max(targets, 1.0), "translated_tokens_per_second": translated / seconds}
         predictions, references = self._padded([row[1] for row in rows]), self._padded([row[2] for row in rows], -100)
@@ -116,7 +139,7 @@ class TranslationEvaluation:
         named = {key if key.startswith(prefix) else prefix + key: value for key, value in metrics.items()}
         return EvalLoopOutput(predictions.numpy(), references.numpy(), named, len(rows))
 
-    def _translate_batch(self, inputs: dict[str, Any], totals: Tensor) -> Tensor:
+    def _translate_batch(self, inputs: dict[str, Any], totals: list[float]) -> Tensor:
         """Translations `[B, T]`; adds to `totals` the loss of the batch, its target tokens and those translated."""
         model, labels = self.model, inputs["labels"]
         source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
@@ -125,14 +148,14 @@ class TranslationEvaluation:
             outputs = model(
                 encoder_outputs=encoded, attention_mask=source.get("attention_mask"), labels=labels, return_dict=True
             )
-            count = (labels != -100).sum()
-            totals[0] += outputs.loss.double() * count
+            count = int((labels != -100).sum())
+            totals[0] += float(outputs.loss) * count
             totals[1] += count
             settings = dict(getattr(self, "_gen_kwargs", {}))
             settings = {name: value for name, value in settings.items() if value is not None}
             # Last: beam search repeats what is in the encoder's output.
             tokens = model.generate(encoder_outputs=encoded, attention_mask=source.get("attention_mask"), **settings)
-        totals[2] += (tokens[:, 1:] != self._padding).sum()
+        totals[2] += int((tokens[:, 1:] != self._padding).sum())
         return tokens
 
     @property

@@ -163,6 +163,8 @@ def spread_weights(model: nn.Module, vote_scale: float) -> None:
             parameter.copy_(1.5 * noise)
         elif "beta_" in name:
             parameter.copy_(3.0 * noise)
+        elif name.endswith("scoring_weight"):
+            parameter.mul_(2.5)
         elif ".votes." in name:
             parameter.mul_(vote_scale)
         elif name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):

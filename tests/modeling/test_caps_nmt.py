@@ -196,6 +196,20 @@ def test_each_strategy_can_be_switched_off_alone_and_matters(field: str) -> None
     assert without.num_parameters() <= with_all.num_parameters()
 
 
+@every_kind
+def test_uniform_assignments_in_place_of_routing_are_noticed(kind: str) -> None:
+    """Scores of 0 leave them uniform; if that gave the same translations, no test here would need routing."""
+    model = build(kind)
+    batch = batch_of(model)
+    with torch.no_grad():
+        routed = model(**batch).logits
+        if kind == "pooling":
+            assert not hasattr(model.get_encoder().context.aggregation, "scoring_weight")
+            return
+        model.get_encoder().context.aggregation.scoring_weight.zero_()
+        assert (model(**batch).logits - routed).abs().max() > 1e-2
+
+
 def test_the_routing_is_that_of_ops() -> None:
     model = build(**PLAIN)
     batch = batch_of(model)
@@ -397,6 +411,26 @@ def test_caches_that_do_not_fit() -> None:
     recording.activate_past_recording()
     with pytest.raises(ValueError, match="this cache keeps every step"):
         recording.append([(torch.zeros(1, 1),)], 2)
+
+
+@every_kind
+def test_masks_of_the_target_that_do_not_fit(kind: str) -> None:
+    model = build(kind)
+    batch = batch_of(model)
+    for shape in ((3, 1), (1, 5), (3, 30), (2, 5)):
+        for use_cache in (False, True):
+            with pytest.raises(ValueError, match=r"decoder_attention_mask has shape .* must be \[3, "):
+                model(**{**batch, "decoder_attention_mask": torch.ones(shape)}, use_cache=use_cache)
+
+
+def test_gradient_checkpointing_computes_a_layer_once_more() -> None:
+    model = build().train()
+    model.gradient_checkpointing_enable()
+    calls: list[int] = []
+    model.get_encoder().layers[0].rnn.forward_rnn.register_forward_pre_hook(lambda *_: calls.append(1))
+    batch = make_pairs(model.config).batch()
+    model(**batch).loss.backward()
+    assert len(calls) == 2
 
 
 def test_calls_that_cannot_work() -> None:

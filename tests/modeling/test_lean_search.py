@@ -6,7 +6,13 @@ import pytest
 import torch
 from family_cases import CAPS_NMT, END, PAD, Case, make_pairs, without_target
 from transformers import GenerationConfig
-from transformers.generation import LogitsProcessor, MaxTimeCriteria, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    LogitsProcessor,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StoppingCriteriaList,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from hf_capsule_mt.modeling import lean_search
@@ -244,3 +250,46 @@ def test_finished_keeps_the_best():
         finished.add(scores, ended, [closed], torch.arange(4).view(1, 4, 1))
         assert finished.scores.tolist() == [[3.0, 2.0]] and finished.all_full()
         assert [int(sequence) for sequence in finished.sequences[0] if sequence is not None] == [1, 2]
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+@pytest.mark.parametrize("criterion", [MaxLengthCriteria(5), EosTokenCriteria(9)])
+def test_criteria_of_known_kinds_with_values_of_their_own(searched: list[str], criterion: Any, settings: dict):
+    model, inputs = build(CASES[0])
+    lean, expected = both_ways(model, inputs, stopping_criteria=StoppingCriteriaList([criterion]), **settings)
+    assert torch.equal(lean, expected) and searched == []
+
+
+def test_hooks_and_classes_of_the_user_are_asked(searched: list[str]):
+    model, inputs = build(CASES[0])
+    one = {name: value[:1] for name, value in inputs.items()}
+    handle = model.lm_head.register_forward_hook(lambda module, given, found: -found)
+    assert not torch.equal(model.generate(**one), model.generate(**{**one})[:, :0]) and searched == []
+    handle.remove()
+    asked: list[int] = []
+
+    class Own(type(model)):
+        def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+            asked.append(1)
+            return super().prepare_inputs_for_generation(*args, **kwargs)
+
+    model.__class__ = Own
+    model.generate(**one)
+    assert asked and searched == []
+
+
+def test_a_weight_whose_rows_change_places():
+    """The copy of the output layer's weight follows, however the weight was changed."""
+    model, inputs = build(CASES[0])
+    one = {name: value[:1] for name, value in inputs.items()}
+    model.generate(**one)
+    model.lm_head.weight.data[1:38] = model.lm_head.weight.data[1:38].flip(0).clone()
+    lean, expected = both_ways(model, one)
+    assert torch.equal(lean, expected)
+
+
+def test_a_model_made_in_inference_mode():
+    with torch.inference_mode():
+        model, inputs = build(CASES[0])
+        lean, expected = both_ways(model, {name: value[:1] for name, value in inputs.items()})
+        assert torch.equal(lean, expected)
