@@ -45,6 +45,14 @@ class Bags(NamedTuple):
         kept = values * self.keep
         return kept.sum(dim=1, keepdim=True) - kept.cumsum(dim=1) + kept
 
+    def means(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean over each bag of `values` `[B, T, …]`, as one matrix product each."""
+        steps = self.keep.new_ones(self.keep.shape[1], self.keep.shape[1])
+        words = self.keep.transpose(1, 2)  # [B, 1, T]
+        with torch.autocast(values.device.type, enabled=False):
+            past = (steps.tril() * words / self.past.clamp(min=1)) @ values
+            return past, (steps.triu() * words / self.future.clamp(min=1)) @ values
+
 
 def make_bags(labels: Tensor, dtype: torch.dtype) -> Bags:
     """The bags of `labels` `[B, T]`, -100 where there is no word; the end token is a word."""
@@ -126,14 +134,17 @@ class AuxiliaryLosses(nn.Module):
 
     def _agreement(self, states: Tensor, context: HolisticContext, bags: Bags) -> Tensor:
         """L_BCA, summed over steps: squared distance of the contents from the mean target states, mapped."""
-        exact = bags.keep.dtype
-        states, weights = states.to(exact), self.past_states.weight.dtype
-        past = self.past_states((bags.past_sum(states) / bags.past.clamp(min=1)).to(weights))
-        future = self.future_states((bags.future_sum(states) / bags.future.clamp(min=1)).to(weights))
-        gaps = (context.past.to(exact) - past.to(exact)).square().sum(dim=-1, keepdim=True) + (
-            context.future.to(exact) - future.to(exact)
-        ).square().sum(dim=-1, keepdim=True)
-        return (gaps * bags.keep).sum()
+        exact, mapped = bags.keep.dtype, self.past_states.weight.dtype
+        past_means, future_means = bags.means(states.to(exact))
+        gaps = torch.cat(
+            [
+                context.past.to(exact) - self.past_states(past_means.to(mapped)).to(exact),
+                context.future.to(exact) - self.future_states(future_means.to(mapped)).to(exact),
+            ],
+            dim=-1,
+        )
+        kept = (gaps * bags.keep).flatten()
+        return torch.dot(kept, kept)
 
 
 class PastFutureLosses:
