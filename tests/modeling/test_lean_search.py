@@ -171,7 +171,7 @@ class Nothing(BaseStreamer):
         {"decoder_input_ids": torch.tensor([[PAD, 5]] * 5)},
         {"output_attentions": True, "return_dict_in_generate": True},
     ],
-    ids=str,
+    ids=", ".join,
 )
 def test_other_calls_are_left_to_transformers(settings: dict, searched: list[str]):
     model, inputs = build(CASES[0])
