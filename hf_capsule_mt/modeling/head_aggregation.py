@@ -125,7 +125,7 @@ class GatedRoutedProjection(CapsuleModule, nn.Linear):
         init.zeros_(self.gate)
 
     def forward(self, heads: Tensor) -> Tensor:
-        return super().forward(heads) + self.gate * self.routed(heads)
+        return _finite(_finite(super().forward(heads)) + self.gate * self.routed(heads))
 
 
 def routed_projection(config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> nn.Module:
