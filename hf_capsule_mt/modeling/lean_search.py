@@ -211,6 +211,9 @@ def _returned(finished: list[list[Tensor | None]], limits: Limits, wanted: int) 
 class LeanSearch:
     """Goes before `GenerationMixin` in the bases of a model whose `lean_steps` makes [`Steps`]."""
 
+    model: Any
+    lm_head: Any
+
     def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
         """The decoder at its start, None where only the model's own `forward` will do."""
         return None
@@ -260,7 +263,7 @@ class LeanSearch:
         if (
             start.device.type != "cpu"
             or start.shape[1] != 1
-            or cache is None
+            or not getattr(cache, "internal", False)  # a caller's own is filled, or refused
             or cache.get_seq_length()
             or not given <= KNOWN_ARGUMENTS
             or not _ends_as_configured(criteria, settings)
@@ -269,8 +272,8 @@ class LeanSearch:
             or settings.prefill_chunk_size is not None
             or settings.low_memory
             or any(getattr(type(self), name) is not getattr(GenerationMixin, name) for name in PREPARATION)
-            or not _as_defined(self, self.model, *self.model.decoder.children(), self.lm_head)  # type: ignore[attr-defined]
-            or not _as_defined(self.model.decoder)  # type: ignore[attr-defined]
+            or not _as_defined(self, self.model, *self.model.decoder.children(), self.lm_head)
+            or not _as_defined(self.model.decoder)
         ):
             return None
         return self.lean_steps(model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))

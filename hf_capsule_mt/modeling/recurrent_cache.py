@@ -143,6 +143,9 @@ class RecurrentCache(Cache):
     True
     ```"""
 
+    # Made by `generate()` for one call and returned to nobody who does not ask for it.
+    internal = False
+
     def __init__(self) -> None:
         self.layer = RecurrentStateLayer()
         super().__init__(layers=[self.layer])

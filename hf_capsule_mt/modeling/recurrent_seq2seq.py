@@ -132,6 +132,7 @@ class RecurrentForConditionalGeneration(  # type: ignore[misc]
                 "keeps a few states, whose size does not depend on the length."
             )
         cache = RecurrentCache()
+        cache.internal = True
         if generation_config.is_assistant:
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache
