@@ -1,6 +1,5 @@
 """What is special about CapsNMT: its equations, its strategies, its state, its errors."""
 
-import copy
 import math
 from typing import Any
 
@@ -8,8 +7,6 @@ import pytest
 import torch
 from family_cases import END, PAD, assert_close, make_pairs, spread_weights, without_labels, without_target
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, sequence_routing
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
@@ -226,58 +223,6 @@ def test_the_routing_is_that_of_ops() -> None:
 
 
 @every_kind
-def test_cache_operations_against_decoding_from_scratch(kind: str) -> None:
-    model = build(kind)
-    batch = batch_of(model)
-    source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-    target = batch["decoder_input_ids"].masked_fill(batch["decoder_input_ids"] == PAD, 9)
-    cache = RecurrentCache()
-    cache.activate_past_recording()
-
-    def read(words: Tensor) -> None:
-        with torch.no_grad():
-            model(**source, decoder_input_ids=words, past_key_values=cache)
-
-    def check() -> None:
-        assert cache.get_seq_length() == target.shape[1]
-        with torch.no_grad():
-            ids = torch.full((len(target), 1), 7)
-            wanted = model(**source, decoder_input_ids=torch.cat([target, ids], dim=1)).logits[:, -1:]
-            found = model(**source, decoder_input_ids=ids, past_key_values=copy.deepcopy(cache)).logits
-        assert_close(found, wanted)
-
-    def select(rows: Tensor) -> None:
-        nonlocal source, target
-        source, target = {name: value[rows] for name, value in source.items()}, target[rows]
-
-    read(target)
-    check()
-    order = torch.tensor([2, 2, 0])
-    cache.reorder_cache(order)
-    select(order)
-    check()
-    cache.batch_repeat_interleave(2)
-    select(torch.arange(3).repeat_interleave(2))
-    check()
-    more = torch.arange(12).view(6, 2) + 5
-    read(more)
-    target = torch.cat([target, more], dim=1)
-    check()
-    rows = torch.tensor([5, 1, 0, 3])
-    cache.batch_select_indices(rows)
-    select(rows)
-    check()
-    cache.crop(-4)
-    target = target[:, :-4]
-    check()
-    cache.crop(-target.shape[1])
-    target = target[:, :0]
-    check()
-    cache.reset()
-    check()
-
-
-@every_kind
 @pytest.mark.parametrize("chunks", [[1, 1, 1, 1], [4, 1], [2, 3], [5]])
 def test_states_are_the_same_however_the_words_come(kind: str, chunks: list[int]) -> None:
     """At once through the layers, one by one through cells, or some of each; the number of steps is counted."""
@@ -342,24 +287,6 @@ def test_the_source_is_encoded_once_a_sentence() -> None:
     assert calls == [2, 1]
 
 
-@every_kind
-def test_going_on_from_a_returned_cache(kind: str) -> None:
-    model = build(kind)
-    model.generation_config.eos_token_id = None
-    inputs = without_target(make_pairs(model.config).batch())
-    whole = model.generate(**inputs, max_length=12)
-    first = model.generate(**inputs, max_length=6, return_dict_in_generate=True)
-    assert type(first.past_key_values) is RecurrentCache
-    rest = model.generate(
-        **inputs,
-        decoder_input_ids=first.sequences,
-        decoder_attention_mask=torch.ones_like(first.sequences),
-        past_key_values=first.past_key_values,
-        max_length=12,
-    )
-    assert torch.equal(rest, whole)
-
-
 # --- input ---------------------------------------------------------------------------------------------------------
 
 
@@ -384,43 +311,6 @@ def test_one_sentence_much_longer_than_the_others() -> None:
         alone = model.get_encoder()(ids[:1, :1])
     assert torch.isfinite(found.source_context).all()
     assert_close(found.source_context[:1], alone.source_context)
-
-
-@every_kind
-def test_encoder_outputs_of_other_kinds(kind: str) -> None:
-    """Whatever carries the states is enough; what is missing is made again."""
-    model = build(kind)
-    batch = batch_of(model)
-    with torch.no_grad():
-        expected = model(**batch).logits
-        full = model.get_encoder()(batch.pop("input_ids"), batch["attention_mask"])
-        for given in (full, BaseModelOutput(full.last_hidden_state), full.to_tuple(), (full.last_hidden_state,)):
-            assert_close(model(encoder_outputs=given, **batch).logits, expected, 1e-6)
-
-
-def test_caches_that_do_not_fit() -> None:
-    model = build()
-    batch = batch_of(model)
-    cache = model(**batch, use_cache=True).past_key_values
-    fewer = {name: value[:2] for name, value in batch.items()}
-    with pytest.raises(ValueError, match="past_key_values holds the states of 3 sentences .* decoder input has 2"):
-        model(**fewer, past_key_values=cache)
-    with pytest.raises(ValueError, match="past_key_values is a DynamicCache"):
-        model(**batch, past_key_values=DynamicCache())
-    recording = RecurrentCache()
-    recording.activate_past_recording()
-    with pytest.raises(ValueError, match="this cache keeps every step"):
-        recording.append([(torch.zeros(1, 1),)], 2)
-
-
-@every_kind
-def test_masks_of_the_target_that_do_not_fit(kind: str) -> None:
-    model = build(kind)
-    batch = batch_of(model)
-    for shape in ((3, 1), (1, 5), (3, 30), (2, 5)):
-        for use_cache in (False, True):
-            with pytest.raises(ValueError, match=r"decoder_attention_mask has shape .* must be \[3, "):
-                model(**{**batch, "decoder_attention_mask": torch.ones(shape)}, use_cache=use_cache)
 
 
 def test_gradient_checkpointing_computes_a_layer_once_more() -> None:

@@ -148,3 +148,13 @@ def test_caches_that_do_not_fit() -> None:
     assert started_cache(cache, 2) is cache
     with pytest.raises(ValueError, match="holds the states of 2 sentences .* the decoder input has 3"):
         started_cache(cache, 3)
+
+
+def test_a_cache_that_keeps_every_step_is_given_every_step() -> None:
+    cache = RecurrentCache()
+    cache.append([states_of([(1, 2)])], 2)
+    assert cache.get_seq_length() == 2 and not cache.keeps_every_step
+    recording = RecurrentCache()
+    recording.activate_past_recording()
+    with pytest.raises(ValueError, match="this cache keeps every step"):
+        recording.append([states_of([(1, 2)])], 2)

@@ -1,0 +1,179 @@
+"""What holds for the recurrent families: their cache, what the decoder is given, masks of the target."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from family_cases import (
+    CAPS_NMT,
+    CASES,
+    CHOSEN,
+    GDR_RNMT,
+    PAD,
+    Case,
+    assert_close,
+    make_pairs,
+    without_labels,
+    without_target,
+)
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from hf_capsule_mt.modeling import input_checks
+from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
+
+FAMILIES = (GDR_RNMT, CAPS_NMT)
+recurrent_cases = pytest.mark.parametrize("case", [case for case in CASES if case.family in FAMILIES], ids=str)
+chosen_recurrent_cases = pytest.mark.parametrize("case", [case for case in CHOSEN if case.family in FAMILIES], ids=str)
+
+
+def batch_of(model: Any) -> dict[str, Tensor]:
+    return without_labels(make_pairs(model.config).batch())
+
+
+@recurrent_cases
+def test_cache_operations_against_decoding_from_scratch(case: Case) -> None:
+    model = case.build()
+    batch = batch_of(model)
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    target = batch["decoder_input_ids"].masked_fill(batch["decoder_input_ids"] == PAD, 9)
+    cache = RecurrentCache()
+    cache.activate_past_recording()
+
+    def read(words: Tensor) -> None:
+        with torch.no_grad():
+            model(**source, decoder_input_ids=words, past_key_values=cache)
+
+    def check() -> None:
+        """One more word; the cache is left as it was."""
+        assert cache.get_seq_length() == target.shape[1]
+        ids = torch.full((len(target), 1), 7)
+        with torch.no_grad():
+            wanted = model(**source, decoder_input_ids=torch.cat([target, ids], dim=1)).logits[:, -1:]
+            found = model(**source, decoder_input_ids=ids, past_key_values=copy.deepcopy(cache)).logits
+        assert_close(found, wanted)
+
+    def select(rows: Tensor) -> None:
+        nonlocal source, target
+        source, target = {name: value[rows] for name, value in source.items()}, target[rows]
+
+    read(target)
+    check()
+    order = torch.tensor([2, 2, 0])
+    cache.reorder_cache(order)
+    select(order)
+    check()
+    cache.batch_repeat_interleave(2)
+    select(torch.arange(3).repeat_interleave(2))
+    check()
+    more = torch.arange(12).view(6, 2) + 5
+    read(more)
+    target = torch.cat([target, more], dim=1)
+    check()
+    rows = torch.tensor([5, 1, 0, 3])
+    cache.batch_select_indices(rows)
+    select(rows)
+    check()
+    cache.crop(-4)
+    target = target[:, :-4]
+    check()
+    cache.crop(-target.shape[1])
+    target = target[:, :0]
+    check()
+    cache.reset()
+    check()
+
+
+@recurrent_cases
+def test_going_on_from_a_returned_cache(case: Case) -> None:
+    model = case.build()
+    model.generation_config.eos_token_id = None
+    inputs = without_target(make_pairs(model.config).batch())
+    whole = model.generate(**inputs, max_length=12)
+    first = model.generate(**inputs, max_length=6, return_dict_in_generate=True)
+    assert type(first.past_key_values) is RecurrentCache
+    rest = model.generate(
+        **inputs,
+        decoder_input_ids=first.sequences,
+        decoder_attention_mask=torch.ones_like(first.sequences),
+        past_key_values=first.past_key_values,
+        max_length=12,
+    )
+    assert torch.equal(rest, whole)
+
+
+@chosen_recurrent_cases
+def test_a_given_empty_cache_is_used(case: Case) -> None:
+    model, cache = case.build(), RecurrentCache()
+    inputs = without_target(make_pairs(model.config).batch())
+    expected = model.generate(**inputs, num_beams=2)
+    assert torch.equal(model.generate(**inputs, num_beams=2, past_key_values=cache), expected)
+    assert cache.get_seq_length() > 0 and cache.batch_size == 6
+
+
+@chosen_recurrent_cases
+def test_caches_that_do_not_fit(case: Case) -> None:
+    model = case.build()
+    batch = batch_of(model)
+    cache = model(**batch, use_cache=True).past_key_values
+    fewer = {name: value[:2] for name, value in batch.items()}
+    fewer["decoder_attention_mask"] = torch.ones_like(fewer["decoder_input_ids"])
+    with pytest.raises(ValueError, match="past_key_values holds the states of 3 sentences .* decoder input has 2"):
+        model(**fewer, past_key_values=cache)
+    inputs = without_target(make_pairs(model.config).batch())
+    with pytest.raises(ValueError, match="past_key_values holds the states of 3 sentences .* decoder input has 6"):
+        model.generate(**inputs, num_beams=2, past_key_values=cache)
+    for call in (lambda **extra: model(**batch, **extra), lambda **extra: model.generate(**inputs, **extra)):
+        with pytest.raises(ValueError, match="past_key_values is a DynamicCache"):
+            call(past_key_values=DynamicCache())
+
+
+@recurrent_cases
+def test_encoder_outputs_of_other_kinds(case: Case) -> None:
+    """Whatever carries the states is enough; what is missing is made again."""
+    model = case.build()
+    batch = batch_of(model)
+    with torch.no_grad():
+        expected = model(**batch).logits
+        full = model.get_encoder()(batch.pop("input_ids"), batch["attention_mask"])
+        for given in (full, BaseModelOutput(full.last_hidden_state), full.to_tuple(), (full.last_hidden_state,)):
+            assert_close(model(encoder_outputs=given, **batch).logits, expected, 1e-5)
+
+
+@chosen_recurrent_cases
+def test_masks_of_the_target_that_do_not_fit(case: Case) -> None:
+    model = case.build()
+    batch = batch_of(model)
+    for shape in ((3, 1), (1, 5), (3, 30), (2, 5)):
+        for use_cache in (False, True):
+            with pytest.raises(ValueError, match=r"decoder_attention_mask has shape .* must be \[3, "):
+                model(**{**batch, "decoder_attention_mask": torch.ones(shape)}, use_cache=use_cache)
+
+
+class NoWaiting(TorchDispatchMode):
+    """An error for operations that wait for a device: their result, or its size, depends on values."""
+
+    WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in self.WAITING, f"{name} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_waits_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="_local_scalar_dense waits"), NoWaiting():
+        torch.ones(2).sum().item()
+
+
+@recurrent_cases
+def test_a_forward_pass_waits_for_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding on both sides is put in order without asking how much there is. Values are looked at on a CPU alone."""
+    model = case.build()
+    monkeypatch.setattr(input_checks, "_readable", lambda tensor: False)
+    batch = make_pairs(model.config).batch(2, 3)
+    with torch.no_grad(), NoWaiting():
+        model(**without_labels(batch), use_cache=False)
