@@ -24,7 +24,7 @@ def read(files: list[Path]) -> Iterator[str]:
         with ExitStack() as stack:
             source: TextIO
             if file is None:
-                sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+                sys.stdin.reconfigure(encoding="utf-8", newline="\n")
                 source = sys.stdin
             else:
                 source = stack.enter_context(open(file, encoding="utf-8", newline="\n"))
@@ -42,6 +42,10 @@ def run(arguments: argparse.Namespace, output: TextIO) -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     dtype = getattr(torch, arguments.dtype)
     model: Any = AutoModelForSeq2SeqLM.from_pretrained(arguments.model, dtype=dtype).to(arguments.device).eval()
+    if arguments.int8:
+        from hf_capsule_mt import quantize_for_cpu
+
+        model = quantize_for_cpu(model)
     options = {"max_tokens": arguments.max_tokens}
     if arguments.length_penalty is not None:
         options["length_penalty"] = arguments.length_penalty
@@ -82,6 +86,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=4096, help="source tokens of a batch, with padding")
     parser.add_argument("--max-new-tokens", type=int, help="of a translation; default: twice the source and 50")
     parser.add_argument("--window", type=int, default=1024, help="lines that are sorted by length together")
+    parser.add_argument("--int8", action="store_true", help="on a CPU, for the families of quantize_for_cpu")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     arguments = parser.parse_args()
@@ -90,7 +95,7 @@ def main() -> int:
         with ExitStack() as stack:
             output: TextIO = sys.stdout
             if arguments.output is None:
-                sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+                sys.stdout.reconfigure(encoding="utf-8")
             else:
                 output = stack.enter_context(open(arguments.output, "w", encoding="utf-8"))
             run(arguments, output)

@@ -10,7 +10,14 @@ import pytest
 import torch
 from transformers import set_seed
 
-from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, score_pairs, translate, translate_lines
+from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
+    quantize_for_cpu,
+    score_pairs,
+    translate,
+    translate_lines,
+)
 from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -129,6 +136,10 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     rows = [row.split("\t") for row in done.stdout.decode().split("\n")[:-1]]
     assert [row[1] for row in rows] == [" ".join(translation.text.split("\n")) for translation in expected]
     assert [float(row[0]) for row in rows] == pytest.approx([part.score for part in expected], abs=1e-4)
+    done = call(tmp_path, "--beam", "2", "--int8", text="\n".join(lines))
+    assert done.returncode == 0, done.stderr.decode()
+    quantized = [part[0].text for part in translate_lines(quantize_for_cpu(model), tokenizer, lines, num_beams=2)]
+    assert done.stdout.decode().split("\n")[:-1] == [" ".join(text.split("\n")) for text in quantized]
     (tmp_path / "source.txt").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
     (tmp_path / "target.txt").write_text("\n".join(pair["de"] for pair in PAIRS) + "\n", encoding="utf-8")
     done = call(tmp_path, "--score", "target.txt", "source.txt", "-o", "scores.txt")
