@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.training.study import spread, versions
+
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 HEADS = {"layer_aggregation": "none"}
 GDR = {"past_future": "guided_routing", "capsule_dim": 64}
@@ -240,11 +242,6 @@ def newest(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [run for run in results["runs"] if run["settings"] == settings and "superseded" not in run]
 
 
-def spread(rows: list[dict[str, Any]], key: str, digits: int) -> str:
-    values = [row[key] for row in rows]
-    return f"{statistics.mean(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in values)})"
-
-
 def write(results: dict[str, Any], folder: Path) -> None:
     """`results.json` and `README.md`, the second from the first; written whole or not at all."""
     (folder / "results.json.part").write_text(json.dumps(results, indent=1) + "\n")
@@ -272,22 +269,6 @@ Made by `{results["command"]}` from `results.json`, which holds every run with i
 {past_future_table(results)}
 """
     (folder / "README.md").write_text(text)
-
-
-def versions() -> dict[str, str]:
-    import sacrebleu
-    import torch
-    import transformers
-
-    import hf_capsule_mt
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "sacrebleu": sacrebleu.__version__,
-        "hf_capsule_mt": hf_capsule_mt.__version__,
-    }
 
 
 def main() -> None:

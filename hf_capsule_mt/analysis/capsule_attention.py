@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.sentence_words import encode_words, text_table
+from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
 
 SITE = "encoder.capsules"
 COLOR = (255, 152, 56)  # of a word that is a capsule's alone; black letters are readable on all shades of it
@@ -61,11 +61,7 @@ class CapsuleAttention:
 
     def to_pandas(self) -> Any:
         """A long frame with one row for each iteration, source word and capsule, all three counted from 1."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("frames need pandas: pip install 'hf_capsule_mt[plot]'") from error
-        return pandas.DataFrame(
+        return long_frame(
             [
                 {
                     "iteration": iteration + 1,

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.sentence_words import encode_words, text_table
+from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
 
 Shares = NDArray[np.float32]
 SITE = "past_future"
@@ -94,11 +94,7 @@ class Explanation:
 
     def to_pandas(self) -> Any:
         """A long frame with one row for each target word and source word."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("frames need pandas: pip install 'hf_capsule_mt[plot]'") from error
-        return pandas.DataFrame(
+        return long_frame(
             [
                 {
                     "step": step,

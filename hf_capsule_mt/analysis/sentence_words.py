@@ -1,6 +1,7 @@
-"""The words of a sentence, the tokens that each of them has, and tables of words."""
+"""The words of a sentence, the tokens that each of them has, and tables and frames of words."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -53,3 +54,12 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def long_frame(rows: list[dict[str, Any]]) -> Any:
+    """A pandas frame of these rows; pandas is in the extra `plot`."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("frames need pandas: pip install 'hf_capsule_mt[plot]'") from error
+    return pandas.DataFrame(rows)

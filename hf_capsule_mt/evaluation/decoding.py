@@ -42,6 +42,7 @@ def translate(
         generation["max_new_tokens"] = wanted if longest is None else min(longest, wanted)
     order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
     translations = [""] * len(sentences)
+    translator: Any = model  # PreTrainedModel does not say that it generates
     was_training = model.training
     model.eval()
     try:
@@ -56,7 +57,7 @@ def translate(
                 return_token_type_ids=False,
             ).to(model.device)
             with torch.no_grad():
-                tokens = model.generate(**batch, **generation)  # type: ignore[operator]
+                tokens = translator.generate(**batch, **generation)
             for index, text in zip(chosen, tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True):
                 translations[index] = text
     finally:

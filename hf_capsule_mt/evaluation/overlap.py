@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +50,8 @@ def overlap_rates(
     returns the scores of past and future `[B, T, V]`. The scores of one batch are held at a time. Sentences longer
     than the model has positions for are truncated, with a warning.
     """
-    if not callable(getattr(model, "bag_of_words_scores", None)):
+    scores_of: Any = getattr(model, "bag_of_words_scores", None)
+    if not callable(scores_of):
         raise ValueError(
             f"{type(model).__name__} has no bag_of_words_scores: overlap rates need a model with past and future "
             "that was trained with the bag-of-words loss, such as GDRMarianForConditionalGeneration"
@@ -87,7 +89,7 @@ def overlap_rates(
             padded = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-100)  # [B, T]
             with torch.no_grad():
                 outputs = model(**batch, labels=padded.to(model.device), output_past_future=True, return_dict=True)
-                before, after = model.bag_of_words_scores(outputs)  # type: ignore[operator]
+                before, after = scores_of(outputs)
                 del outputs
                 for row, kept in enumerate(words):
                     real = slice(0, len(kept))

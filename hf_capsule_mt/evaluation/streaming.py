@@ -136,8 +136,9 @@ def _generate(
     settings = dict(generation)
     if not {"max_length", "max_new_tokens"} & settings.keys() and model.generation_config.max_length is None:
         settings["max_new_tokens"] = 2 * inputs["input_ids"].shape[1] + 50
+    translator: Any = model  # PreTrainedModel does not say that it generates
     with _evaluating(model), torch.no_grad():
-        result = model.generate(**inputs, **settings)  # type: ignore[operator]
+        result = translator.generate(**inputs, **settings)
     tokens = result.sequences if with_scores else result
     texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
     if not with_scores:

@@ -77,8 +77,10 @@ def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
     return attention_mask.bool()
 
 
-def target_word_mask(attention_mask: Tensor, batch: int, length: int, past: int) -> Tensor:
+def target_word_mask(attention_mask: Tensor | None, batch: int, length: int, past: int) -> Tensor | None:
     """`[B, T]`, true for the real ones of T words that go on after `past` others; the mask may leave these out."""
+    if attention_mask is None:
+        return None
     shape = tuple(attention_mask.shape)
     if shape not in ((batch, length), (batch, past + length)):
         raise ValueError(

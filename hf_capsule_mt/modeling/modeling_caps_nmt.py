@@ -73,7 +73,7 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
             self.attention_keys = InputLinear(config.d_model, config.d_model, bias=False)
         self.post_init()
 
-    def offers(self, states: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    def offers(self, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
         """What the decoder needs of the encoder's output `[B, S, d]`; `mask` `[B, S]` is true for real words."""
         capsules, context = self.context(states, mask)
         found = {"source_context": context, "capsules": capsules}
@@ -106,7 +106,7 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
             last_hidden_state=states,
             hidden_states=tuple(every) if wanted else None,
             routings=dict(record.assignments) if output_routings and record is not None else None,
-            **offers,  # type: ignore[arg-type]
+            **offers,
         )
 
 
@@ -154,10 +154,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         words = words + source_context.unsqueeze(1).to(words.dtype)
         cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
         states = None if cache is None else cache.states
-        keep = None
-        if attention_mask is not None:
-            past = 0 if cache is None else cache.get_seq_length()
-            keep = target_word_mask(attention_mask, batch, length, past)
+        keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
         source: tuple[Any, ...] = ()
         if encoder_hidden_states is not None and attends:
             source = (attention_keys, encoder_hidden_states, word_mask(encoder_attention_mask, encoder_hidden_states))

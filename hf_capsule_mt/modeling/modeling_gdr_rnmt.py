@@ -68,7 +68,7 @@ class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
             self.source_votes = SourceVotes(config, width)
         self.post_init()
 
-    def offers(self, states: Tensor) -> dict[str, Tensor]:
+    def offers(self, states: Tensor) -> dict[str, Any]:
         """Attention's keys `[B, S, A]`, and votes where there is routing, from the encoder's output `[B, S, C]`."""
         found = {"attention_keys": self.attention_keys(states)}
         if self.source_votes is not None:
@@ -98,7 +98,7 @@ class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
             last_hidden_state=states,
             hidden_states=tuple(every) if wanted else None,
             routings={} if output_routings else None,
-            **self.offers(states),  # type: ignore[arg-type]
+            **self.offers(states),
         )
 
 
@@ -143,10 +143,7 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         batch, length = words.shape[:2]
         cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
         mask = word_mask(encoder_attention_mask, encoder_hidden_states)
-        keep = None
-        if attention_mask is not None:
-            past = 0 if cache is None else cache.get_seq_length()
-            keep = target_word_mask(attention_mask, batch, length, past)
+        keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
         states = None if cache is None else cache.states
         if states is None:
             states = self.recurrence.start(encoder_hidden_states, mask)

@@ -31,6 +31,7 @@ class TranslationHead:
     model: nn.Module
     lm_head: nn.Linear
     final_logits_bias: Tensor  # [1, V]
+    prepare_decoder_input_ids_from_labels: Any
 
     @can_return_tuple
     def forward(  # type: ignore[misc]
@@ -63,7 +64,7 @@ class TranslationHead:
             check_labels(labels, self.final_logits_bias.shape[-1])
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)  # type: ignore[attr-defined]
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,

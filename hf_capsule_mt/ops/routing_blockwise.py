@@ -6,6 +6,7 @@ that a training step holds the votes and nothing larger, and the temporaries of 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,10 +28,10 @@ class _Blockwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, function: Callable[..., Tensor], positional: int, length: int, *tensors: Tensor | None
+        ctx: Any, function: Callable[..., Tensor], positional: int, length: int, *tensors: Tensor | None
     ) -> Tensor:
-        ctx.function, ctx.positional, ctx.length = function, positional, length  # type: ignore[attr-defined]
-        ctx.save_for_backward(*tensors)  # type: ignore[arg-type]
+        ctx.function, ctx.positional, ctx.length = function, positional, length
+        ctx.save_for_backward(*tensors)
         count = _first(tensors).shape[0]
         blocks = [function(*_block(tensors, positional, start, length)) for start in range(0, max(count, 1), length)]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)

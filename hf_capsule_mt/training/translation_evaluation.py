@@ -34,6 +34,10 @@ class TranslationEvaluation:
     processing_class: Any
     compute_metrics: Any
     callback_handler: Any
+    eval_dataset: Any
+    compute_loss_context_manager: Any
+    _prepare_inputs: Any
+    _loader_of: Any  # of CapsuleSeq2SeqTrainer
     state: Any
     control: Any
     _gen_kwargs: dict[str, Any]
@@ -69,7 +73,7 @@ class TranslationEvaluation:
             process_index=self.args.process_index,
             longest_first=True,
         )
-        return self._loader_of(dataset, sampler, "evaluation")  # type: ignore[attr-defined]
+        return self._loader_of(dataset, sampler, "evaluation")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         dataset = self._named_eval_dataset(eval_dataset)
@@ -83,7 +87,7 @@ class TranslationEvaluation:
         return self._sorted_loader(test_dataset)
 
     def _named_eval_dataset(self, given: Any) -> Any:
-        known: Any = self.eval_dataset  # type: ignore[attr-defined]
+        known: Any = self.eval_dataset
         if isinstance(given, str):
             return known[given]
         return known if given is None else given
@@ -116,7 +120,7 @@ class TranslationEvaluation:
         )
         with torch.no_grad():
             for indices, inputs in shown:
-                tokens = self._translate_batch(self._prepare_inputs(inputs), totals)  # type: ignore[attr-defined]
+                tokens = self._translate_batch(self._prepare_inputs(inputs), totals)
                 if len(tokens) != len(indices):
                     raise ValueError(
                         f"{len(tokens)} translations of {len(indices)} sentences: num_return_sequences must be 1 here"
@@ -143,7 +147,7 @@ class TranslationEvaluation:
         """Translations `[B, T]`; adds to `totals` the loss of the batch, its target tokens and those translated."""
         model, labels = self.model, inputs["labels"]
         source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-        with self.compute_loss_context_manager():  # type: ignore[attr-defined]
+        with self.compute_loss_context_manager():
             encoded = model.get_encoder()(**source, return_dict=True)
             outputs = model(
                 encoder_outputs=encoded, attention_mask=source.get("attention_mask"), labels=labels, return_dict=True
