@@ -17,6 +17,16 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
         auxiliary_warmup_steps (`int`, defaults to 0):
             Raise the auxiliary losses from 0 to their weights over the first steps. From scratch they drown the
             translation loss at the papers' weight of 1.
+        early_stopping_patience (`int`, *optional*):
+            Stop after so many evaluations without a better `metric_for_best_model`, BLEU unless you name another, and
+            end with the best checkpoint: turns `load_best_model_at_end` on.
+        ema_decay (`float`, *optional*):
+            Keep an exponential moving average of the weights; evaluate and end with it. 0.999 suits runs of a few
+            thousand steps, 0.9999 long ones.
+        average_checkpoints (`int`, *optional*):
+            End with the mean of so many checkpoints, as the papers do.
+        average_best (`bool`, defaults to `False`):
+            Average the checkpoints with the best `metric_for_best_model` in place of the last.
     """
 
     max_tokens_per_batch: int | None = field(
@@ -25,11 +35,49 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     auxiliary_warmup_steps: int = field(
         default=0, metadata={"help": "Steps over which the auxiliary losses rise from 0 to their weights."}
     )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after so many evaluations without a better BLEU; end with the best."}
+    )
+    ema_decay: float | None = field(
+        default=None, metadata={"help": "Evaluate and end with a moving average of the weights; 0.999, say."}
+    )
+    average_checkpoints: int | None = field(
+        default=None, metadata={"help": "End with the mean of so many checkpoints, the last ones."}
+    )
+    average_best: bool = field(
+        default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model, not the last."}
+    )
 
     def __post_init__(self) -> None:
+        patience, warmup = self.early_stopping_patience, self.auxiliary_warmup_steps
+        if patience is not None:
+            self.load_best_model_at_end = True
+            if self.metric_for_best_model is None:
+                self.metric_for_best_model, self.greater_is_better = "bleu", True
         super().__post_init__()
-        budget, warmup = self.max_tokens_per_batch, self.auxiliary_warmup_steps
-        if budget is not None and (not isinstance(budget, int) or budget < 2):
-            raise ValueError(f"max_tokens_per_batch={budget!r}: must be an integer of at least 2, or None")
+        problems = [
+            f"{name}={value!r}: must be an integer of at least {least}, or None"
+            for name, value, least in (
+                ("max_tokens_per_batch", self.max_tokens_per_batch, 2),
+                ("early_stopping_patience", patience, 1),
+                ("average_checkpoints", self.average_checkpoints, 1),
+            )
+            if value is not None and (not isinstance(value, int) or value < least)
+        ]
         if not isinstance(warmup, int) or warmup < 0:
-            raise ValueError(f"auxiliary_warmup_steps={warmup!r}: must be an integer of at least 0")
+            problems.append(
+                f"auxiliary_warmup_steps={self.auxiliary_warmup_steps!r}: must be an integer of at least 0"
+            )
+        if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
+            problems.append(f"ema_decay={self.ema_decay!r}: must lie between 0 and 1, or be None")
+        if self.ema_decay is not None and self.average_checkpoints is not None:
+            problems.append("ema_decay and average_checkpoints: both average the weights, choose one")
+        if self.average_best and self.average_checkpoints is None:
+            problems.append("average_best=True: say how many with average_checkpoints")
+        if patience is not None and self.metric_for_best_model == "bleu" and not self.predict_with_generate:
+            problems.append("early_stopping_patience: BLEU needs translations, set predict_with_generate=True")
+        limit, wanted = self.save_total_limit, self.average_checkpoints
+        if limit is not None and isinstance(wanted, int) and limit < wanted:
+            problems.append(f"save_total_limit={limit}: keeps fewer checkpoints than average_checkpoints={wanted}")
+        if problems:
+            raise ValueError("\n".join(problems))

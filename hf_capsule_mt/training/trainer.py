@@ -8,27 +8,30 @@ import datasets
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import seed_worker
+from transformers.utils import logging
 
 from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
+from hf_capsule_mt.training.averaging import AveragingTrainer
+from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.translation_evaluation import TranslationEvaluation
 
-# Terms that a model's output may hold beside `loss`.
-LOSS_TERMS = ("lm_loss", "bow_loss", "bca_loss")
+logger = logging.get_logger(__name__)
 
 
-class CapsuleSeq2SeqTrainer(TranslationEvaluation, Seq2SeqTrainer):
-    """[`Seq2SeqTrainer`] for models whose loss has several terms; takes the same arguments, works with any model.
+class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
+    """[`Seq2SeqTrainer`] for translation; takes the same arguments, works with any encoder-decoder.
 
-    - Every term that the model returns (`lm_loss`, `bow_loss`, `bca_loss`) is logged beside `loss`, as the mean over
-      the steps since the last log.
+    - Every term of the loss that the model returns (`lm_loss`, `bow_loss`, `bca_loss`) is logged beside `loss`, and
+      the throughput in target tokens a second; see [`MeteredTrainer`].
     - With [`CapsuleSeq2SeqTrainingArguments`], `max_tokens_per_batch` fills batches by tokens, in any number of
-      processes, and `auxiliary_warmup_steps` raises the auxiliary losses to their weights.
+      processes, `auxiliary_warmup_steps` raises the auxiliary losses to their weights, `early_stopping_patience` stops
+      when BLEU no longer rises, `ema_decay` and `average_checkpoints` average weights, see [`AveragingTrainer`].
     - With `predict_with_generate`, evaluation is one pass over batches of like length and reports BLEU and chrF; see
       [`TranslationEvaluation`].
-    - `label_smoothing_factor` smooths the translation loss alone. The stock Trainer takes the labels away from the
-      model then, so that auxiliary losses silently vanish.
+    - A run can be killed at any time and goes on exactly where its last checkpoint was; see [`ResumableTrainer`].
+    - `label_smoothing_factor` smooths the translation loss alone, and only in training. The stock Trainer takes the
+      labels away from the model then, so that auxiliary losses silently vanish.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,8 +41,23 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, Seq2SeqTrainer):
                 f"n_gpu={self.args.n_gpu}: several GPUs in one process (DataParallel) would average the terms of the "
                 "loss wrongly; start one process for each with `accelerate launch`"
             )
-        self._terms: dict[str, Tensor] = {}
-        self._terms_since = 0
+        self.padding_share: float | None = None  # of the training batches, once they are made
+        patience = getattr(self.args, "early_stopping_patience", None)
+        if patience is not None:
+            self.add_callback(PatientEarlyStopping(patience))
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*args, **kwargs)
+        # accelerate (1.15) gives the input and output embeddings a unit of their own. In an encoder-decoder the
+        # encoder and the decoder hold the tied weight too, and FSDP refuses one weight in two units: all to the root.
+        names = ("get_input_embeddings", "get_output_embeddings")
+        vars(self.model).update(dict.fromkeys(names, lambda: None))
+        try:
+            return super()._prepare_for_training(*args, **kwargs)
+        finally:
+            for name in names:
+                delattr(self.model, name)
 
     def get_train_dataloader(self) -> DataLoader:
         """As in Transformers, or by tokens with `max_tokens_per_batch`."""
@@ -58,6 +76,10 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, Seq2SeqTrainer):
             seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
             num_processes=self.args.world_size,
             process_index=self.args.process_index,
+        )
+        self.padding_share = sampler.padding_share
+        logger.info(
+            f"{len(sampler)} batches in an epoch, {100 * self.padding_share:.1f} % of their tokens are padding"
         )
         return self._loader_of(dataset, sampler, "training")
 
@@ -96,31 +118,50 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, Seq2SeqTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """As in Transformers, and keeps the terms of a training step for the next log."""
-        smoother = self.label_smoother
-        if smoother is None or self.compute_loss_func is not None or "labels" not in inputs or not model.training:
+        """As in Transformers, per target token of all processes and accumulated batches whatever the model does, and
+        keeps the terms of a training step for the next log."""
+        labels = inputs.get("labels")
+        if labels is None or self.compute_loss_func is not None:
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        elif not model.training:  # without smoothing, so that runs with and without it can be compared
+            outputs = model(**inputs)
+            loss = outputs["loss"]
+        elif self.label_smoother is None and self._is_ours(model):
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
-            loss, outputs = self._smoothed_loss(smoother, model, inputs, num_items_in_batch)
+            loss, outputs = self._loss_of_logits(model, inputs, labels, num_items_in_batch)
         share = self._auxiliary_share
         if model.training and share < 1.0:
             loss = loss - (1.0 - share) * self._auxiliary_loss(model, outputs, num_items_in_batch)
         if model.training:
-            self._keep_terms(outputs, num_items_in_batch)
+            self.keep_terms(outputs, labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
-    def _smoothed_loss(
-        self, smoother: Any, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
+    def _is_ours(self, model: nn.Module) -> bool:
+        """Whether the model divides its loss by `num_items_in_batch`. Others, stock Marian for one, take the argument
+        and do not, so that accumulated batches would count several times."""
+        return hasattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss")
+
+    def _loss_of_logits(
+        self, model: nn.Module, inputs: dict[str, Any], labels: Tensor, num_items_in_batch: Tensor | int | None
     ) -> tuple[Tensor, Any]:
-        """The smoothed translation loss plus the auxiliary terms with their weights."""
-        counted = (
-            {}
-            if num_items_in_batch is None or not self.model_accepts_loss_kwargs
-            else {"num_items_in_batch": num_items_in_batch}
+        """The translation loss, smoothed if that is wanted, plus the auxiliary terms with their weights."""
+        if self._is_ours(model):
+            counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
+            outputs = model(**inputs, **counted)
+        else:
+            bare: Any = self.accelerator.unwrap_model(model)
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
+            if "decoder_input_ids" not in inputs:
+                inputs["decoder_input_ids"] = bare.prepare_decoder_input_ids_from_labels(labels=labels)
+            outputs = model(**inputs)
+        smoothing = 0.0 if self.label_smoother is None else self.label_smoother.epsilon
+        logits = outputs["logits"].flatten(0, 1)
+        total = nn.functional.cross_entropy(
+            logits.float(), labels.flatten(), ignore_index=-100, reduction="sum", label_smoothing=smoothing
         )
-        outputs = model(**inputs, **counted)
-        loss = smoother(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)
-        if self._sums_over_processes(num_items_in_batch):
+        loss = total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+        if self.sums_over_processes(num_items_in_batch):
             loss = loss * self.accelerator.num_processes
         return loss + self._auxiliary_loss(model, outputs, num_items_in_batch), outputs
 
@@ -138,39 +179,5 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, Seq2SeqTrainer):
         if auxiliary is None:
             return 0.0
         return auxiliary(outputs) * (
-            self.accelerator.num_processes if self._sums_over_processes(num_items_in_batch) else 1
+            self.accelerator.num_processes if self.sums_over_processes(num_items_in_batch) else 1
         )
-
-    def _sums_over_processes(self, num_items_in_batch: Tensor | int | None) -> bool:
-        """Whether the loss of a process is its share of a sum over all, as Transformers decides it."""
-        counts = self.args.average_tokens_across_devices and self.model_accepts_loss_kwargs
-        return bool(counts) and num_items_in_batch is not None
-
-    def _keep_terms(self, outputs: Any, num_items_in_batch: Tensor | int | None) -> None:
-        if not self._terms:
-            self._terms_since = self.state.global_step
-        for name in LOSS_TERMS:
-            value = outputs.get(name) if isinstance(outputs, dict) else None
-            if value is None:
-                continue
-            value = value.detach().float().mean()
-            if num_items_in_batch is None:  # the mean of one of several batches
-                steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-                value = value / steps
-            elif self._sums_over_processes(num_items_in_batch):
-                value = value * self.accelerator.num_processes
-            self._terms[name] = self._terms[name] + value if name in self._terms else value
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the mean of every term over the steps since the last training log."""
-        if "loss" in logs and self._terms:
-            steps = max(1, self.state.global_step - self._terms_since)
-            for name, value in self._terms.items():
-                logs[name] = float(self.accelerator.gather(value.reshape(1)).mean()) / steps
-            self._terms = {}
-        super().log(logs, *args, **kwargs)
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers; terms of an earlier run are forgotten."""
-        self._terms = {}
-        return super().train(*args, **kwargs)

@@ -4,46 +4,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
-from test_trainer import SIZES, gdr
+from test_trainer import gdr
+from training_run import SIZES, Collate, corpus
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
 
 from hf_capsule_mt.data.token_batches import pair_lengths
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
-
-PAD = 1
-
-
-def corpus(count: int = 60) -> datasets.Dataset:
-    """Pairs of many lengths; the first word of a source is its number."""
-    generator = np.random.default_rng(5)
-    rows = []
-    for index in range(count):
-        source, target = generator.integers(2, 31, generator.integers(2, 15)), generator.integers(2, 31, 6)
-        rows.append({"input_ids": [index % 29 + 2, index // 29 + 2, *source.tolist()], "labels": target.tolist()})
-        rows[-1]["labels"] = rows[-1]["labels"][: int(generator.integers(1, 7))]
-    return datasets.Dataset.from_list(rows)
-
-
-class Collate:
-    """Pads, and keeps which pairs were in which batch."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
-        self.tokens: list[int] = []
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        def padded(name: str, value: int) -> torch.Tensor:
-            tensors = [torch.tensor(row[name]) for row in rows]
-            return torch.nn.utils.rnn.pad_sequence(tensors, True, value)
-
-        source, labels = padded("input_ids", PAD), padded("labels", -100)
-        self.batches.append([row["input_ids"][0] - 2 + 29 * (row["input_ids"][1] - 2) for row in rows])
-        self.tokens.append(source.numel() + labels.numel())
-        return {"input_ids": source, "attention_mask": (source != PAD).long(), "labels": labels}
 
 
 def make(folder: Path, model: Any = None, **arguments: Any) -> tuple[CapsuleSeq2SeqTrainer, Collate]:

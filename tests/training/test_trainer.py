@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from training_run import SIZES
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
 from transformers.trainer_pt_utils import LabelSmoother
 
@@ -15,23 +16,6 @@ from hf_capsule_mt import (
     GDRMarianForConditionalGeneration,
 )
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 31,
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "max_position_embeddings": 20,
-    "pad_token_id": 1,
-    "eos_token_id": 0,
-    "decoder_start_token_id": 1,
-    "forced_eos_token_id": None,
-    "dropout": 0.0,
-}
 
 
 def gdr(**options: Any) -> GDRMarianForConditionalGeneration:

@@ -1,0 +1,119 @@
+"""`accelerate launch` with two processes on CPUs: the same training, exact resume, FSDP."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "training"))
+from training_run import corpus, history, run, weights  # noqa: E402
+
+PROGRAM = ROOT / "tests" / "training" / "training_run.py"
+CPU = ROOT / "scripts" / "accelerate" / "cpu.yaml"
+SEED = int(os.environ.get("RESUME_TEST_SEED", "1"))
+
+pytestmark = pytest.mark.system
+
+
+def launch(folder: Path, config: Path = CPU, **options: Any) -> list[dict[str, Any]]:
+    """What both processes found; empty if they were killed."""
+    options = {"output_dir": str(folder), "use_cpu": True} | options
+    for found in folder.glob("found_*.json"):
+        found.unlink()
+    port = str(random.SystemRandom().randrange(20_000, 60_000))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+    command += ["--main_process_port", port, str(PROGRAM), json.dumps(options)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    found = [json.loads(file.read_text()) for file in sorted(folder.glob("found_*.json"))]
+    assert (result.returncode != 0) == ("kill_at" in options) == (not found), result.stderr
+    return found
+
+
+def test_killed_and_told_to_stop(tmp_path: Path) -> None:
+    """SIGKILL at a step of one process, then SIGTERM, then the rest: bit for bit the run that nothing happened to."""
+    whole = launch(tmp_path / "whole")
+    assert [row["step"] for row in whole[0]["history"]] == [3, 4, 6, 8, 9, 12, 12, 14]
+    kill = random.Random(SEED).randrange(5, 9)
+    print(f"killed at step {kill}: RESUME_TEST_SEED={SEED}")
+    assert launch(tmp_path / "cut", kill_at=kill) == []
+    assert [path.name for path in (tmp_path / "cut").glob("checkpoint-*")] == ["checkpoint-4"]
+    stopped = launch(tmp_path / "cut", resume=True, term_at=8)
+    assert [process["interrupted"] for process in stopped] == [True, True]
+    assert [process["steps"] for process in stopped] == [10, 10]  # both, where they next ask each other
+    rest = launch(tmp_path / "cut", resume=True)
+    for process, expected in zip(rest, whole, strict=True):
+        assert process["history"] == expected["history"] and not process["interrupted"]
+    final, expected = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("cut", "whole"))
+    assert all(torch.equal(final[name], expected[name]) for name in expected)
+
+
+PLAIN: dict[str, Any] = {
+    "dropout": 0.0,
+    "ema_decay": None,
+    "max_tokens_per_batch": 100,
+    "gradient_accumulation_steps": 2,
+    "max_steps": 6,
+    "logging_steps": 1,
+    "eval_strategy": "no",
+}
+
+
+def in_one_process(folder: Path, processes: list[dict[str, Any]]) -> Any:
+    """Train on what the two processes together saw in each step, as one batch. Their epochs have five batches each, in
+    steps of two, two and one."""
+    trainer = run(folder, **PLAIN | {"gradient_accumulation_steps": 1, "save_strategy": "no"})
+    both = [[*first, *second] for first, second in zip(*(process["batches"] for process in processes), strict=True)]
+    assert len(both) == 10
+    steps = [[*both[start], *both[start + 1]] for start in (0, 2)] + [both[4]]
+    steps += [[*both[start], *both[start + 1]] for start in (5, 7)] + [both[9]]
+    loader = DataLoader(trainer.train_dataset, batch_sampler=steps, collate_fn=trainer.data_collator)
+    trainer.get_train_dataloader = lambda: loader
+    trainer.train()
+    return trainer
+
+
+def check_same_training(one: Any, processes: list[dict[str, Any]], final: Path) -> None:
+    for name in ("loss", "lm_loss", "bow_loss", "bca_loss", "grad_norm"):
+        found = [row[name] for row in processes[0]["history"]]
+        assert found == pytest.approx([row[name] for row in history(one)], rel=1e-4), name
+    saved = load_file(final / "model.safetensors")
+    trained = {name: value for name, value in weights(one).items() if name in saved}
+    assert len(trained) > 30
+    for name, value in trained.items():
+        assert torch.allclose(saved[name], value, rtol=1e-3, atol=1e-5), name
+
+
+def test_gradients_and_evaluation_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
+    """Half the budget each; steps of two accumulated batches, the last of an epoch of what is left."""
+    processes = launch(tmp_path / "two", **PLAIN, predict=True, predict_with_generate=True)
+    seen = [pair for process in processes for batch in process["batches"] for pair in batch]
+    assert len(set(seen)) == 60
+    one = in_one_process(tmp_path / "one", processes)
+    check_same_training(one, processes, tmp_path / "two" / "final")
+    one.args.predict_with_generate = True
+    alone = one.predict(corpus(10))
+    assert alone.predictions.tolist() == processes[0]["predictions"] == processes[1]["predictions"]
+    assert processes[0]["loss"] == processes[1]["loss"] == pytest.approx(alone.metrics["test_loss"], rel=1e-5)
+
+
+def test_fsdp(tmp_path: Path) -> None:
+    """Weights cut up between two processes, from the settings for GPUs; taken up again from a checkpoint."""
+    settings = yaml.safe_load((ROOT / "scripts" / "accelerate" / "fsdp2.yaml").read_text())
+    config = tmp_path / "fsdp2.yaml"
+    config.write_text(yaml.safe_dump(settings | {"num_processes": 2, "use_cpu": True, "mixed_precision": "no"}))
+    first = launch(tmp_path / "two", config, **PLAIN, fsdp=True)
+    assert first[0]["sharded"] and first[1]["sharded"]
+    one = in_one_process(tmp_path / "one", first)
+    check_same_training(one, first, tmp_path / "two" / "final")
+    again = launch(tmp_path / "two", config, **PLAIN, fsdp=True, resume=str(tmp_path / "two" / "checkpoint-4"))
+    check_same_training(one, again, tmp_path / "two" / "final")

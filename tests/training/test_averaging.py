@@ -1,0 +1,197 @@
+"""Averaged weights, early stopping, and what is logged beside the loss."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_run import Collate, corpus, history, run, weights
+from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
+
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.averaging import AVERAGES
+
+
+class Recorder(TrainerCallback):
+    """The weights after every step, and what evaluations are made to find."""
+
+    def __init__(self, trainer: Any, found: list[float] | None = None) -> None:
+        self.trainer, self.found, self.steps = trainer, found or [], list[dict[str, torch.Tensor]]()
+        self.evaluated: list[dict[str, torch.Tensor]] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.steps.append(weights(self.trainer))
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **_: Any) -> None:
+        self.evaluated.append(weights(self.trainer))
+
+
+def recorded(trainer: Any) -> Recorder:
+    recorder = Recorder(trainer)
+    trainer.add_callback(recorder)
+    trainer.train()
+    return recorder
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.allclose(one[name], other[name], rtol=1e-5, atol=1e-7) for name in one)
+
+
+def test_moving_average_by_its_definition(tmp_path: Path) -> None:
+    trainer = run(tmp_path, max_steps=8, ema_decay=0.6)
+    average = weights(trainer)  # the start counts as the first value
+    recorder = recorded(trainer)
+    averages = []
+    for step, values in enumerate(recorder.steps, 1):
+        decay = min(0.6, (1 + step) / (10 + step))
+        average = {name: decay * average[name] + (1 - decay) * values[name] for name in values}
+        averages.append(average)
+    assert equal(weights(trainer), averages[7]) and not equal(averages[7], recorder.steps[7])
+    assert equal(recorder.evaluated[0], averages[3])  # evaluations have it, and give the weights back
+    checkpoint = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    assert all(
+        torch.equal(recorder.steps[3][name], value) for name, value in checkpoint.items() if "final" not in name
+    )
+    assert equal(load_file(tmp_path / "checkpoint-4" / AVERAGES), averages[3])
+
+
+def test_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
+    trainer = run(tmp_path, ema_decay=None, average_checkpoints=2)
+    recorder = recorded(trainer)
+    expected = {name: (recorder.steps[11][name] + recorder.steps[13][name]) / 2 for name in recorder.steps[0]}
+    assert equal(weights(trainer), expected)
+
+
+def test_mean_of_the_best_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = run(tmp_path, ema_decay=None, average_checkpoints=2, average_best=True, metric_for_best_model="chrf")
+    made_up(trainer, monkeypatch, "chrf", [5.0, 9.0, 7.0, 1.0])
+    recorder = recorded(trainer)
+    expected = {name: (recorder.steps[7][name] + recorder.steps[11][name]) / 2 for name in recorder.steps[0]}
+    assert equal(weights(trainer), expected)
+
+
+def made_up(trainer: Any, monkeypatch: pytest.MonkeyPatch, metric: str, values: list[float]) -> None:
+    """Evaluations find these values."""
+    given, real = iter(values), trainer.evaluation_loop
+
+    def evaluation_loop(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        result.metrics[f"eval_{metric}"] = next(given)
+        return result
+
+    monkeypatch.setattr(trainer, "evaluation_loop", evaluation_loop)
+
+
+def test_early_stopping_ends_with_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the run was taken up again between the two evaluations without progress."""
+    patient: dict[str, Any] = {
+        "ema_decay": None,
+        "early_stopping_patience": 2,
+        "predict_with_generate": True,
+        "max_steps": 40,
+    }
+    trainer = run(tmp_path, **patient)
+    assert trainer.args.metric_for_best_model == "bleu" and trainer.args.load_best_model_at_end
+    made_up(trainer, monkeypatch, "bleu", [3.0, 9.0, 8.0, 7.0, 99.0])
+    recorder = recorded(trainer)
+    assert trainer.state.global_step == 16 and len(recorder.evaluated) == 4
+    assert equal(weights(trainer), recorder.steps[7])
+    again = run(tmp_path, **patient)
+    made_up(again, monkeypatch, "bleu", [7.0, 99.0])
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert again.state.global_step == 16 and equal(weights(again), recorder.steps[7])
+
+
+def test_throughput(tmp_path: Path) -> None:
+    trainer = run(tmp_path, eval_strategy="no")
+    summary = trainer.train().metrics
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert all(row["target_tokens_per_second"] > 0 for row in rows)
+    # 4 logs of 3 steps, in the order in which the batches came
+    labels = {index: len(row["labels"]) for index, row in enumerate(corpus())}
+    tokens = sum(labels[pair] for batch in trainer.data_collator.batches[:12] for pair in batch)
+    assert trainer._all_tokens == tokens
+    assert summary["train_target_tokens_per_second"] == pytest.approx(tokens / trainer._all_seconds, rel=1e-3)
+    assert 0.0 < trainer.padding_share < 0.5
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_accumulated_batches_of_stock_marian_count_once(tmp_path: Path, smoothing: float) -> None:
+    """Stock Marian's own loss is a mean that ignores how many batches are summed up."""
+    found = []
+    for budget, accumulation in ((10_000, 1), (150, 50)):
+        set_seed(3)
+        config = MarianConfig(
+            vocab_size=31,
+            decoder_vocab_size=31,
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=24,
+            decoder_ffn_dim=24,
+            pad_token_id=1,
+            eos_token_id=0,
+            decoder_start_token_id=1,
+            dropout=0.0,
+        )
+        args = CapsuleSeq2SeqTrainingArguments(
+            output_dir=str(tmp_path),
+            max_tokens_per_batch=budget,
+            gradient_accumulation_steps=accumulation,
+            label_smoothing_factor=smoothing,
+            num_train_epochs=1,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = CapsuleSeq2SeqTrainer(
+            model=MarianMTModel(config), args=args, train_dataset=corpus(20), data_collator=Collate()
+        )
+        trainer.train()
+        assert (len(trainer.data_collator.batches) > 1) == (accumulation > 1) and trainer.state.global_step == 1
+        found.append(history(trainer)[0])
+    assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5)
+    assert found[0]["grad_norm"] == pytest.approx(found[1]["grad_norm"], rel=1e-4)
+
+
+def test_events_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    trainer = run(tmp_path, report_to="tensorboard", save_strategy="no")
+    trainer.train()
+    events = accumulator.EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    for name in ("loss", "lm_loss", "bow_loss", "bca_loss", "target_tokens_per_second"):
+        assert [event.step for event in events.Scalars(f"train/{name}")] == [3, 6, 9, 12]
+    expected = [row["bow_loss"] for row in history(trainer) if "bow_loss" in row]
+    assert [event.value for event in events.Scalars("train/bow_loss")] == pytest.approx(expected)
+    assert [event.step for event in events.Scalars("eval/loss")] == [4, 8, 12, 14]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"ema_decay": 1.0}, "ema_decay=1.0: must lie between 0 and 1"),
+        ({"average_checkpoints": 0}, "average_checkpoints=0: must be an integer of at least 1"),
+        ({"early_stopping_patience": 0}, "early_stopping_patience=0: must be an integer of at least 1"),
+        ({"average_checkpoints": 2}, "ema_decay and average_checkpoints: both average the weights"),
+        ({"average_best": True}, "average_best=True: say how many with average_checkpoints"),
+        ({"early_stopping_patience": 2}, "BLEU needs translations, set predict_with_generate=True"),
+        ({"ema_decay": None, "average_checkpoints": 5, "save_total_limit": 4}, "save_total_limit=4: keeps fewer"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        run(tmp_path, **arguments)
+
+
+def test_an_average_that_was_not_kept(tmp_path: Path) -> None:
+    run(tmp_path, max_steps=4, ema_decay=None).train()
+    with pytest.raises(ValueError, match="was written without ema_decay"):
+        run(tmp_path, max_steps=6).train(resume_from_checkpoint=True)
+    assert json.loads((tmp_path / "checkpoint-4" / "running_0.json").read_text())["processes"] == 1

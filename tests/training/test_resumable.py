@@ -1,0 +1,142 @@
+"""Runs that are killed, told to stop, or out of disk: what is left, and how they go on."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_run import Signal, history, run, weights
+from transformers import TrainerCallback
+
+from hf_capsule_mt.training.resumable import UNFINISHED, last_checkpoint
+
+PROGRAM = Path(__file__).with_name("training_run.py")
+SEED = int(os.environ.get("RESUME_TEST_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run that nothing happens to."""
+    trainer = run(tmp_path_factory.mktemp("whole"))
+    trainer.train()
+    assert [row["step"] for row in history(trainer)] == [3, 4, 6, 8, 9, 12, 12, 14]
+    return trainer
+
+
+def program(**options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(PROGRAM), json.dumps(options)], capture_output=True, text=True)
+
+
+def ends_like(whole: Any, folder: Path, **arguments: Any) -> None:
+    again = run(folder, **arguments)
+    again.train(resume_from_checkpoint=True)
+    assert history(again) == history(whole)
+    for (name, value), expected in zip(weights(again).items(), weights(whole).values(), strict=True):
+        assert torch.equal(value, expected), name
+
+
+def test_killed_at_any_step(whole: Any, tmp_path: Path) -> None:
+    step = random.Random(SEED).randrange(5, 14)
+    print(f"killed at step {step}: RESUME_TEST_SEED={SEED}")
+    killed = program(output_dir=str(tmp_path), kill_at=step)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    found = last_checkpoint(tmp_path)
+    assert found is not None and found.name == f"checkpoint-{(step - 1) // 4 * 4}"
+    ends_like(whole, tmp_path)
+
+
+def test_killed_while_a_checkpoint_is_written(whole: Any, tmp_path: Path) -> None:
+    killed = program(output_dir=str(tmp_path), kill_while_saving=2)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (tmp_path / UNFINISHED / "checkpoint-8" / "model.safetensors").is_file()
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
+    ends_like(whole, tmp_path)
+    assert not (tmp_path / UNFINISHED).exists() and (tmp_path / "checkpoint-8").is_dir()
+
+
+@pytest.mark.parametrize("step", [5, 8])  # 8: where it saves and evaluates anyway
+def test_sigterm_saves_and_stops(whole: Any, tmp_path: Path, step: int) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = run(tmp_path)
+    trainer.add_callback(Signal(step - 1, signal.SIGTERM))
+    trainer.train()
+    assert trainer.interrupted and trainer.state.global_step == step
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{step}"
+    if step == 5:
+        ends_like(whole, tmp_path)
+    else:  # the evaluation of this step is the price of leaving at once
+        again = run(tmp_path)
+        again.train(resume_from_checkpoint=True)
+        expected = [row for row in history(whole) if (row["step"], "eval_loss" in row) != (8, True)]
+        assert history(again) == expected and not again.interrupted
+
+
+class LittleDisk(TrainerCallback):
+    """After the first checkpoint no file can have more than 10 kB."""
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_full_disk(whole: Any, tmp_path: Path) -> None:
+    trainer = run(tmp_path)
+    trainer.add_callback(LittleDisk())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(OSError, match=r"checkpoint-8 could not be written.*checkpoint-4', which is whole"):
+            trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4"]
+    ends_like(whole, tmp_path)
+
+
+def test_nothing_to_go_on_from(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-3").mkdir()  # not whole
+    with pytest.raises(ValueError, match="has no checkpoint to go on from"):
+        run(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_an_older_run_in_the_same_folder_is_replaced(tmp_path: Path) -> None:
+    first = run(tmp_path, max_steps=4, seed=9)
+    first.train()
+    second = run(tmp_path, max_steps=4)
+    second.train()
+    state = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
+    assert state["log_history"][0]["loss"] == history(second)[0]["loss"] != history(first)[0]["loss"]
+
+
+def test_best_checkpoint_has_the_name_it_ends_up_with(tmp_path: Path) -> None:
+    trainer = run(tmp_path, load_best_model_at_end=True, metric_for_best_model="loss", save_total_limit=1)
+    trainer.train()
+    best = Path(trainer.state.best_model_checkpoint)
+    assert best.parent == tmp_path and best.is_dir()
+    assert json.loads((best / "trainer_state.json").read_text())["best_model_checkpoint"] == str(best)
+
+
+def test_jit_checkpoints_of_transformers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="enable_jit_checkpoint=True"):
+        run(tmp_path, enable_jit_checkpoint=True)
+
+
+def test_other_number_of_processes_is_said(
+    whole: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hf_capsule_mt.training import resumable
+
+    said: list[str] = []
+    monkeypatch.setattr(resumable.logger, "warning", said.append)
+    trainer = run(tmp_path, max_steps=4)
+    trainer.train()
+    file = tmp_path / "checkpoint-4" / "running_0.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"processes": 3}))
+    run(tmp_path, max_steps=5).train(resume_from_checkpoint=True)
+    assert len(said) == 1 and "a run with 3 processes, this one has 1" in said[0]

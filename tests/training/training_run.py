@@ -1,0 +1,175 @@
+"""A small training run with everything that a checkpoint must hold; as a program, for several processes and for kills.
+
+accelerate launch tests/training/training_run.py '{"output_dir": "...", "kill_at": 7}'
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from accelerate import DistributedType, PartialState
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback, set_seed
+
+from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 31,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 20,
+    "pad_token_id": 1,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+    "dropout": 0.0,
+}
+PAD = SIZES["pad_token_id"]
+MEASURED = ("target_tokens_per_second", "eval_runtime", "eval_translated_tokens_per_second", "eval_samples_per_second")
+MEASURED += ("eval_steps_per_second",)
+
+
+def corpus(count: int = 60) -> datasets.Dataset:
+    """Pairs of many lengths; the first word of a source is its number."""
+    generator = np.random.default_rng(5)
+    rows = []
+    for index in range(count):
+        source, target = generator.integers(2, 31, generator.integers(2, 15)), generator.integers(2, 31, 6)
+        rows.append({"input_ids": [index % 29 + 2, index // 29 + 2, *source.tolist()], "labels": target.tolist()})
+        rows[-1]["labels"] = rows[-1]["labels"][: int(generator.integers(1, 7))]
+    return datasets.Dataset.from_list(rows)
+
+
+class Collate:
+    """Pads, and keeps which pairs were in which batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.tokens: list[int] = []
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        def padded(name: str, value: int) -> torch.Tensor:
+            tensors = [torch.tensor(row[name]) for row in rows]
+            return torch.nn.utils.rnn.pad_sequence(tensors, True, value)
+
+        source, labels = padded("input_ids", PAD), padded("labels", -100)
+        self.batches.append([row["input_ids"][0] - 2 + 29 * (row["input_ids"][1] - 2) for row in rows])
+        self.tokens.append(source.numel() + labels.numel())
+        return {"input_ids": source, "attention_mask": (source != PAD).long(), "labels": labels}
+
+
+def model(**options: Any) -> GDRMarianForConditionalGeneration:
+    set_seed(3)
+    return GDRMarianForConditionalGeneration(GDRMarianConfig(**SIZES | options, capsule_dim=4, bca_loss_weight=0.1))
+
+
+class Signal(TrainerCallback):
+    """Sends this process a signal at the end of a step."""
+
+    def __init__(self, step: int, number: int) -> None:
+        self.step, self.number = step, number
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.step and args.process_index == 0:
+            os.kill(os.getpid(), self.number)
+
+
+def run(output_dir: str | Path, dropout: float = 0.1, fsdp: bool = False, **arguments: Any) -> CapsuleSeq2SeqTrainer:
+    """A trainer of 14 steps in three epochs, that logs every third step and saves every fourth."""
+    settings: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "max_tokens_per_batch": 200,
+        "max_steps": 14,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "inverse_sqrt",
+        "warmup_steps": 4,
+        "label_smoothing_factor": 0.1,
+        "auxiliary_warmup_steps": 8,
+        "ema_decay": 0.9,
+        "logging_steps": 3,
+        "save_strategy": "steps",
+        "save_steps": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 4,
+        "per_device_eval_batch_size": 4,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": 4,
+    }
+    args = CapsuleSeq2SeqTrainingArguments(**{**settings, **arguments})
+    if fsdp:  # accelerate leaves FSDP out on CPUs, without a word, unless it takes them for GPUs
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    return CapsuleSeq2SeqTrainer(
+        model=model(dropout=dropout),
+        args=args,
+        train_dataset=corpus(),
+        eval_dataset=corpus(10),
+        data_collator=Collate(),
+    )
+
+
+def history(trainer: Any) -> list[dict[str, float]]:
+    """What was logged, without what was measured by the clock."""
+    rows = [row for row in trainer.state.log_history if "loss" in row or "eval_loss" in row]
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in rows]
+
+
+def weights(trainer: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def kill_while_saving(checkpoints: int) -> None:
+    """Ends this process, as `kill -9` does, in the middle of writing the given checkpoint."""
+    save, calls = torch.save, iter(range(1_000))
+
+    def save_or_die(value: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        if str(target).endswith("scheduler.pt") and next(calls) == checkpoints - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(value, target, *args, **kwargs)
+
+    torch.save = save_or_die
+
+
+def main(options: dict[str, Any]) -> None:
+    kill_at, term_at = options.pop("kill_at", None), options.pop("term_at", None)
+    saving, resume = options.pop("kill_while_saving", None), options.pop("resume", None)
+    predict = options.pop("predict", False)
+    trainer = run(**options)
+    if kill_at is not None:
+        trainer.add_callback(Signal(kill_at, signal.SIGKILL))
+    if term_at is not None:
+        trainer.add_callback(Signal(term_at, signal.SIGTERM))
+    if saving is not None:
+        kill_while_saving(saving)
+    trainer.train(resume_from_checkpoint=resume)
+    batches = list(trainer.data_collator.batches)
+    predicted = trainer.predict(corpus(10)) if predict else None
+    folder, index = Path(options["output_dir"]), trainer.args.process_index
+    found = {
+        "history": history(trainer),
+        "batches": batches,
+        "predictions": None if predicted is None else predicted.predictions.tolist(),
+        "loss": None if predicted is None else predicted.metrics["test_loss"],
+        "interrupted": trainer.interrupted,
+        "steps": trainer.state.global_step,
+        "sharded": any(isinstance(value, DTensor) for value in trainer.model.parameters()),
+    }
+    (folder / f"found_{index}.json").write_text(json.dumps(found))
+    if index == 0 or trainer.is_fsdp_enabled:  # where it takes all of them
+        trainer.save_model(str(folder / "final"))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
