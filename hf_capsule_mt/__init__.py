@@ -30,7 +30,9 @@ __version__ = "0.1.0"
 
 # Public names of the parts that are not needed to load and run a model, and where they live.
 _LAZY = {
+    "CleaningRules": "hf_capsule_mt.data",
     "SyntheticPair": "hf_capsule_mt.data",
+    "load_corpus": "hf_capsule_mt.data",
     "synthetic_dataset": "hf_capsule_mt.data",
     "train_tokenizer": "hf_capsule_mt.data",
     "corpus_scores": "hf_capsule_mt.evaluation",

@@ -1,4 +1,5 @@
-"""Corpora and tokenizers: a synthetic language pair, a lossless joint tokenizer, and their preprocessing.
+"""Corpora and tokenizers: reading and cleaning, a synthetic language pair, a lossless joint tokenizer, and their
+preprocessing.
 
 Names are loaded on first use, so importing this package costs next to nothing.
 """
@@ -9,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hf_capsule_mt.data.cleaning import CleaningReport, CleaningRules
+    from hf_capsule_mt.data.corpora import Corpus, load_corpus
     from hf_capsule_mt.data.synthetic import (
         Constituent,
         SentencePair,
@@ -21,10 +24,14 @@ if TYPE_CHECKING:
     from hf_capsule_mt.data.tokenizer import marian_token_ids, preprocess_pairs, train_tokenizer
 
 __all__ = [
+    "CleaningReport",
+    "CleaningRules",
     "Constituent",
+    "Corpus",
     "SentencePair",
     "SyntheticPair",
     "TokenBatchSampler",
+    "load_corpus",
     "marian_token_ids",
     "preprocess_pairs",
     "split_of",
@@ -33,7 +40,11 @@ __all__ = [
     "train_tokenizer",
 ]
 _MODULES = {
+    "CleaningReport": "cleaning",
+    "CleaningRules": "cleaning",
+    "Corpus": "corpora",
     "TokenBatchSampler": "token_batches",
+    "load_corpus": "corpora",
     "marian_token_ids": "tokenizer",
     "preprocess_pairs": "tokenizer",
     "train_tokenizer": "tokenizer",

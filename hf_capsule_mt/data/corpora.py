@@ -1,0 +1,213 @@
+"""Corpora of sentence pairs from files, folders, the Hub or the synthetic grammar, cleaned into one Arrow file.
+
+Pairs are read one after the other and written to disk as they come, and the finished file is memory-mapped: ten
+million pairs take no more memory than ten thousand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.data.cleaning import CleaningReport, CleaningRules, SeenPairs, digest
+from hf_capsule_mt.data.corpus_files import BrokenRecord, PairSource, file_stamp, flaw, repair_text
+from hf_capsule_mt.data.corpus_sources import find_source
+
+_CHUNK = 2_000  # pairs that are cleaned and written together
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs in the column `translation`, which `preprocess_pairs` takes, and what cleaning them did."""
+
+    pairs: Any  # datasets.Dataset, or datasets.IterableDataset if streaming
+    report: CleaningReport
+    name: str
+
+
+def load_corpus(
+    corpus: str,
+    source: str = "en",
+    target: str = "de",
+    *,
+    split: str = "train",
+    cleaning: CleaningRules | None = None,
+    num_proc: int | None = None,
+    cache_dir: str | Path | None = None,
+    streaming: bool = False,
+    repair: bool = False,
+    seed: int = 0,
+) -> Corpus:
+    """Sentence pairs as `{"translation": {source: …, target: …}}`, memory-mapped from disk.
+
+    | `corpus` | what is read |
+    | --- | --- |
+    | `data/train` | `data/train.en` and `data/train.de`, or with `.gz` |
+    | `data/{split}.{lang}.gz` | a file for each language |
+    | `a.txt,b.txt` | source file, target file |
+    | `pairs.tsv`, `pairs.tsv.gz` | lines of source, tab, target |
+    | `pairs.jsonl`, `.json`, with `.gz` | lines of `{"translation": {"en": …, "de": …}}` |
+    | `folder` | what `Dataset.save_to_disk` wrote, or data files that `datasets.load_dataset` knows |
+    | `synthetic`, `synthetic:5000`, `synthetic:5000:12` | the synthetic pair: pairs, longest sentence in words |
+    | `name`, `name:config` | a data set of the Hub; the network is used for this form alone |
+
+    Args:
+        split: of a data set or of the synthetic pair; files have none but by `{split}` in the name.
+        cleaning: [`CleaningRules`]; by default pairs with a blank side are dropped.
+        num_proc: processes that parse and clean (or draw, if synthetic); not used when streaming.
+        cache_dir: where the Arrow file is kept, by default the cache of `datasets`. The same call on the same files
+            finds it there; processes that make it at the same time do not harm each other.
+        streaming: nothing is written; the report counts while one iterates, and starts anew with every pass.
+        repair: invalid UTF-8, NUL characters and line ends inside a sentence (U+0085 is one) are repaired and
+            counted, and records that hold no pair are dropped and counted. Otherwise each of them is an error. Files
+            of different length are an error always.
+        seed: of the synthetic pair.
+    """
+    if not source or not target or source == target:
+        raise ValueError(f"load_corpus: source={source!r} and target={target!r} must be two different languages")
+    if num_proc is not None and (not isinstance(num_proc, int) or num_proc < 1):
+        raise ValueError(f"load_corpus: num_proc={num_proc!r} must be an integer of at least 1, or None")
+    import datasets
+
+    rules = CleaningRules() if cleaning is None else cleaning
+    languages = (source, target)
+    features = datasets.Features({"translation": datasets.Translation(languages=languages)})
+    found = find_source(corpus, languages, split=split, seed=seed, streaming=streaming)
+    if streaming:
+        found.check()
+        report = CleaningReport()
+        report.start(rules)
+
+        def generate() -> Iterator[dict[str, Any]]:
+            for rows in _cleaned(found, rules, repair, report):
+                for one, other in rows:
+                    yield {"translation": {source: one, target: other}}
+
+        return Corpus(datasets.IterableDataset.from_generator(generate, features=features), report, corpus)
+
+    cache = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir).expanduser()
+    # What this folder's own code does to the pairs counts as well.
+    stamps = [found.stamp(), languages, asdict(rules), repair, [file_stamp(path) for path in _own_files()]]
+    folder = cache / f"corpus-{hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:24]}"
+    if not folder.exists():
+        _write(folder, found, rules, repair, num_proc, languages, features)
+    report = CleaningReport(**json.loads((folder / "report.json").read_text(encoding="utf-8")))
+    if not report.kept:
+        raise ValueError(f"load_corpus: {corpus!r} has no pair left\n{report}")
+    return Corpus(datasets.Dataset.from_file(str(folder / "pairs.arrow")), report, corpus)
+
+
+def _write(
+    folder: Path,
+    found: PairSource,
+    rules: CleaningRules,
+    repair: bool,
+    num_proc: int | None,
+    languages: tuple[str, str],
+    features: Any,
+) -> None:
+    """Makes the folder at once, when all is in it; where another process was first, its folder stays."""
+    from datasets.arrow_writer import ArrowWriter
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as temporary:
+        made = Path(temporary) / "corpus"
+        made.mkdir()
+        report = CleaningReport()
+        with ArrowWriter(features=features, path=str(made / "pairs.arrow")) as writer:
+            for rows in _cleaned(found, rules, repair, report, num_proc):
+                writer.write_batch({"translation": [dict(zip(languages, row, strict=True)) for row in rows]})
+            writer.finalize()
+        (made / "report.json").write_text(json.dumps(report.as_dict()), encoding="utf-8")
+        try:
+            os.rename(made, folder)
+        except OSError:
+            if not folder.exists():
+                raise
+
+
+def _cleaned(
+    found: PairSource, rules: CleaningRules, repair: bool, report: CleaningReport, num_proc: int | None = None
+) -> Iterator[list[tuple[str, str]]]:
+    """The pairs that are kept, in order and in chunks; fills the report."""
+    report.start(rules)
+    marks: Counter[str] = Counter()
+    seen = SeenPairs()
+    work = partial(_clean_chunk, found, rules, repair)
+    for rows, digests, dropped, repaired in _in_order(work, _chunks(found.records(marks)), num_proc or 1):
+        if digests:
+            fresh = seen.new(digests)
+            dropped["duplicates"] = len(rows) - int(fresh.sum())
+            rows = [row for row, first in zip(rows, fresh, strict=True) if first]
+        repaired.update(marks)
+        marks.clear()
+        report.add(len(rows), dropped, repaired)
+        if rows:
+            yield rows
+
+
+def _chunks(records: Iterator[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Lists of records, and the number of the first."""
+    start = 0
+    while chunk := list(islice(records, _CHUNK)):
+        yield start, chunk
+        start += len(chunk)
+
+
+Cleaned = tuple[list[tuple[str, str]], list[int], Counter[str], Counter[str]]
+
+
+def _clean_chunk(found: PairSource, rules: CleaningRules, repair: bool, chunk: tuple[int, list[Any]]) -> Cleaned:
+    """The pairs kept of one chunk, their digests, how many were dropped and repaired."""
+    start, records = chunk
+    rows = []
+    dropped: Counter[str] = Counter()
+    repaired: Counter[str] = Counter()
+    for number, record in enumerate(records, start):
+        try:
+            texts = found.parse(record)
+        except BrokenRecord as error:
+            if not repair:
+                raise ValueError(f"{found.place(number, 0)}: {error}; repair=True drops such records") from None
+            dropped["broken_record"] += 1
+            continue
+        for side, text in enumerate(texts):
+            if (wrong := flaw(text)) is not None and not repair:
+                raise ValueError(f"{found.place(number, side)}: holds {wrong[1]}; mend it, or pass repair=True")
+        one, other = (rules.mend(repair_text(text, repaired)) for text in texts)
+        rule = rules.broken(one, other)
+        if rule is None:
+            rows.append((one, other))
+        else:
+            dropped[rule] += 1
+    digests = [digest(*row) for row in rows] if rules.drop_duplicates else []
+    return rows, digests, dropped, repaired
+
+
+def _in_order(work: Callable[[Any], Cleaned], chunks: Iterable[Any], num_proc: int) -> Iterator[Cleaned]:
+    """The results in the order of the chunks; few chunks are under way at any time, so that memory stays small."""
+    if num_proc == 1:
+        yield from map(work, chunks)
+        return
+    with ProcessPoolExecutor(num_proc) as pool:
+        waiting: deque[Any] = deque()
+        for chunk in chunks:
+            waiting.append(pool.submit(work, chunk))
+            if len(waiting) > 2 * num_proc:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _own_files() -> list[Path]:
+    return sorted(Path(__file__).parent.glob("*.py"))

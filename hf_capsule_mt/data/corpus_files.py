@@ -1,0 +1,194 @@
+"""Sentence pairs out of files, one after the other, so that memory does not depend on how long a file is.
+
+A line ends in a line feed and nowhere else (a carriage return before it goes), so that line *i* of one file stays with
+line *i* of the other one, whatever characters are inside. What a line must not hold is an error that names file and
+line, or is repaired and counted.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# NUL; all that `str.splitlines` takes for a line end; surrogates, which stand for bytes that are no UTF-8.
+_UNSOUND = re.compile("[\0\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
+
+
+class BrokenRecord(ValueError):
+    """A record that holds no pair of texts; says why."""
+
+
+class PairSource:
+    """Where pairs come from. `records` reads, `parse` makes two texts of a record, in another process if need be."""
+
+    def check(self) -> None:
+        """Raises what can be found out before the first pair is read."""
+
+    def records(self, repaired: Counter[str]) -> Iterator[Any]:
+        """The records as read; what was repaired on the way is counted."""
+        raise NotImplementedError
+
+    def parse(self, record: Any) -> tuple[str, str]:
+        """Source and target; a byte that is no UTF-8 is a surrogate in them. Raises BrokenRecord."""
+        raise NotImplementedError
+
+    def place(self, number: int, side: int) -> str:
+        """What an error calls side 0 or 1 of a record, counted from 0."""
+        raise NotImplementedError
+
+    def stamp(self) -> list[Any]:
+        """Changes whenever the pairs may have changed."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TextFiles(PairSource):
+    """Two files; line *i* of one translates line *i* of the other."""
+
+    paths: tuple[Path, Path]
+
+    def check(self) -> None:
+        counts = [_count_lines(path) for path in self.paths]
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"{self.paths[0]} has {counts[0]} lines and {self.paths[1]} has {counts[1]}; line by line they must "
+                "belong together: find the line that is missing"
+            )
+
+    def records(self, repaired: Counter[str]) -> Iterator[tuple[bytes, bytes]]:
+        for source, target in zip_longest(*(_lines(path, repaired) for path in self.paths)):
+            if source is None or target is None:
+                self.check()
+            yield source, target
+
+    def parse(self, record: tuple[bytes, bytes]) -> tuple[str, str]:
+        return _decode(record[0]), _decode(record[1])
+
+    def place(self, number: int, side: int) -> str:
+        return f"{self.paths[side]}, line {number + 1}"
+
+    def stamp(self) -> list[Any]:
+        return ["text", *map(file_stamp, self.paths)]
+
+
+@dataclass(frozen=True)
+class TsvFile(PairSource):
+    """Lines of source, tab, target."""
+
+    path: Path
+
+    def records(self, repaired: Counter[str]) -> Iterator[bytes]:
+        return _lines(self.path, repaired)
+
+    def parse(self, record: bytes) -> tuple[str, str]:
+        texts = _decode(record).split("\t")
+        if len(texts) != 2:
+            raise BrokenRecord(f"{len(texts) - 1} tabs; must be exactly one, between source and target")
+        return texts[0], texts[1]
+
+    def place(self, number: int, side: int) -> str:
+        return f"{self.path}, line {number + 1}"
+
+    def stamp(self) -> list[Any]:
+        return ["tsv", file_stamp(self.path)]
+
+
+@dataclass(frozen=True)
+class JsonLines(TsvFile):
+    """One object a line: {"translation": {"en": …, "de": …}}, or the inner one alone."""
+
+    languages: tuple[str, str]
+
+    def parse(self, record: bytes) -> tuple[str, str]:
+        try:
+            row = json.loads(_decode(record))
+        except (ValueError, RecursionError) as error:
+            raise BrokenRecord(f"no JSON ({error}); must be JSON Lines, one object a line") from None
+        return pair_of(row, self.languages)
+
+    def stamp(self) -> list[Any]:
+        return ["json", file_stamp(self.path)]
+
+
+def pair_of(row: Any, languages: tuple[str, str]) -> tuple[str, str]:
+    """The two texts of {"translation": {"en": …, "de": …}}, or of {"en": …, "de": …}."""
+    texts = row.get("translation", row) if isinstance(row, dict) else row
+    if not isinstance(texts, dict):
+        raise BrokenRecord(f"a {type(texts).__name__}; must be an object with the keys {' and '.join(languages)}")
+    for language in languages:
+        if not isinstance(texts.get(language), str):
+            has = f"it has {', '.join(map(repr, texts))}" if language not in texts else "it is no text"
+            raise BrokenRecord(f"no text {language!r} ({has}); check the names of the two languages")
+    return texts[languages[0]], texts[languages[1]]
+
+
+def flaw(text: str) -> tuple[str, str] | None:
+    """What is unsound in a sentence, as (name of the repair, in words); None for a sound one."""
+    found = _UNSOUND.search(text)
+    if found is None:
+        return None
+    if found[0] == "\0":
+        return "nul", "a NUL character"
+    if "\ud800" <= found[0] <= "\udfff":
+        return "invalid_utf8", f"what is no UTF-8, at character {found.start() + 1}"
+    return "line_end", f"U+{ord(found[0]):04X}, a line end to many tools, inside a sentence"
+
+
+def repair_text(text: str, repaired: Counter[str]) -> str:
+    """NUL is removed, a line end becomes a space, a byte that is no UTF-8 becomes U+FFFD; each counts the sentence."""
+    while (found := flaw(text)) is not None:
+        repaired[found[0]] += 1
+        match found[0]:
+            case "nul":
+                text = text.replace("\0", "")
+            case "invalid_utf8":
+                text = re.sub("[\ud800-\udfff]", "\ufffd", text)
+            case _:
+                text = re.sub("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", " ", text)
+    return text
+
+
+def file_stamp(path: Path) -> list[Any]:
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def _decode(line: bytes) -> str:
+    return line.decode("utf-8", "surrogateescape")
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        # Much faster than the lines of a GzipFile itself.
+        return io.BufferedReader(gzip.open(path, "rb"), 1 << 20)
+    return open(path, "rb", buffering=1 << 20)
+
+
+def _lines(path: Path, repaired: Counter[str]) -> Iterator[bytes]:
+    """Lines without their ends; a byte order mark at the start of the file goes and is counted."""
+    number = 0
+    with _open(path) as file:
+        try:
+            for number, line in enumerate(file, 1):
+                if number == 1 and line.startswith(_BYTE_ORDER_MARK):
+                    line = line.removeprefix(_BYTE_ORDER_MARK)
+                    repaired["byte_order_mark"] += 1
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(
+                f"{path}, after line {number}: the gzip file is damaged ({error}); get it anew"
+            ) from error
+
+
+def _count_lines(path: Path) -> int:
+    return sum(1 for _ in _lines(path, Counter()))
