@@ -134,7 +134,7 @@ class CleaningReport:
         self.read += kept + dropped.total()
         self.kept += kept
         for counts, more in ((self.dropped, dropped), (self.repaired, repaired)):
-            for name, count in more.items():
+            for name, count in (+more).items():
                 counts[name] = counts.get(name, 0) + count
 
     def as_dict(self) -> dict[str, Any]:

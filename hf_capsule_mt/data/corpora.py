@@ -36,7 +36,7 @@ class Corpus:
 
 
 def load_corpus(
-    corpus: str,
+    corpus: str | Path,
     source: str = "en",
     target: str = "de",
     *,
@@ -79,25 +79,26 @@ def load_corpus(
         raise ValueError(f"load_corpus: num_proc={num_proc!r} must be an integer of at least 1, or None")
     import datasets
 
+    corpus = str(corpus)
     rules = CleaningRules() if cleaning is None else cleaning
     languages = (source, target)
-    features = datasets.Features({"translation": datasets.Translation(languages=languages)})
+    features = datasets.Features({"translation": datasets.Translation(languages=list(languages))})
     found = find_source(corpus, languages, split=split, seed=seed, streaming=streaming)
     if streaming:
         found.check()
         report = CleaningReport()
-        report.start(rules)
 
         def generate() -> Iterator[dict[str, Any]]:
             for rows in _cleaned(found, rules, repair, report):
-                for one, other in rows:
-                    yield {"translation": {source: one, target: other}}
+                for row in rows:
+                    yield {"translation": dict(zip(languages, row, strict=True))}
 
         return Corpus(datasets.IterableDataset.from_generator(generate, features=features), report, corpus)
 
     cache = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir).expanduser()
     # What this folder's own code does to the pairs counts as well.
-    stamps = [found.stamp(), languages, asdict(rules), repair, [file_stamp(path) for path in _own_files()]]
+    own = [file_stamp(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
+    stamps = [found.stamp(), languages, asdict(rules), repair, own]
     folder = cache / f"corpus-{hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:24]}"
     if not folder.exists():
         _write(folder, found, rules, repair, num_proc, languages, features)
@@ -175,19 +176,22 @@ def _clean_chunk(found: PairSource, rules: CleaningRules, repair: bool, chunk: t
     repaired: Counter[str] = Counter()
     for number, record in enumerate(records, start):
         try:
-            texts = found.parse(record)
+            texts = list(found.parse(record))
         except BrokenRecord as error:
             if not repair:
                 raise ValueError(f"{found.place(number, 0)}: {error}; repair=True drops such records") from None
             dropped["broken_record"] += 1
             continue
         for side, text in enumerate(texts):
-            if (wrong := flaw(text)) is not None and not repair:
-                raise ValueError(f"{found.place(number, side)}: holds {wrong[1]}; mend it, or pass repair=True")
-        one, other = (rules.mend(repair_text(text, repaired)) for text in texts)
-        rule = rules.broken(one, other)
+            if (wrong := flaw(text)) is None:
+                continue
+            if not repair:
+                raise ValueError(f"{found.place(number, side)}: {wrong}; mend it, or pass repair=True")
+            texts[side] = repair_text(text, repaired)
+        row = rules.mend(texts[0]), rules.mend(texts[1])
+        rule = rules.broken(*row)
         if rule is None:
-            rows.append((one, other))
+            rows.append(row)
         else:
             dropped[rule] += 1
     digests = [digest(*row) for row in rows] if rules.drop_duplicates else []
@@ -207,7 +211,3 @@ def _in_order(work: Callable[[Any], Cleaned], chunks: Iterable[Any], num_proc: i
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def _own_files() -> list[Path]:
-    return sorted(Path(__file__).parent.glob("*.py"))

@@ -20,8 +20,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# NUL; all that `str.splitlines` takes for a line end; surrogates, which stand for bytes that are no UTF-8.
-_UNSOUND = re.compile("[\0\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
+# What no sentence may hold and what a repair puts in its place. Surrogates stand for bytes that are no UTF-8; the line
+# ends are all that `str.splitlines` knows.
+_REPAIRS = {
+    "nul": (re.compile("\0"), ""),
+    "invalid_utf8": (re.compile("[\ud800-\udfff]"), "\ufffd"),
+    "line_end": (re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]"), " "),
+}
+_UNSOUND = re.compile("|".join(flaws.pattern for flaws, _ in _REPAIRS.values()))
 
 
 class BrokenRecord(ValueError):
@@ -61,8 +67,8 @@ class TextFiles(PairSource):
         counts = [_count_lines(path) for path in self.paths]
         if counts[0] != counts[1]:
             raise ValueError(
-                f"{self.paths[0]} has {counts[0]} lines and {self.paths[1]} has {counts[1]}; line by line they must "
-                "belong together: find the line that is missing"
+                f"{self.paths[0]} has {counts[0]} lines and {self.paths[1]} has {counts[1]} lines; must be as many, "
+                "for line by line they belong together: find what is missing"
             )
 
     def records(self, repaired: Counter[str]) -> Iterator[tuple[bytes, bytes]]:
@@ -132,29 +138,23 @@ def pair_of(row: Any, languages: tuple[str, str]) -> tuple[str, str]:
     return texts[languages[0]], texts[languages[1]]
 
 
-def flaw(text: str) -> tuple[str, str] | None:
-    """What is unsound in a sentence, as (name of the repair, in words); None for a sound one."""
+def flaw(text: str) -> str | None:
+    """What a sentence must not hold and does, in words; None for a sound one."""
     found = _UNSOUND.search(text)
     if found is None:
         return None
     if found[0] == "\0":
-        return "nul", "a NUL character"
+        return "holds a NUL character"
     if "\ud800" <= found[0] <= "\udfff":
-        return "invalid_utf8", f"what is no UTF-8, at character {found.start() + 1}"
-    return "line_end", f"U+{ord(found[0]):04X}, a line end to many tools, inside a sentence"
+        return f"is no valid UTF-8, at character {found.start() + 1}"
+    return f"holds U+{ord(found[0]):04X}, which many tools take for the end of a line"
 
 
 def repair_text(text: str, repaired: Counter[str]) -> str:
-    """NUL is removed, a line end becomes a space, a byte that is no UTF-8 becomes U+FFFD; each counts the sentence."""
-    while (found := flaw(text)) is not None:
-        repaired[found[0]] += 1
-        match found[0]:
-            case "nul":
-                text = text.replace("\0", "")
-            case "invalid_utf8":
-                text = re.sub("[\ud800-\udfff]", "\ufffd", text)
-            case _:
-                text = re.sub("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", " ", text)
+    """The text without its flaws; every kind of flaw counts a sentence once."""
+    for name, (flaws, instead) in _REPAIRS.items():
+        text, count = flaws.subn(instead, text)
+        repaired[name] += bool(count)
     return text
 
 

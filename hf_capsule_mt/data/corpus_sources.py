@@ -13,7 +13,7 @@ from hf_capsule_mt.data.corpus_files import JsonLines, PairSource, TextFiles, Ts
 from hf_capsule_mt.data.synthetic import LONGEST, SyntheticPair
 
 _SYNTHETIC_SIZES = {"train": 30_000, "valid": 1_000, "test": 1_000}
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_HUB_NAME = re.compile(r"(?!.*\.(gz|tsv|jsonl?|txt)$)\w[\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,9 @@ def find_source(corpus: str, languages: tuple[str, str], *, split: str, seed: in
     path = Path(name).expanduser()
     if path.is_file():
         return _one_file(path, languages)
+    sides = [[f"{name}.{language}", f"{name}.{language}.gz"] for language in languages]
+    if any(Path(candidate).expanduser().is_file() for side in sides for candidate in side):
+        return _text_files(corpus, sides)
     if path.is_dir():
         return _folder(path, languages, split, streaming)
     if "," in name:
@@ -80,13 +83,11 @@ def find_source(corpus: str, languages: tuple[str, str], *, split: str, seed: in
         if len(parts) != 2:
             raise ValueError(f"load_corpus: {corpus!r} names {len(parts)} files; must be two, source,target")
         return _text_files(corpus, [[part.strip()] for part in parts])
-    sides = [[f"{name}.{language}", f"{name}.{language}.gz"] for language in languages]
-    if any(Path(candidate).expanduser().is_file() for side in sides for candidate in side):
-        return _text_files(corpus, sides)
     tried = f"there is no file or folder {name}, and no {' or '.join(sides[0])} with {' or '.join(sides[1])}"
-    if not _HUB_NAME.fullmatch(name) or name.startswith("."):
-        raise ValueError(f"load_corpus: {corpus!r} not found: {tried}; and a data set of the Hub has no such name")
-    return _hub(name, languages, split, streaming, tried)
+    if not _HUB_NAME.fullmatch(name):
+        raise ValueError(f"load_corpus: {corpus!r} not found: {tried}; and no data set of the Hub has such a name")
+    name, _, config = name.partition(":")
+    return _load(name, config or None, languages, split, streaming, tried)
 
 
 def _synthetic(corpus: str, languages: tuple[str, str], split: str, seed: int) -> Synthetic:
@@ -125,12 +126,13 @@ def _one_file(path: Path, languages: tuple[str, str]) -> PairSource:
 
 
 def _folder(path: Path, languages: tuple[str, str], split: str, streaming: bool) -> Rows:
+    """What `save_to_disk` wrote; otherwise data files, which `load_dataset` finds."""
     import datasets
 
     stamps = tuple(file_stamp(file) for file in sorted(path.rglob("*")) if file.is_file())
     if not any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
-        tried = f"{path} is a folder, but none that save_to_disk wrote"
-        return _hub(str(path), languages, split, streaming, tried, stamps)
+        tried = f"{path} is no folder of Dataset.save_to_disk"
+        return _load(str(path), None, languages, split, streaming, tried, stamps)
     loaded = datasets.load_from_disk(str(path))
     if isinstance(loaded, datasets.DatasetDict):
         if split not in loaded:
@@ -139,15 +141,19 @@ def _folder(path: Path, languages: tuple[str, str], split: str, streaming: bool)
     return Rows(_two_languages(loaded, str(path), languages), f"{path}, {split}", languages, stamps)
 
 
-def _hub(
-    name: str, languages: tuple[str, str], split: str, streaming: bool, tried: str, stamps: tuple[Any, ...] = ()
+def _load(
+    name: str,
+    config: str | None,
+    languages: tuple[str, str],
+    split: str,
+    streaming: bool,
+    tried: str,
+    stamps: tuple[Any, ...] = (),
 ) -> Rows:
     import datasets
 
-    # A folder is taken as it is.
-    name, _, config = (name, "", "") if stamps else name.partition(":")
     try:
-        loaded = datasets.load_dataset(name, config or None, split=split, streaming=streaming)
+        loaded = datasets.load_dataset(name, config, split=split, streaming=streaming)
     except OSError as error:
         raise ValueError(
             f"load_corpus: {name!r} not found: {tried}; and datasets.load_dataset says {type(error).__name__}: {error}"

@@ -1,0 +1,146 @@
+"""Cleaning: a pair just outside each rule, the order of the rules, the digests, and a report that adds up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_capsule_mt.data import CleaningReport, CleaningRules
+from hf_capsule_mt.data.cleaning import SeenPairs, digest
+
+SIDES = [False, True]
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept", "dropped", "rule"),
+    [
+        ({}, ("a", "b"), ("a", " \t\u3000"), "empty"),
+        ({"control_characters": "drop"}, ("a\tb", "é"), ("a", "b\x07"), "control_characters"),
+        ({"control_characters": "drop"}, ("a", "\xa0b\u200d"), ("a", "b\x84"), "control_characters"),
+        ({"drop_replaced": True}, ("a", "\ufffc"), ("a", "b\ufffd"), "replaced"),
+        ({"min_words": 2}, ("a b", "c d e"), ("a b", " c "), "min_words"),
+        ({"max_words": 2}, ("a b", " c  d "), ("a b", "c d e"), "max_words"),
+        ({"max_characters": 3}, ("abc", "äöü"), ("abc", "äöü."), "max_characters"),
+        ({"max_ratio": 1.5}, ("ab", "abc"), ("ab", "abcd"), "max_ratio"),
+        ({"max_ratio": 2, "drop_empty": False}, ("", ""), ("", "a"), "max_ratio"),
+        ({"drop_identical": True}, ("a", "A"), ("a", "a"), "identical"),
+    ],
+)
+@pytest.mark.parametrize("swap", SIDES)
+def test_each_rule_drops_what_is_just_outside(
+    rules: dict[str, Any], kept: tuple[str, str], dropped: tuple[str, str], rule: str, swap: bool
+) -> None:
+    judge = CleaningRules(**rules)
+    assert judge.broken(*(kept[::-1] if swap else kept)) is None
+    assert judge.broken(*(dropped[::-1] if swap else dropped)) == rule
+    assert rule in judge.names
+
+
+def test_by_default_only_blank_sides_are_dropped() -> None:
+    rules = CleaningRules()
+    assert rules.names == ("empty",)
+    assert rules.broken("a", "a" * 10_000 + "\ufffd\x07") is None
+    assert CleaningRules(drop_empty=False).broken("", " ") is None
+
+
+def test_the_first_rule_that_a_pair_breaks_is_the_one_that_counts() -> None:
+    every = {
+        "control_characters": "drop",
+        "drop_replaced": True,
+        "min_words": 2,
+        "max_words": 3,
+        "max_characters": 20,
+        "max_ratio": 2,
+        "drop_identical": True,
+    }
+    rules = CleaningRules(**every, drop_duplicates=True)  # type: ignore[arg-type]
+    pairs = [
+        ("", "\x07\ufffd"),
+        ("\x07\ufffd", "a"),
+        ("\ufffd", "a b c d"),
+        ("a", "a b c d"),
+        ("a b", "c d e f" * 9),
+        ("a b", "c " + "d" * 19),
+        ("a b", "c dddddd"),
+        ("a b", "a b"),
+    ]
+    assert [rules.broken(*pair) for pair in pairs] == list(rules.names[:-1])
+    assert rules.names[-1] == "duplicates"
+
+
+def test_mending_changes_nothing_by_default_and_is_language_neutral() -> None:
+    text = "  Zwei\t\x07Wörter \u200d\u3000中文 "
+    assert CleaningRules().mend(text) == text
+    assert CleaningRules(control_characters="remove").mend(text) == text.replace("\x07", "")
+    everything = CleaningRules(control_characters="remove", normalize_whitespace=True)
+    assert everything.mend(text) == "Zwei Wörter \u200d 中文"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"control_characters": "strip"},
+        {"min_words": 0},
+        {"max_words": 1.5},
+        {"max_characters": True},
+        {"min_words": 3, "max_words": 2},
+        {"max_ratio": 0.9},
+        {"max_ratio": float("nan")},
+    ],
+)
+def test_wrong_rules_are_named_with_their_value(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError) as caught:
+        CleaningRules(**wrong)
+    assert all(f"{name}={value!r}" in str(caught.value) for name, value in wrong.items())
+
+
+def test_all_wrong_rules_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match="min_words=-1 .*max_ratio=0 "):
+        CleaningRules(min_words=-1, max_ratio=0)
+
+
+@given(st.lists(st.lists(st.integers(0, 40) | st.integers(2**64 - 3, 2**64 - 1), max_size=12), max_size=12))
+def test_seen_pairs_are_a_set_in_few_runs(chunks: list[list[int]]) -> None:
+    known: set[int] = set()
+    seen = SeenPairs()
+    for chunk in chunks:
+        expected = []
+        for value in chunk:
+            expected.append(value not in known)
+            known.add(value)
+        assert seen.new(chunk).tolist() == expected
+    assert sum(len(run) for run in seen.runs) == len(known)
+    assert all(len(one) > 2 * len(two) for one, two in zip(seen.runs, seen.runs[1:], strict=False))
+
+
+def test_digests_know_the_sides_apart() -> None:
+    pairs = [("ab", "c"), ("a", "bc"), ("c", "ab"), ("", "abc"), ("abc", ""), ("é", "e\u0301")]
+    assert len({digest(*pair) for pair in pairs}) == len(pairs)
+    assert digest("Ein Satz.", "A sentence.") == 8031085377465743166
+
+
+def test_the_report_adds_up_and_prints_a_table() -> None:
+    report = CleaningReport()
+    report.start(CleaningRules(max_ratio=2))
+    report.add(1_200, Counter({"empty": 3}), Counter(nul=2, line_end=0))
+    report.add(1, Counter({"empty": 1, "broken_record": 1}), Counter(nul=1))
+    assert report.as_dict() == {
+        "read": 1_206,
+        "kept": 1_201,
+        "dropped": {"empty": 4, "max_ratio": 0, "broken_record": 1},
+        "repaired": {"nul": 3},
+    }
+    assert [line.split() for line in str(report).splitlines()] == [
+        ["pairs", "read", "1,206"],
+        ["pairs", "kept", "1,201"],
+        ["dropped,", "empty", "4"],
+        ["dropped,", "max_ratio", "0"],
+        ["dropped,", "broken_record", "1"],
+        ["repaired,", "nul", "3"],
+    ]
+    report.start(CleaningRules(drop_empty=False))
+    assert report.as_dict() == CleaningReport().as_dict()
