@@ -23,7 +23,9 @@ from hf_capsule_mt.data.cleaning import CleaningReport, CleaningRules, SeenPairs
 from hf_capsule_mt.data.corpus_files import BrokenRecord, PairSource, file_stamp, flaw, repair_text
 from hf_capsule_mt.data.corpus_sources import find_source
 
-_CHUNK = 2_000  # pairs that are cleaned and written together
+# Pairs that are cleaned and written together. Mapping the finished file touches a page or more of every chunk of it.
+_CHUNK = 10_000
+_STREAMED_CHUNK = 1_000
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def load_corpus(
     Args:
         split: of a data set or of the synthetic pair; files have none but by `{split}` in the name.
         cleaning: [`CleaningRules`]; by default pairs with a blank side are dropped.
-        num_proc: processes that parse and clean (or draw, if synthetic); not used when streaming.
+        num_proc: processes that parse and clean (or draw, if synthetic) while this one reads and writes; not used when
+            streaming. The pairs, their order and the report are the same for any number.
         cache_dir: where the Arrow file is kept, by default the cache of `datasets`. The same call on the same files
             finds it there; processes that make it at the same time do not harm each other.
         streaming: nothing is written; the report counts while one iterates, and starts anew with every pass.
@@ -89,7 +92,7 @@ def load_corpus(
         report = CleaningReport()
 
         def generate() -> Iterator[dict[str, Any]]:
-            for rows in _cleaned(found, rules, repair, report):
+            for rows in _cleaned(found, rules, repair, report, _STREAMED_CHUNK):
                 for row in rows:
                     yield {"translation": dict(zip(languages, row, strict=True))}
 
@@ -125,8 +128,8 @@ def _write(
         made = Path(temporary) / "corpus"
         made.mkdir()
         report = CleaningReport()
-        with ArrowWriter(features=features, path=str(made / "pairs.arrow")) as writer:
-            for rows in _cleaned(found, rules, repair, report, num_proc):
+        with ArrowWriter(features=features, path=str(made / "pairs.arrow"), writer_batch_size=_CHUNK) as writer:
+            for rows in _cleaned(found, rules, repair, report, _CHUNK, num_proc or 1):
                 writer.write_batch({"translation": [dict(zip(languages, row, strict=True)) for row in rows]})
             writer.finalize()
         (made / "report.json").write_text(json.dumps(report.as_dict()), encoding="utf-8")
@@ -138,14 +141,14 @@ def _write(
 
 
 def _cleaned(
-    found: PairSource, rules: CleaningRules, repair: bool, report: CleaningReport, num_proc: int | None = None
+    found: PairSource, rules: CleaningRules, repair: bool, report: CleaningReport, size: int, num_proc: int = 1
 ) -> Iterator[list[tuple[str, str]]]:
     """The pairs that are kept, in order and in chunks; fills the report."""
     report.start(rules)
     marks: Counter[str] = Counter()
     seen = SeenPairs()
     work = partial(_clean_chunk, found, rules, repair)
-    for rows, digests, dropped, repaired in _in_order(work, _chunks(found.records(marks)), num_proc or 1):
+    for rows, digests, dropped, repaired in _in_order(work, _chunks(found.records(marks), size), num_proc):
         if digests:
             fresh = seen.new(digests)
             dropped["duplicates"] = len(rows) - int(fresh.sum())
@@ -157,10 +160,10 @@ def _cleaned(
             yield rows
 
 
-def _chunks(records: Iterator[Any]) -> Iterator[tuple[int, list[Any]]]:
+def _chunks(records: Iterator[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
     """Lists of records, and the number of the first."""
     start = 0
-    while chunk := list(islice(records, _CHUNK)):
+    while chunk := list(islice(records, size)):
         yield start, chunk
         start += len(chunk)
 

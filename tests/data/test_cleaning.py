@@ -57,7 +57,7 @@ def test_the_first_rule_that_a_pair_breaks_is_the_one_that_counts() -> None:
         "max_ratio": 2,
         "drop_identical": True,
     }
-    rules = CleaningRules(**every, drop_duplicates=True)  # type: ignore[arg-type]
+    rules = CleaningRules(**every, drop_duplicates=True)
     pairs = [
         ("", "\x07\ufffd"),
         ("\x07\ufffd", "a"),
