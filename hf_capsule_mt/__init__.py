@@ -50,6 +50,7 @@ _LAZY = {
     "plot_assignments": "hf_capsule_mt.analysis",
     "capsule_attention": "hf_capsule_mt.analysis",
     "explain": "hf_capsule_mt.analysis",
+    "Distillation": "hf_capsule_mt.training",
     "CapsuleSeq2SeqTrainer": "hf_capsule_mt.training",
     "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",
     "TokenBatchSampler": "hf_capsule_mt.data",

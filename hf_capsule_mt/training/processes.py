@@ -1,0 +1,58 @@
+"""What work that several processes share, and that may be stopped at any time, needs of files and processes."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, parse_flag_from_env
+
+
+def this_process(device: str | None) -> PartialState:
+    """This process among those of `accelerate launch`; none gives up on another that is still at work."""
+    cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    return PartialState(cpu=cpu, timeout=timedelta(days=30))
+
+
+def from_main(state: PartialState, make: Callable[[], Any]) -> Any:
+    """In all processes what `make` returns in the main one. Its error is the main one's; the others end quietly."""
+    found: list[Any] = [None, None]
+    if state.is_main_process:
+        try:
+            found[0] = make()
+        except (ValueError, OSError) as error:
+            found[1] = error
+    broadcast_object_list(found)
+    if found[1] is not None:
+        raise found[1] if state.is_main_process else SystemExit(1)
+    return found[0]
+
+
+@contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """An error if another run is at work in `folder`; what a killed process had locked is free."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another run is writing to {folder}: wait for it or stop it") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replacing(path: Path, folder: Path) -> Iterator[TextIO]:
+    """A file that takes the place of `path` when all of it is on the disk; until then it is in `folder`."""
+    part = folder / f"{path.name}.{os.getpid()}.part"
+    with open(part, "w", encoding="utf-8", newline="\n") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

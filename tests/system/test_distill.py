@@ -1,0 +1,74 @@
+"""Distillation through `accelerate launch`: two processes, killed in the middle, write what one writes in one go."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import datasets
+import psutil
+import pytest
+import torch
+from transformers import set_seed
+
+from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, Distillation
+from hf_capsule_mt.data import marian_token_ids, synthetic_lines, train_tokenizer
+
+ROOT = Path(__file__).parent.parent.parent
+SEED = int(os.environ.get("DISTILL_SEED", "20"))  # of the corpus, the teacher and the moment it is killed
+
+
+@pytest.mark.system
+def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    print(f"DISTILL_SEED={SEED}")  # shown if it fails; given in the environment it draws another case
+    draw = random.Random(SEED)
+    sides = synthetic_lines(240, seed=SEED, max_words=9)
+    for language, lines in zip(("en", "de"), sides, strict=True):
+        (tmp_path / f"train.{language}").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    tokenizer = train_tokenizer([text for side in sides for text in side], vocab_size=330)
+    set_seed(SEED)
+    model = CapsNMTForConditionalGeneration(CapsNMTConfig(d_model=16, init_std=0.5, **marian_token_ids(tokenizer)))
+    with torch.no_grad():
+        model.get_encoder().context.projection.weight.mul_(3.0)
+    model.generation_config.max_length = 30
+    model.save_pretrained(tmp_path / "teacher")
+    tokenizer.save_pretrained(tmp_path / "teacher")
+
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--cpu"]
+    command += ["--main_process_port", "0", str(ROOT / "scripts" / "distill.py"), "--beam", "2", "--shard-size", "5"]
+    command += ["--teacher", "teacher", "--corpus", "train", "--output", "new/train"]
+    cache = tmp_path / "cache"
+    settings = {"cwd": tmp_path, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    settings["env"] = {**os.environ, "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    shards = tmp_path / "new" / "train.shards"
+    wanted = draw.randrange(1, 20)
+    killed = subprocess.Popen(command, **settings)
+    while len(list(shards.glob("*.json"))) < wanted and killed.poll() is None:
+        time.sleep(0.005)
+    launcher = psutil.Process(killed.pid)
+    processes = [launcher, *launcher.children(recursive=True)]
+    for process in processes:
+        process.kill()
+    output = killed.communicate()[0]
+    psutil.wait_procs(processes)
+    assert wanted <= len(list(shards.glob("*.json"))) < 240 / 5, output
+    assert not list(tmp_path.glob("new/train.??"))
+
+    done = subprocess.run(command, **settings)
+    assert done.returncode == 0, done.stdout
+    assert "lines: 240" in done.stdout and done.stdout.count("bleu_against_references") == 1, done.stdout
+    assert not shards.exists()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    Distillation("teacher", "train", "whole", beam=2, shard_size=5, device="cpu").run()
+    sources, targets = ((tmp_path / f"whole.{side}").read_text(encoding="utf-8").split("\n") for side in ("en", "de"))
+    assert sources == [*sides[0], ""] and len(set(targets)) > 50
+    for language in ("en", "de"):
+        assert (tmp_path / "new" / f"train.{language}").read_bytes() == (tmp_path / f"whole.{language}").read_bytes()
+    manifests = [json.loads((tmp_path / f"{name}.distill.json").read_text()) for name in ("new/train", "whole")]
+    for name in ("lines", "target_tokens", "kept_references", "bleu_against_references"):
+        assert manifests[0]["report"][name] == manifests[1]["report"][name]
