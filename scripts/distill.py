@@ -4,6 +4,7 @@
     accelerate launch --num_processes 4 scripts/distill.py --teacher runs/teacher --corpus data/train \
         --output data/distilled/train --beam 8 --length-penalty 0.8
 
+On CPUs `accelerate launch --cpu` starts one process, whatever their number; `torchrun --nproc-per-node 4` starts four.
 The teacher is any model for `AutoModelForSeq2SeqLM`; the student is trained on `--corpus data/distilled/train` and
 validated on the pairs that the teacher was. Stopped in any way, the same command goes on where it was, with as many
 processes as you like. The report is in `data/distilled/train.distill.json`.

@@ -2,8 +2,9 @@
 
 A score is the sum of the log probabilities of the target's tokens, the end token among them, divided by their number
 to the power of `length_penalty`, as beam search ranks its hypotheses; the logits are the model's, before any
-processor. A text has the score of its translation if the tokenizer cuts it as the model wrote it and the end token was
-the model's own: beam search counts one that was forced at the greatest length as certain.
+processor. Translations are scored as pairs are, by force-decoding what the search found, so that the logits of its
+steps need not be kept. A text has the score of its translation if the tokenizer cuts it as the model wrote it and the
+model had room for the end token.
 
 Legend: `B` sentences, `T` target positions, `V` target vocabulary.
 """
@@ -58,11 +59,7 @@ def translate_lines(
     if length_penalty is None:
         length_penalty = getattr(model.generation_config, "length_penalty", None)
         length_penalty = 1.0 if length_penalty is None else length_penalty
-    if beams > 1:
-        generation |= {"length_penalty": length_penalty}
-    # Beam search ranks by the score that is wanted; greedy search leaves it to be made of the logits.
-    generation |= {"num_return_sequences": n_best, "return_dict_in_generate": with_scores}
-    generation |= {"output_scores": with_scores and beams > 1, "output_logits": with_scores and beams == 1}
+    generation |= {"num_return_sequences": n_best} | ({"length_penalty": length_penalty} if beams > 1 else {})
     incoming, first = iter(lines), 1
     while chunk := list(islice(incoming, window)):
         found: list[list[Translation]] = [[Translation("", 0.0 if with_scores else None)] * n_best for _ in chunk]
@@ -70,9 +67,13 @@ def translate_lines(
         encoded = _encode(model, tokenizer, [chunk[row] for row in rows], [first + row for row in rows])
         for batch in _batches([len(ids) for ids in encoded], max_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt")
-            translations = _generate(
-                model, tokenizer, inputs.to(model.device), with_scores, length_penalty, generation
-            )
+            tokens = _generate(model, inputs.to(model.device), generation)
+            texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            scores: list[float | None] = [None] * len(texts)
+            if with_scores:
+                sources = [encoded[index] for index in batch for _ in range(n_best)]
+                scores = [*_force_decode(model, tokenizer, sources, tokens, max_tokens, length_penalty)]
+            translations = [Translation(text, score) for text, score in zip(texts, scores, strict=True)]
             for place, index in enumerate(batch):
                 found[rows[index]] = translations[place * n_best : (place + 1) * n_best]
         yield from found
@@ -92,14 +93,27 @@ def score_pairs(
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
     encoded = _encode(model, tokenizer, sources, list(range(1, len(sources) + 1)))
     labels = tokenizer(text_target=targets)["input_ids"] if targets else []
+    return _force_decode(model, tokenizer, encoded, labels, max_tokens, length_penalty)
+
+
+def _force_decode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    max_tokens: int,
+    length_penalty: float,
+) -> list[float]:
+    """Scores of tokens, those of a target without the start token."""
     scores = [0.0] * len(sources)
-    lengths = [len(source) + len(label) for source, label in zip(encoded, labels, strict=True)]
+    lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
     for batch in _batches(lengths, max_tokens):
-        inputs = tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt")
-        wanted = torch.nn.utils.rnn.pad_sequence([torch.tensor(labels[index]) for index in batch], True, -100)
+        inputs = tokenizer.pad({"input_ids": [sources[index] for index in batch]}, return_tensors="pt")
+        labels = torch.nn.utils.rnn.pad_sequence([torch.tensor(targets[index]) for index in batch], True, -100)
+        labels = labels.to(model.device)
         with _evaluating(model), torch.no_grad():
-            logits = model(**inputs.to(model.device), labels=wanted.to(model.device)).logits
-        for index, score in zip(batch, _scores(logits, wanted.to(model.device), length_penalty), strict=True):
+            logits = model(**inputs.to(model.device), labels=labels).logits
+        for index, score in zip(batch, _scores(logits, labels, length_penalty), strict=True):
             scores[index] = score
     return scores
 
@@ -125,43 +139,28 @@ def _batches(lengths: list[int], max_tokens: int) -> Iterable[list[int]]:
     return TokenBatchSampler(sizes, max(max_tokens, *lengths), longest_first=True)
 
 
-def _generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    inputs: Any,
-    with_scores: bool,
-    length_penalty: float,
-    generation: dict[str, Any],
-) -> list[Translation]:
+def _generate(model: PreTrainedModel, inputs: Any, generation: dict[str, Any]) -> list[list[int]]:
+    """The tokens of each translation, without the start token and what follows the end token."""
     settings = dict(generation)
     if not {"max_length", "max_new_tokens"} & settings.keys() and model.generation_config.max_length is None:
         settings["max_new_tokens"] = 2 * inputs["input_ids"].shape[1] + 50
     translator: Any = model  # PreTrainedModel does not say that it generates
     with _evaluating(model), torch.no_grad():
-        result = translator.generate(**inputs, **settings)
-    tokens = result.sequences if with_scores else result
-    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    if not with_scores:
-        return [Translation(text) for text in texts]
-    if generation.get("output_scores"):
-        scores = result.sequences_scores.tolist()
-    else:
-        ends = model.generation_config.eos_token_id
-        real = _up_to_the_end(tokens[:, 1:], [ends] if isinstance(ends, int) else list(ends or []))
-        scores = _scores(torch.stack(result.logits, dim=1), tokens[:, 1:].masked_fill(~real, -100), length_penalty)
-    return [Translation(text, score) for text, score in zip(texts, scores, strict=True)]
-
-
-def _up_to_the_end(tokens: Tensor, ends: list[int]) -> Tensor:
-    """True for the tokens `[B, T]` up to and including the first end token."""
-    ended = torch.isin(tokens, torch.tensor(ends, device=tokens.device)).long()
-    return ended.cumsum(dim=1) - ended == 0
+        tokens = translator.generate(**inputs, **settings)[:, 1:]
+    ends = settings.get("eos_token_id", model.generation_config.eos_token_id)
+    ends = torch.tensor([] if ends is None else ends, dtype=torch.long, device=tokens.device)
+    ended = torch.isin(tokens, ends).long()
+    real = ended.cumsum(dim=1) - ended == 0
+    return [row[kept].tolist() for row, kept in zip(tokens, real, strict=True)]
 
 
 def _scores(logits: Tensor, labels: Tensor, length_penalty: float) -> list[float]:
     """`logits` `[B, T, V]`, `labels` `[B, T]`, -100 where there is none."""
     real = labels != -100
-    chances = logits.float().log_softmax(dim=-1).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    wanted = labels.clamp(min=0).unsqueeze(-1)
+    # Sentence by sentence, so that float32 copies are small.
+    rows = zip(logits, wanted, strict=True)
+    chances = torch.stack([row.float().log_softmax(dim=-1).gather(-1, ids).squeeze(-1) for row, ids in rows])
     return (chances.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1) ** length_penalty).tolist()
 
 

@@ -89,6 +89,38 @@ def test_scores_are_those_of_force_decoding(made: tuple[Any, Any], beams: int, p
     assert compared >= 4, "the tokenizer cuts too few of these as the model wrote them"
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_scoring_keeps_no_logits(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, beams: int) -> None:
+    """The search is the same with and without scores, and is asked for tokens alone."""
+    model, tokenizer = made
+    asked: list[dict[str, Any]] = []
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda **options: asked.append(options) or generate(**options))
+    for with_scores in (False, True):
+        list(translate_lines(model, tokenizer, SOURCES[:2], num_beams=beams, with_scores=with_scores))
+    plain, scored = ({name for name in options if name != "input_ids"} for options in asked)
+    assert plain == scored and not any("output" in name or "dict" in name for name in scored)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_an_end_that_was_forced_counts_as_the_model_sees_it(
+    made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, beams: int
+) -> None:
+    model, tokenizer = made
+    monkeypatch.setattr(model.generation_config, "min_length", 3)
+    monkeypatch.setattr(model.generation_config, "max_length", 4)
+    monkeypatch.setattr(model.generation_config, "forced_eos_token_id", model.config.eos_token_id)
+    found = list(translate_lines(model, tokenizer, SOURCES, num_beams=beams, with_scores=True, length_penalty=1.0))
+    forced = 0
+    for source, (translation,) in zip(SOURCES, found, strict=True):
+        ids = tokenizer(source, return_tensors="pt")
+        tokens = model.generate(**ids, num_beams=beams)[:, 1:]
+        with torch.no_grad():
+            assert translation.score == pytest.approx(-float(model(**ids, labels=tokens).loss), abs=1e-4)
+        forced += tokens.shape[1] == 3
+    assert forced >= 3
+
+
 def test_scores_of_many_pairs_are_those_of_each(made: tuple[Any, Any]) -> None:
     model, tokenizer = made
     targets = [pair["de"] for pair in PAIRS]

@@ -37,8 +37,10 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
     model.save_pretrained(tmp_path / "teacher")
     tokenizer.save_pretrained(tmp_path / "teacher")
 
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--cpu"]
-    command += ["--main_process_port", "0", str(ROOT / "scripts" / "distill.py"), "--beam", "2", "--shard-size", "5"]
+    # `--cpu` starts one process, whatever their number; this starts two where there is no GPU as well.
+    launch = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", "0"]
+    command = [sys.executable, "-m", "accelerate.commands.launch", *launch, str(ROOT / "scripts" / "distill.py")]
+    command += ["--device", "cpu", "--beam", "2", "--shard-size", "5"]
     command += ["--teacher", "teacher", "--corpus", "train", "--output", "new/train"]
     cache = tmp_path / "cache"
     settings = {"cwd": tmp_path, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -49,11 +51,14 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
     while len(list(shards.glob("*.json"))) < wanted and killed.poll() is None:
         time.sleep(0.005)
     launcher = psutil.Process(killed.pid)
-    processes = [launcher, *launcher.children(recursive=True)]
+    workers = launcher.children(recursive=True)
+    processes = [launcher, *workers]
+    decoding = sum("distill.py" in " ".join(process.cmdline()) for process in workers)
     for process in processes:
         process.kill()
     output = killed.communicate()[0]
     psutil.wait_procs(processes)
+    assert decoding == 2, output
     assert wanted <= len(list(shards.glob("*.json"))) < 240 / 5, output
     assert not list(tmp_path.glob("new/train.??"))
 
