@@ -1,13 +1,15 @@
-"""Write a training corpus as a teacher translates it, for a student to learn from.
+r"""Write a training corpus as a teacher translates it, for a student to learn from.
 
-    python scripts/distill.py --teacher runs/teacher --corpus data/train --output data/distilled/train
-    accelerate launch --num_processes 4 scripts/distill.py --teacher runs/teacher --corpus data/train \
+    python scripts/train.py scripts/recipes/multi30k/marian.yaml --output_dir runs/teacher
+    accelerate launch --num_processes 4 scripts/distill.py --teacher runs/teacher --corpus data/multi30k/train \
         --output data/distilled/train --beam 8 --length-penalty 0.8
+    python scripts/train.py scripts/recipes/multi30k/caps_nmt.yaml --output_dir runs/student \
+        --train data/distilled/train --tokenizer runs/teacher
 
-On CPUs `accelerate launch --cpu` starts one process, whatever their number; `torchrun --nproc-per-node 4` starts four.
-The teacher is any model for `AutoModelForSeq2SeqLM`; the student is trained on `--corpus data/distilled/train` and
-validated on the pairs that the teacher was. Stopped in any way, the same command goes on where it was, with as many
-processes as you like. The report is in `data/distilled/train.distill.json`.
+The teacher is any model for `AutoModelForSeq2SeqLM`; the student need not share its tokenizer. Stopped in any way,
+the same command goes on where it was, with as many processes as you like, one without `accelerate launch`. On CPUs
+`accelerate launch --cpu` starts one, whatever their number; `torchrun --nproc-per-node 4` starts four. The report is
+in `data/distilled/train.distill.json`.
 """
 
 import argparse

@@ -15,8 +15,9 @@ What a run leaves while it goes on, `output` being a prefix of files:
 | `output.en`, `output.de` | the corpus, when it is done; the shards are gone then |
 
 A shard is there whole or not at all, so a run may be stopped in any way and started again with any number of
-processes: it decodes the shards that are not there. The corpus is the same to the byte as that of a run that was never
-stopped: batches never reach over the bounds of a shard.
+processes: it decodes the shards that are not there. With the same `max_tokens` on the same kind of machine the corpus
+is to the byte that of a run that was never stopped, since batches never reach over the bounds of a shard; within it
+they hold sentences of like length.
 """
 
 import hashlib
@@ -37,7 +38,9 @@ from hf_capsule_mt.evaluation.decoding import source_limit
 from hf_capsule_mt.evaluation.streaming import translate_lines
 from hf_capsule_mt.training.processes import from_main, only_run, replacing, this_process
 
-LARGEST_SHARD = 8192  # lines; with fewer, a large batch holds sentences of too different lengths
+# Lines. Batches of 4096 tokens are then at most 7 % more than if the whole corpus were sorted by length (captions,
+# short and long sentences); with shards of 2048 lines they are 7 to 27 % more.
+LARGEST_SHARD = 8192
 SHARDS_PER_PROCESS = 16  # at least, so that processes end at about the same time and the bar moves
 # Whatever ends a line or confuses what reads lines: control characters, line and paragraph separators.
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
