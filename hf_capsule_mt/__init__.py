@@ -1,7 +1,7 @@
 """Capsule-network machine translation for Hugging Face Transformers.
 
-Importing the package registers its model families with the Auto classes. Data, evaluation and analysis load when one
-of their names is first used.
+Importing the package registers its model families with the Auto classes, and `pipeline("translation")`. Data,
+evaluation and analysis load when one of their names is first used.
 """
 
 from importlib import import_module
@@ -24,6 +24,7 @@ from hf_capsule_mt.modeling import (
     GDRRNMTModel,
 )
 from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_pooling, guided_routing, sequence_routing
+from hf_capsule_mt.pipelines import CapsuleTranslationPipeline
 from hf_capsule_mt.registration import register
 
 __version__ = "0.1.0"
@@ -64,6 +65,7 @@ __all__ = [
     "CapsuleAggregatedMarianConfig",
     "CapsuleAggregatedMarianForConditionalGeneration",
     "CapsuleAggregatedMarianModel",
+    "CapsuleTranslationPipeline",
     "GDRMarianConfig",
     "GDRMarianForConditionalGeneration",
     "GDRMarianModel",

@@ -1,7 +1,9 @@
-"""Makes the package's families known to the Auto classes of Transformers."""
+"""Makes the package's families known to the Auto classes of Transformers, and translation to its `pipeline`."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import transformers.pipelines
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
@@ -15,6 +17,7 @@ from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
 )
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration, GDRMarianModel
 from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration, GDRRNMTModel
+from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,62 @@ def register() -> None:
         AutoConfig.register(family.config.model_type, family.config)
         AutoModel.register(family.config, family.model)
         AutoModelForSeq2SeqLM.register(family.config, family.translation_model)
+        setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
+    register_translation()
+
+
+def register_translation() -> None:
+    """Let `transformers.pipeline` know `"translation"` and `"translation_xx_to_yy"`, [`CapsuleTranslationPipeline`].
+
+    Transformers 5 has no such pipeline and refuses these names, even when they are registered, for as long as
+    "translation" is among its removed tasks: it is taken out of them. Where somebody has registered the task, a later
+    version of Transformers above all, everything stays as it is.
+    """
+    registry = transformers.pipelines.PIPELINE_REGISTRY
+    if TASK in registry.supported_tasks:
+        return
+    getattr(transformers.pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
+    registry.register_pipeline(
+        TASK, pipeline_class=CapsuleTranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text"
+    )
+    if hasattr(CapsuleTranslationPipeline, "_registered_impl"):
+        # With this mark, saving a pipeline adds a copy of its file, which would ask for this package where it is not.
+        del CapsuleTranslationPipeline._registered_impl
+    registry.task_aliases = LanguagePairs(registry.task_aliases)
+
+
+class LanguagePairs(dict[str, str]):
+    """Aliases of tasks, of which `"translation_xx_to_yy"` is one for any two languages, unless it is a task itself."""
+
+    def __contains__(self, task: object) -> bool:
+        if super().__contains__(task):
+            return True
+        known = transformers.pipelines.PIPELINE_REGISTRY.supported_tasks
+        return isinstance(task, str) and task not in known and LANGUAGE_PAIR.fullmatch(task) is not None
+
+    def __missing__(self, task: str) -> str:
+        if task in self:
+            return TASK
+        raise KeyError(task)
+
+
+CUSTOM_PIPELINES = "custom_pipelines"
+
+
+class CustomPipelines(dict[str, Any]):
+    """The pipelines that a checkpoint brings with it, without the tasks that are registered.
+
+    As with model classes, what is installed goes before the code in a checkpoint; without this `pipeline` would ask
+    for `trust_remote_code=True`. The keys stay, since `pipeline(model=…)` infers the task from them.
+    """
+
+    def __contains__(self, task: object) -> bool:
+        return super().__contains__(task) and task not in transformers.pipelines.PIPELINE_REGISTRY.supported_tasks
+
+
+def _custom_pipelines(config: PreTrainedConfig) -> CustomPipelines:
+    return CustomPipelines(vars(config).get(CUSTOM_PIPELINES) or {})
+
+
+def _set_custom_pipelines(config: PreTrainedConfig, pipelines: dict[str, Any] | None) -> None:
+    vars(config)[CUSTOM_PIPELINES] = pipelines  # where configurations are saved from
