@@ -56,7 +56,7 @@ class CapsuleTranslationPipeline(Pipeline):
     `"translation_xx_to_yy"`, with every model of [`AutoModelForSeq2SeqLM`]. A text gives a list with a dictionary for
     each of its translations, one unless `num_return_sequences` says otherwise; a list of texts with one translation
     each gives a list of dictionaries; what is no list or text is read and translated as its results are taken. A
-    blank text has the empty translation.
+    blank text has the empty translation. A model of [`quantize_for_cpu`] needs `device="cpu"` where there is a GPU.
 
     Parameters, of a call or for all calls of a pipeline that is made with them:
 

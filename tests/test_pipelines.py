@@ -229,6 +229,10 @@ def test_truncation() -> None:
     long = "ba de fi. " + "go " * 50
     cut = "ba de fi. " + "go " * 35
     assert len(TOKENIZER(cut)["input_ids"]) == 40
+    with pytest.warns(UserWarning, match="has 52 tokens"):  # <unk> is a special token, but none to keep
+        assert texts_of(make(MARIAN)("ba" + " xx" * 50, long_input="truncate")) == expected(
+            MARIAN, ["ba" + " xx" * 38]
+        )
     tokenizer = make_tokenizer()
     before = tokenizer.backend_tokenizer.to_str()
     makes: tuple[dict[str, Any], ...] = ({"long_input": "truncate"}, {})
