@@ -15,6 +15,16 @@ def source_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     return longest if longest is not None and longest < LARGE_INTEGER else None
 
 
+def length_limit(model: Any, source_tokens: int, generation: dict[str, Any]) -> dict[str, int]:
+    """How long translations of sources of so many tokens may become, where neither `generation` nor the model's
+    generation config says it: twice as long and 50 tokens more. Transformers' own default is 20 tokens."""
+    given = {**vars(model.generation_config), **generation}
+    if given.get("max_length") is not None or given.get("max_new_tokens") is not None:
+        return {}
+    wanted = 2 * source_tokens + 50
+    return {"max_new_tokens": min(wanted, getattr(model.config, "max_position_embeddings", None) or wanted)}
+
+
 def translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -37,9 +47,7 @@ def translate(
     for index, length in enumerate(lengths):
         if longest is not None and length > longest:
             warnings.warn(f"sentence {index} has {length} tokens, truncated to the model's {longest}", stacklevel=2)
-    if not {"max_length", "max_new_tokens"} & generation.keys() and model.generation_config.max_length is None:
-        wanted = 2 * max(lengths, default=0) + 50
-        generation["max_new_tokens"] = wanted if longest is None else min(longest, wanted)
+    generation |= length_limit(model, max(lengths, default=0), generation)
     order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
     translations = [""] * len(sentences)
     translator: Any = model  # PreTrainedModel does not say that it generates

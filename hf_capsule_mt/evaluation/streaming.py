@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_capsule_mt.data.token_batches import TokenBatchSampler
-from hf_capsule_mt.evaluation.decoding import source_limit
+from hf_capsule_mt.evaluation.decoding import length_limit, source_limit
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,7 @@ def _batches(lengths: list[int], max_tokens: int) -> Iterable[list[int]]:
 
 def _generate(model: PreTrainedModel, inputs: Any, generation: dict[str, Any]) -> list[list[int]]:
     """The tokens of each translation, without the start token and what follows the end token."""
-    settings = dict(generation)
-    if not {"max_length", "max_new_tokens"} & settings.keys() and model.generation_config.max_length is None:
-        settings["max_new_tokens"] = 2 * inputs["input_ids"].shape[1] + 50
+    settings = generation | length_limit(model, inputs["input_ids"].shape[1], generation)
     translator: Any = model  # PreTrainedModel does not say that it generates
     with _evaluating(model), torch.no_grad():
         tokens = translator.generate(**inputs, **settings)[:, 1:]

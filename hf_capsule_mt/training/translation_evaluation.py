@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, has_length
 
 from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
+from hf_capsule_mt.evaluation.decoding import length_limit
 
 NO_LIMIT = 2**62
 
@@ -21,6 +22,7 @@ class TranslationEvaluation:
     With `predict_with_generate`, `evaluate` and `predict` translate in batches of like length, longest first, and
     report `loss` (per target token over the whole set), `bleu` and `chrf` by sacreBLEU, whose signatures are kept in
     `score_signatures`, and `translated_tokens_per_second`. The loss is the translation loss, without label smoothing.
+    Where nothing says how long translations may be, it is twice their source and 50 tokens.
     A `compute_metrics` of yours is called beside them with predictions and labels, padded to the longest sentence,
     not to `max_length`. Where that would leave out something that was asked for, the stock evaluation runs: without
     labels, in half precision (`bf16_full_eval`, `fp16_full_eval`), under FSDP and DeepSpeed, and with
@@ -157,6 +159,7 @@ class TranslationEvaluation:
             totals[1] += count
             settings = dict(getattr(self, "_gen_kwargs", {}))
             settings = {name: value for name, value in settings.items() if value is not None}
+            settings |= length_limit(model, source["input_ids"].shape[1], settings)
             # Last: beam search repeats what is in the encoder's output.
             tokens = model.generate(encoder_outputs=encoded, attention_mask=source.get("attention_mask"), **settings)
         totals[2] += int((tokens[:, 1:] != self._padding).sum())

@@ -1,0 +1,235 @@
+"""Throughput of `CapsuleSeq2SeqTrainer` against the stock `Seq2SeqTrainer`: the same stock Marian, in one run.
+
+    python scripts/benchmark_training.py --train data/multi30k/train --valid data/multi30k/val --json out.json
+
+Training: batches of `--pairs` drawn at random, as stock, against batches by tokens with as many target tokens on
+average. Target tokens a second of whole steps, as the labels count them, the loading of batches included. Evaluation:
+greedy translation and loss of `--valid-pairs` sentences, scored with BLEU and chrF. The model is first trained for a
+while, untimed, so that its translations end. The trainers take turns; figures are medians over rounds.
+"""
+
+import argparse
+import copy
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    set_seed,
+)
+
+from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
+from hf_capsule_mt.data import load_corpus, marian_token_ids, preprocess_pairs, train_tokenizer
+from hf_capsule_mt.data.token_batches import pair_lengths
+from hf_capsule_mt.training.study import versions
+
+KINDS = ("stock", "ours")
+
+
+class Stopwatch(TrainerCallback):
+    """Target tokens and seconds of the steps after the first few."""
+
+    def __init__(self, collator: Any, skip: int) -> None:
+        self.collator, self.skip = collator, skip
+        self.tokens, self.padded, self.real, self.started, self.seconds = 0, 0, 0, 0.0, 0.0
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Any:
+        batch = self.collator(rows)
+        self.tokens += int((batch["labels"] != -100).sum())
+        self.real += int((batch["labels"] != -100).sum() + batch["attention_mask"].sum())
+        self.padded += batch["labels"].numel() + batch["input_ids"].numel()
+        return batch
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.skip:
+            self.tokens, self.started = 0, self._now()
+        elif state.global_step == state.max_steps:
+            self.seconds = self._now() - self.started
+
+    @staticmethod
+    def _now() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+class Benchmark:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        train, valid = (load_corpus(name, args.source, args.target) for name in (args.train, args.valid))
+        texts = [text for pair in train.pairs[:20_000]["translation"] for text in pair.values()]
+        self.tokenizer = train_tokenizer(texts, vocab_size=args.vocab_size)
+        self.train = preprocess_pairs(train.pairs, self.tokenizer, args.source, args.target)
+        pairs = valid.pairs.select(range(min(args.valid_pairs, len(valid.pairs))))
+        self.valid = preprocess_pairs(pairs, self.tokenizer, args.source, args.target)
+        set_seed(args.seed)
+        self.model = MarianMTModel(
+            MarianConfig(
+                **marian_token_ids(self.tokenizer),
+                d_model=args.d_model,
+                encoder_layers=args.layers,
+                decoder_layers=args.layers,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=4 * args.d_model,
+                decoder_ffn_dim=4 * args.d_model,
+                scale_embedding=True,
+                dropout=0.1,
+            )
+        )
+        self.model.generation_config.max_new_tokens = 60
+        lengths = pair_lengths(self.train)
+        # Batches of so many tokens have on average as many target tokens as `pairs` pairs drawn at random.
+        self.budget = int(args.pairs * lengths.sum(axis=1).mean())
+
+    def trainer(self, kind: str, steps: int, folder: str) -> tuple[Any, Stopwatch]:
+        args = self.args
+        collator = DataCollatorForSeq2Seq(self.tokenizer, model=self.model, padding=True)
+        watch = Stopwatch(collator, skip=args.warmup)
+        settings: dict[str, Any] = {
+            "output_dir": folder,
+            "max_steps": steps,
+            "per_device_train_batch_size": args.pairs,
+            "per_device_eval_batch_size": args.eval_pairs,
+            "learning_rate": 1e-3,
+            "label_smoothing_factor": 0.1,
+            "predict_with_generate": True,
+            "logging_steps": 20,
+            "save_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+            "seed": args.seed,
+            "bf16": args.bf16,
+            "use_cpu": args.device == "cpu",
+        }
+        common = {
+            "model": copy.deepcopy(self.model),
+            "train_dataset": self.train,
+            "eval_dataset": self.valid,
+            "data_collator": watch,
+            "processing_class": self.tokenizer,
+            "callbacks": [watch],
+        }
+        if kind == "stock":
+            settings = Seq2SeqTrainingArguments(**settings)
+            return Seq2SeqTrainer(args=settings, compute_metrics=self.scores, **common), watch
+        settings = CapsuleSeq2SeqTrainingArguments(max_tokens_per_batch=self.budget, **settings)
+        return CapsuleSeq2SeqTrainer(args=settings, **common), watch
+
+    def scores(self, prediction: Any) -> dict[str, float]:
+        """What a user of the stock trainer writes."""
+        pad = self.tokenizer.pad_token_id
+        texts = []
+        for ids in (prediction.predictions, prediction.label_ids):
+            ids = ids.copy()
+            ids[ids < 0] = pad
+            texts.append(self.tokenizer.batch_decode(ids, skip_special_tokens=True))
+        found = corpus_scores(*texts)
+        return {"bleu": found.bleu, "chrf": found.chrf}
+
+    def learn(self, folder: str) -> None:
+        trainer, _ = self.trainer("ours", self.args.learn_steps, folder)
+        trainer.train()
+        self.model.load_state_dict(trainer.model.state_dict())
+        self.model.to("cpu")
+
+    def run(self) -> dict[str, Any]:
+        args = self.args
+        found: dict[str, dict[str, Any]] = {
+            kind: {"train_target_tokens_per_second": [], "evaluation_seconds": []} for kind in KINDS
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            self.learn(folder)
+            for number in range(args.rounds):
+                for kind in KINDS if number % 2 == 0 else reversed(KINDS):
+                    row = found[kind]
+                    trainer, watch = self.trainer(kind, args.warmup + args.steps, folder)
+                    trainer.train()
+                    row["train_target_tokens_per_second"].append(watch.tokens / watch.seconds)
+                    row["padding_share"] = 1 - watch.real / watch.padded
+                    trainer, watch = self.trainer(kind, 1, folder)  # with the model that both start from
+                    started = watch._now()
+                    metrics = trainer.evaluate()
+                    row["evaluation_seconds"].append(watch._now() - started)
+                    row |= {name: metrics[f"eval_{name}"] for name in ("bleu", "chrf", "loss")}
+                print(f"round {number + 1}/{args.rounds}", file=sys.stderr)
+        for row in found.values():
+            for name in ("train_target_tokens_per_second", "evaluation_seconds"):
+                row[name] = {"median": statistics.median(row[name]), "rounds": row[name]}
+        stock, ours = found["stock"], found["ours"]
+        name = "train_target_tokens_per_second"
+        return {
+            "rows": found,
+            "training_speedup": ours[name]["median"] / stock[name]["median"],
+            "evaluation_speedup": stock["evaluation_seconds"]["median"] / ours["evaluation_seconds"]["median"],
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", required=True, help="corpus to train on; see load_corpus")
+    parser.add_argument("--valid", required=True, help="corpus to evaluate on")
+    parser.add_argument("--source", default="en")
+    parser.add_argument("--target", default="de")
+    parser.add_argument("--pairs", type=int, default=8, help="of a stock batch; 8 is the default of Transformers")
+    parser.add_argument("--eval-pairs", type=int, default=8, help="of a batch when evaluating, for both")
+    parser.add_argument("--valid-pairs", type=int, default=200)
+    parser.add_argument("--d-model", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--vocab-size", type=int, default=8000)
+    parser.add_argument("--learn-steps", type=int, default=300, help="untimed, before the first round")
+    parser.add_argument("--steps", type=int, default=60, help="timed, in each round")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before them")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the results here")
+    args = parser.parse_args()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
+    print(f"seed {args.seed}, {device}, {torch.get_num_threads()} threads", file=sys.stderr)
+    results = Benchmark(args).run()
+    for kind, row in results["rows"].items():
+        print(
+            f"{kind:6}  {row['train_target_tokens_per_second']['median']:9.0f} target tokens/s   padding "
+            f"{100 * row['padding_share']:4.1f} %   evaluation {row['evaluation_seconds']['median']:6.2f} s   "
+            f"BLEU {row['bleu']:.2f}"
+        )
+    print(f"training {results['training_speedup']:.2f}x, evaluation {results['evaluation_speedup']:.2f}x")
+    if args.json:
+        settings = {key: value for key, value in vars(args).items() if key not in ("json", "train", "valid")}
+        report = {
+            "what": "trainer",
+            "corpus": [Path(args.train).parent.name or args.train, Path(args.valid).parent.name or args.valid],
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "device": device,
+            "threads": torch.get_num_threads(),
+            "settings": settings,
+            "versions": versions(),
+            **results,
+        }
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+        print(f"written to {args.json}")
+
+
+if __name__ == "__main__":
+    main()
