@@ -87,7 +87,7 @@ def declared() -> set[str]:
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
     names = {re.split(r"[^A-Za-z0-9_-]", name)[0].replace("-", "_") for name in wanted}
-    return names | {"huggingface_hub", "numpy", "tqdm"}  # transformers itself requires these
+    return names | {"huggingface_hub", "numpy", "tqdm", "yaml"}  # transformers itself requires these
 
 
 # Folder or file: (third parties, parts of this package); "" is the package's public interface, None means any.

@@ -1,0 +1,50 @@
+"""A learning rate of their own for the parameters that a warm start has added."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def new_parameters(model: nn.Module, missing: Iterable[str]) -> list[nn.Parameter]:
+    """The parameters none of whose names was in the checkpoint; tied ones have several."""
+    missing = set(missing)
+    named = list(model.named_parameters(remove_duplicate=False))
+    loaded = {id(parameter) for name, parameter in named if name not in missing}
+    return [parameter for _, parameter in model.named_parameters() if id(parameter) not in loaded]
+
+
+def split_groups(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
+    """Move `parameters` to groups with `learning_rate`, which are else as the groups that they were in.
+
+    To be called before there is a scheduler, which then moves both rates alike.
+    """
+    moved = {id(parameter) for parameter in parameters}
+    for group in list(optimizer.param_groups):
+        new = [parameter for parameter in group["params"] if id(parameter) in moved]
+        if new:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in moved]
+            optimizer.add_param_group({**group, "params": new, "lr": learning_rate})
+
+
+class NewParameterLearningRate:
+    """Goes before a `Trainer` in the bases of one.
+
+    Set `missing_keys`, the names that `from_pretrained(..., output_loading_info=True)` reports, and
+    `new_parameter_learning_rate` before training. Weight decay, optimizer and schedule are those of the Trainer.
+    """
+
+    # What a Trainer has.
+    model: Any
+    optimizer: Any
+
+    missing_keys: frozenset[str] = frozenset()
+    new_parameter_learning_rate: float | None = None
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        made = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        if made and self.new_parameter_learning_rate is not None:
+            split_groups(optimizer, new_parameters(self.model, self.missing_keys), self.new_parameter_learning_rate)
+        return optimizer

@@ -1,0 +1,219 @@
+"""Running a recipe: corpora, tokenizer, model, training, translation of the test set, and `results.json`.
+
+Under `accelerate launch` every process runs all of it. What is written is written by the main process alone, which
+prepares the data before the others, so that they find it.
+"""
+
+import json
+import platform
+import statistics
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_model
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    TrainerState,
+    set_seed,
+)
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import get_last_checkpoint
+
+from hf_capsule_mt.data import TokenBatchSampler
+from hf_capsule_mt.evaluation.scores import corpus_scores
+from hf_capsule_mt.training.average import WEIGHTS
+from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
+from hf_capsule_mt.training.recipe import Recipe
+from hf_capsule_mt.training.recipe_data import Data, load_data, say
+from hf_capsule_mt.training.recipe_fields import RecipeTrainingArguments
+from hf_capsule_mt.training.recipe_model import BuiltModel, build_model, checkpoint_config
+from hf_capsule_mt.training.study import versions
+from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
+
+RECIPE, RESULTS = "recipe.yaml", "results.json"
+# Of a recipe, what may change when a run is taken up again: all but the model and what it learns from.
+MAY_CHANGE = frozenset(RecipeTrainingArguments.__dataclass_fields__) | {
+    *("validation", "test", "num_proc", "cache_dir", "num_beams", "length_penalty")
+}
+SECRET = ("hub_token",)
+
+
+class RecipeTrainer(NewParameterLearningRate, CapsuleSeq2SeqTrainer):
+    """The trainer of a recipe."""
+
+
+def run_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Train, evaluate and save by a recipe; returns what stands in `results.json`."""
+    started = time.perf_counter()
+    arguments = recipe.training
+    folder = Path(str(arguments.output_dir))
+    checkpoint = checkpoint_to_resume(arguments)
+    family, init_from = str(recipe.model.family), recipe.model.init_from
+    if init_from is not None:
+        checkpoint_config(family, init_from)  # before the corpora are read
+    say(
+        arguments,
+        f"seeds: {arguments.seed} (Python, NumPy, PyTorch), {data_seed(arguments)} (order of the pairs), "
+        f"{recipe.data.corpus_seed} (synthetic corpora)",
+    )
+    with arguments.main_process_first(local=False, desc="corpora and tokenizer"):
+        if arguments.process_index == 0:
+            prepare_folder(recipe, folder, checkpoint)
+        data = load_data(recipe, folder, trained=checkpoint is not None or arguments.process_index != 0)
+    set_seed(arguments.seed)
+    built = build_model(family, recipe.config, data.tokenizer, init_from)
+    trainer = make_trainer(recipe, data, built)
+    seconds = train(trainer, checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+    results: dict[str, Any] = {
+        **describe(recipe, data, built, trainer),
+        "resumed_from": checkpoint,
+        "steps": trainer.state.global_step,
+        "train_seconds": seconds,
+        **learning_curves(trainer),
+        **{split: score(trainer, recipe, data, split) for split in ("validation", "test") if split in data.pairs},
+        "wall_seconds": time.perf_counter() - started,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if arguments.process_index == 0:
+        part = folder / f"{RESULTS}.part"
+        part.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
+        part.replace(folder / RESULTS)
+    return results
+
+
+def data_seed(arguments: RecipeTrainingArguments) -> int:
+    return arguments.seed if arguments.data_seed is None else arguments.data_seed
+
+
+def checkpoint_to_resume(arguments: RecipeTrainingArguments) -> str | None:
+    """The checkpoint that is named, or the last one in the output folder."""
+    if arguments.resume_from_checkpoint is not None:
+        return arguments.resume_from_checkpoint
+    folder = str(arguments.output_dir)
+    last = get_last_checkpoint(folder) if Path(folder).is_dir() else None
+    if last is not None and not arguments.resume:
+        raise ValueError(
+            f"{folder} holds {Path(last).name}, and resume is off: choose another output_dir, or remove the old run"
+        )
+    return last
+
+
+def prepare_folder(recipe: Recipe, folder: Path, checkpoint: str | None) -> None:
+    """Writes the recipe down; to go on with a run that has another model or other data is an error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    given = {name: value for name, value in recipe.given.items() if name not in SECRET}
+    if checkpoint is not None and (folder / RECIPE).exists():
+        before = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8"))
+        changed = sorted(name for name in {*given, *before} - MAY_CHANGE if given.get(name) != before.get(name))
+        if changed:
+            name = changed[0]
+            raise ValueError(
+                f"{folder} holds a run of another recipe: {name} was {before.get(name)!r}, now {given.get(name)!r}; "
+                "choose another output_dir"
+            )
+    (folder / RECIPE).write_text(yaml.safe_dump(given, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer:
+    """The trainer, with the way of translating written into the model."""
+    model: Any = built.model
+    model.generation_config.num_beams = recipe.model.num_beams
+    if recipe.model.num_beams > 1:
+        model.generation_config.length_penalty = recipe.model.length_penalty
+    trainer = RecipeTrainer(
+        model=model,
+        args=recipe.training,
+        train_dataset=data.pairs["train"],
+        eval_dataset=data.pairs.get("validation"),
+        data_collator=DataCollatorForSeq2Seq(data.tokenizer, model=model),
+        processing_class=data.tokenizer,
+    )
+    trainer.missing_keys = built.missing_keys
+    trainer.new_parameter_learning_rate = recipe.model.new_parameter_learning_rate
+    if recipe.model.init_from is not None:
+        say(
+            recipe.training,
+            f"warm start from {recipe.model.init_from}: {len(built.missing_keys)} new tensors, "
+            f"{len(built.unused_keys)} of the checkpoint left out",
+        )
+    return trainer
+
+
+def train(trainer: RecipeTrainer, checkpoint: str | None) -> float:
+    """Train, from a checkpoint if there is one; returns the seconds it took."""
+    arguments = trainer.args
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+        if 0 < arguments.max_steps <= state.global_step:  # Transformers would train one step more
+            trainer.state = state
+            best = state.best_model_checkpoint if arguments.load_best_model_at_end else None
+            load_model(trainer.model, Path(best or checkpoint) / WEIGHTS, strict=False)  # tied names are not there
+            return 0.0
+    return trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
+
+
+def score(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) -> dict[str, Any]:
+    """Translate with beams and score against the whole references, not what the vocabulary's limit leaves of them."""
+    beams = recipe.model.num_beams
+    options: dict[str, Any] = {"num_beams": beams} | (
+        {"length_penalty": recipe.model.length_penalty} if beams > 1 else {}
+    )
+    output = trainer.predict(data.pairs[split], metric_key_prefix=split, **options)
+    tokens: Any = output.predictions
+    tokens[tokens < 0] = data.tokenizer.pad_token_id
+    translations = data.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    references = [row[recipe.data.target] for row in data.corpora[split].pairs["translation"]]
+    scores = corpus_scores(translations, references)
+    say(recipe.training, f"{split}, {beams} beams\n{scores}")
+    if recipe.training.process_index == 0:
+        lines = "".join(f"{' '.join(text.split())}\n" for text in translations)
+        (Path(str(recipe.training.output_dir)) / f"{split}.translations.txt").write_text(lines, encoding="utf-8")
+    return {
+        **scores.as_dict(),
+        **options,
+        "sentences": len(references),
+        "loss": (output.metrics or {}).get(f"{split}_loss"),
+    }
+
+
+def describe(recipe: Recipe, data: Data, built: BuiltModel, trainer: RecipeTrainer) -> dict[str, Any]:
+    """All that a result depends on."""
+    arguments = recipe.training
+    model: PreTrainedModel = built.model
+    gpu = arguments.device.type == "cuda"
+    sampler = trainer.get_train_dataloader().batch_sampler
+    return {
+        "recipe": {name: value for name, value in recipe.given.items() if name not in SECRET},
+        "model": {**asdict(recipe.model), "config": model.config.to_diff_dict()},
+        "data": asdict(recipe.data),
+        "training": arguments.to_dict(),
+        "seeds": {"run": arguments.seed, "pairs": data_seed(arguments), "corpora": recipe.data.corpus_seed},
+        "versions": versions(),
+        "device": torch.cuda.get_device_name(arguments.device) if gpu else f"CPU, {platform.machine()}",
+        "processes": arguments.world_size,
+        "parameters": model.num_parameters(),
+        "new_parameters": sorted(built.missing_keys),
+        "unused_parameters": sorted(built.unused_keys),
+        "vocabulary": len(data.tokenizer),
+        "cleaning": {split: corpus.report.as_dict() for split, corpus in data.corpora.items()},
+        "padding_share": sampler.padding_share if isinstance(sampler, TokenBatchSampler) else None,
+    }
+
+
+def learning_curves(trainer: RecipeTrainer) -> dict[str, Any]:
+    """What was logged: training losses, evaluations, and the mean speed if the trainer measures it."""
+    history = trainer.state.log_history
+    speeds = [row["target_tokens_per_second"] for row in history if "target_tokens_per_second" in row]
+    return {
+        "loss_curve": [[row["step"], row.get("lm_loss", row["loss"])] for row in history if "loss" in row],
+        "evaluations": [row for row in history if "eval_loss" in row],
+        "target_tokens_per_second": statistics.mean(speeds) if speeds else None,
+    }

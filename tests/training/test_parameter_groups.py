@@ -1,0 +1,135 @@
+"""A learning rate of their own for parameters that a checkpoint does not have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, TrainerCallback, set_seed
+
+from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+from hf_capsule_mt.training.parameter_groups import new_parameters
+from hf_capsule_mt.training.recipe_run import RecipeTrainer
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 31,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 20,
+    "pad_token_id": 1,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+    "dropout": 0.0,
+}
+OLD, NEW = 1e-3, 8e-3
+
+
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("baseline"))
+    set_seed(3)
+    MarianMTModel(MarianConfig(**SIZES)).save_pretrained(folder)
+    return folder
+
+
+def trainer(baseline: str, folder: Path, rate: float | None = NEW) -> RecipeTrainer:
+    set_seed(4)
+    model, report = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(
+        baseline, aggregation_output="gated", output_loading_info=True
+    )
+    generator = torch.Generator().manual_seed(5)
+    rows = [
+        {
+            "input_ids": torch.randint(2, 31, (6,), generator=generator),
+            "labels": torch.randint(2, 31, (5,), generator=generator),
+        }
+        for _ in range(8)
+    ]
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(folder),
+        max_steps=4,
+        per_device_train_batch_size=4,
+        learning_rate=OLD,
+        weight_decay=0.1,
+        lr_scheduler_type="linear",
+        save_steps=2,
+        report_to="none",
+        disable_tqdm=True,
+        seed=1,
+    )
+    run = RecipeTrainer(model=model, args=arguments, train_dataset=rows)
+    run.missing_keys, run.new_parameter_learning_rate = frozenset(report["missing_keys"]), rate
+    return run
+
+
+def rates(run: RecipeTrainer) -> dict[str, tuple[float, float]]:
+    """Learning rate and weight decay of every parameter, by name; a parameter in two groups is an error."""
+    names = {id(parameter): name for name, parameter in run.model.named_parameters()}
+    found: dict[str, tuple[float, float]] = {}
+    for group in run.optimizer.param_groups:
+        for parameter in group["params"]:
+            assert names[id(parameter)] not in found
+            found[names[id(parameter)]] = (group["lr"], group["weight_decay"])
+    assert found.keys() == set(names.values())
+    return found
+
+
+def test_new_parameters_have_the_other_rate_and_decay_as_the_trainer_says(baseline: str, tmp_path: Path):
+    plain, split = trainer(baseline, tmp_path, rate=None), trainer(baseline, tmp_path)
+    for run in (plain, split):
+        run.create_optimizer()
+    for name, (rate, decay) in rates(split).items():
+        assert rate == (NEW if "layer_aggregation" in name else OLD), name
+        assert (OLD, decay) == rates(plain)[name], name
+    # Weights and biases are on both sides, so that both rules were seen.
+    kinds = set(rates(split).values())
+    assert kinds == {(OLD, 0.1), (OLD, 0.0), (NEW, 0.1), (NEW, 0.0)}
+
+
+class Rates(TrainerCallback):
+    """The learning rates at every step."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+        self.seen.append(sorted({group["lr"] for group in optimizer.param_groups}))
+
+
+def test_the_schedule_moves_both_and_a_run_taken_up_again_has_them(baseline: str, tmp_path: Path):
+    whole, again, callback = trainer(baseline, tmp_path), trainer(baseline, tmp_path), Rates()
+    whole.add_callback(callback)
+    whole.train()
+    shares = [1.0, 0.75, 0.5, 0.25]
+    assert callback.seen == [pytest.approx([OLD * share, NEW * share]) for share in shares]
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for (name, ours), (_, theirs) in zip(again.model.named_parameters(), whole.model.named_parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+    assert {group["initial_lr"] for group in again.optimizer.param_groups} == {OLD, NEW}
+
+
+def test_a_gated_start_moves_the_new_parameters_by_their_rate(baseline: str, tmp_path: Path):
+    moved = {}
+    for rate in (None, NEW):
+        run = trainer(baseline, tmp_path, rate=rate)
+        run.args.max_steps = 1
+        before = run.model.model.encoder.layer_aggregation.gate.detach().clone()
+        run.train()
+        moved[rate] = (run.model.model.encoder.layer_aggregation.gate.detach() - before).abs().max().item()
+    assert moved[NEW] == pytest.approx(moved[None] * NEW / OLD, rel=1e-4) and moved[None] > 0
+
+
+def test_a_tied_parameter_is_new_under_all_its_names_or_not_at_all():
+    model = nn.ModuleDict({"first": nn.Linear(2, 2, bias=False), "second": nn.Linear(2, 2, bias=False)})
+    model["second"].weight = model["first"].weight
+    assert new_parameters(model, ["second.weight"]) == [] and new_parameters(model, ["first.weight"]) == []
+    assert [id(found) for found in new_parameters(model, ["first.weight", "second.weight"])] == [
+        id(model["first"].weight)
+    ]

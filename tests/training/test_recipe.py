@@ -1,0 +1,253 @@
+"""Recipes: every one that is shipped builds its model, files build on each other, and what is wrong is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from hf_capsule_mt.training.recipe import Recipe, parse_recipe
+from hf_capsule_mt.training.recipe_file import parse_yaml, read_settings
+from hf_capsule_mt.training.recipe_model import FAMILIES, SHAPE, build_config
+from hf_capsule_mt.training.recipe_run import run_recipe
+
+FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "recipes"
+SHARED = ("common.yaml", "from_marian.yaml")  # what others build on, no recipes by themselves
+SHIPPED = {path.relative_to(FOLDER).as_posix(): path for path in sorted(FOLDER.rglob("*.yaml"))}
+RECIPES = [name for name, path in SHIPPED.items() if path.name not in SHARED]
+TINY = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, Recipe]:
+    return {name: parse_recipe([str(SHIPPED[name]), "--use_cpu"]) for name in RECIPES}
+
+
+def shapes(recipe: Recipe) -> dict[str, list[int]]:
+    """Of the model's tensors, which are never made."""
+    family = str(recipe.model.family)
+    with torch.device("meta"):
+        model = FAMILIES[family][1](build_config(family, recipe.config, vocab_size=100, pad_token_id=1, **START))
+    return {name: list(value.shape) for name, value in model.state_dict().items()}
+
+
+START = {"eos_token_id": 0, "decoder_start_token_id": 1, "forced_eos_token_id": 0}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_shipped_recipe_builds_its_model(name: str, shipped: dict[str, Recipe]):
+    recipe = shipped[name]
+    assert recipe.training.output_dir == f"runs/recipes/{name.removesuffix('.yaml')}", "a folder of its own"
+    assert recipe.data.validation and recipe.data.test and recipe.training.predict_with_generate
+    built = shapes(recipe)
+    if recipe.model.init_from is None:
+        return
+    assert (recipe.model.new_parameter_learning_rate or 0.0) > recipe.training.learning_rate
+    start = next(one for one in shipped.values() if one.training.output_dir == recipe.model.init_from)
+    assert start.model.init_from is None
+    # All but what is new has the baseline's shape; only projections of routed heads are left out.
+    common = shapes(start)
+    assert {key: built[key] for key in built.keys() & common.keys()} == {
+        key: common[key] for key in built.keys() & common.keys()
+    }
+    left_out = [key for key in common if key not in built]
+    assert all(".out_proj." in key for key in left_out)
+    assert bool(left_out) == (recipe.config.get("head_aggregation", "none") != "none")
+    assert built.keys() != common.keys()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_files_are_short_and_build_on_a_common_one(name: str):
+    text = SHIPPED[name].read_text(encoding="utf-8")
+    assert text.startswith("# ") and len(text.splitlines()) <= 40
+    assert (SHIPPED[name].name == "common.yaml") != ("extends" in yaml.safe_load(text))
+
+
+def test_the_papers_rows_are_the_baseline_and_what_they_say(shipped: dict[str, Recipe]):
+    base = shipped["wmt14/marian.yaml"]
+    assert base.training.learning_rate == pytest.approx(512**-0.5 * 4000**-0.5, rel=2e-3)
+    assert base.training.max_tokens_per_batch == 2 * 4096 and base.training.lr_scheduler_type == "inverse_sqrt"
+    caps = shipped["wmt14/caps_nmt_8_capsules.yaml"]
+    assert (caps.config["num_capsules"], caps.model.num_beams, caps.training.max_steps) == (8, 8, 300_000)
+    rows = [shipped[f"wmt14/{name}.yaml"].config for name in ("dla_em", "dla_em_own_layer", "heads_em_layers_1_2")]
+    assert [{key: row[key] for key in SHAPE if key in row} for row in rows] == [
+        {key: base.config[key] for key in SHAPE if key in base.config}
+    ] * 3
+    assert rows[0]["aggregation_output"] == "replace" and rows[2]["head_aggregation_layers"] == [0, 1]
+    assert rows[1] == rows[0] | {"layer_capsule_inputs": "own_layer"}
+
+
+def write(folder: Path, name: str, **content: Any) -> str:
+    (folder / name).write_text(yaml.safe_dump(content))
+    return str(folder / name)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> str:
+    """A recipe of three files."""
+    lengths = {"max_source_length": 60, "max_target_length": 60}
+    write(tmp_path, "common.yaml", train="synthetic:60:8", learning_rate=1e-3, use_cpu=True, seed=5, **lengths)
+    write(tmp_path, "middle.yaml", extends="common.yaml", family="marian", config={**TINY, "dropout": 0.0}, seed=6)
+    own = {"family": "capsule_aggregated_marian", "config": {"layer_aggregation": "em_routing"}}
+    return write(tmp_path, "own.yaml", extends="middle.yaml", output_dir=str(tmp_path / "run"), **own)
+
+
+def test_files_build_on_each_other_and_the_command_line_wins(recipe_file: str):
+    plain = parse_recipe([recipe_file])
+    assert (plain.training.learning_rate, plain.training.seed, plain.data.train) == (1e-3, 6, "synthetic:60:8")
+    assert plain.model.family == "capsule_aggregated_marian"
+    assert plain.config == {**TINY, "dropout": 0.0, "layer_aggregation": "em_routing"}
+    changes = ["--learning_rate", "3e-4", "--config.d_model", "32", "--config.layer_aggregation=none", "--seed=7"]
+    other = parse_recipe([recipe_file, *changes, "--config", '{"dropout": 0.2}', "--cleaning.max_words", "9"])
+    assert (other.training.learning_rate, other.training.seed, other.data.cleaning) == (3e-4, 7, {"max_words": 9})
+    assert other.config == plain.config | {"d_model": 32, "layer_aggregation": "none", "dropout": 0.2}
+
+
+def test_numbers_and_words_are_read_as_they_look(tmp_path: Path):
+    text = "a: 1e-3\nb: no\nc: 3\nd: -.5\ne: true\nf: '1e-3'\ng: off\nh: 1_000\n"
+    wanted = {"a": 1e-3, "b": "no", "c": 3, "d": -0.5, "e": True, "f": "1e-3", "g": "off", "h": 1000}
+    found = parse_yaml(text, "here")
+    assert found == wanted and [type(value) for value in found.values()] == [type(one) for one in wanted.values()]
+
+
+def test_numbers_that_are_written_as_text_are_numbers(recipe_file: str):
+    path = Path(recipe_file)
+    path.write_text(path.read_text() + "learning_rate: '2e-4'\nmax_steps: 3e1\nwarmup_steps: 4\neval_strategy: no\n")
+    training = parse_recipe([recipe_file]).training
+    assert (training.learning_rate, training.max_steps, training.warmup_steps) == (2e-4, 30, 4)
+    assert isinstance(training.max_steps, int) and training.eval_strategy == "no"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("learning_rat: 1e-3", "own.yaml: no key 'learning_rat'; did you mean learning_rate?"),
+        ("d_model: 16", "own.yaml: no key 'd_model'; did you mean config.d_model?"),
+        ("config.d_modl: 16", "own.yaml: no key 'config.d_modl' in family capsule_aggregated_marian; did you mean"),
+        ("config.num_capsules: 6", "own.yaml: no key 'config.num_capsules' in family capsule_aggregated_marian"),
+        ("config.vocab_size: 6", "own.yaml: config.vocab_size is taken from the tokenizer"),
+        ("cleaning: {max_wordz: 6}", "own.yaml: no key 'cleaning.max_wordz'; did you mean cleaning.max_words?"),
+        ("cleaning: {max_words: 0}", "CleaningRules: max_words=0 must be"),
+        ("qwertz: 1", "own.yaml: no key 'qwertz'; the keys of a recipe are in --help_all"),
+        ("learning_rate: fast", "own.yaml: learning_rate='fast' is of type str and must be float"),
+        ("max_steps: 2.5", "own.yaml: max_steps=2.5 is of type float and must be int"),
+        ("seed: true", "own.yaml: seed=True is of type bool and must be int"),
+        ("train: 3", "own.yaml: train=3 is of type int and must be str or nothing"),
+        ("bf16: 1", "own.yaml: bf16=1 is of type int and must be bool"),
+        ("family: caps_nm", "own.yaml: family='caps_nm' must be one of"),
+        ("family: null", "family is missing: one of marian"),
+        ("train: null", "train is missing"),
+        ("output_dir: null", "output_dir is missing"),
+        ("config.dropout: 1.5", "dropout=1.5: must be a probability"),
+        ("config.dropout: 1.5\nfamily: marian\nconfig.layer_aggregation: em", "no key 'config.layer_aggregation' in"),
+        ("config: 3", "own.yaml: config=3 must hold `key: value` lines"),
+        ("seed: 1\nseed: 2", "own.yaml: cannot be read as YAML: 'seed' comes twice"),
+        ("seed: [", "own.yaml: cannot be read as YAML"),
+        ("new_parameter_learning_rate: 1e-3", "new_parameter_learning_rate needs init_from"),
+        ("eval_strategy: epoch", "needs a validation corpus"),
+        ("max_source_length: 65", "max_source_length=65 must be at least 2 and at most config.max_position_emb"),
+        ("num_beams: 0", "num_beams=0 must be at least 1"),
+        ("extends: comon.yaml", "comon.yaml, which own.yaml extends: cannot be read"),
+        ("extends: own.yaml", "own.yaml: extends itself"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(line: str, message: str, recipe_file: str):
+    path = Path(recipe_file)
+    content = yaml.safe_load(path.read_text())
+    keys = [key for key in content if f"\n{key}:" in f"\n{line}"]
+    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if key not in keys}) + line)
+    with pytest.raises(ValueError) as raised:
+        parse_recipe([recipe_file])
+    assert message in str(raised.value)
+
+
+def test_a_stock_model_whose_losses_would_be_summed_is_refused(recipe_file: str):
+    Path(recipe_file).write_text(f"extends: middle.yaml\noutput_dir: {recipe_file}.run\n")
+    stock = [recipe_file, "--gradient_accumulation_steps", "2"]
+    with pytest.raises(ValueError, match="capsule_aggregated_marian with config.layer_aggregation none"):
+        parse_recipe(stock)
+    assert parse_recipe([*stock, "--label_smoothing_factor", "0.1"]).model.family == "marian"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--learning_rat", "3"], "command line: no argument --learning_rat; did you mean --learning_rate?"),
+        (["--d_model", "3"], "command line: no argument --d_model; did you mean --config.d_model?"),
+        (["--config.d_modl", "3"], "did you mean --config.d_model?"),
+        (["--config", "3"], "command line: config=3 must hold"),
+        (["surplus"], "command line: 'surplus' belongs to no argument"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_is_named(arguments: list[str], message: str, recipe_file: str):
+    with pytest.raises(ValueError) as raised:
+        parse_recipe([recipe_file, *arguments])
+    assert message in str(raised.value)
+
+
+def test_several_problems_are_one_error(recipe_file: str):
+    with pytest.raises(ValueError) as raised:
+        parse_recipe([recipe_file, "--config.d_modl", "3", "--cleaning.max_wordz", "3", "--family", "gdr_marian"])
+    assert len(str(raised.value).splitlines()) == 2
+
+
+def test_a_recipe_that_is_not_there_suggests_one(recipe_file: str):
+    with pytest.raises(ValueError, match="did you mean .*own.yaml"):
+        read_settings(recipe_file.replace("own", "owen"))
+
+
+def run(recipe_file: str, folder: Path, *more: str) -> dict[str, Any]:
+    settings = ["--vocab_size", "300", "--num_beams", "2", "--test", "synthetic:4:8", "--max_steps", "2"]
+    settings += ["--cache_dir", str(folder / "cache"), "--disable_tqdm", "true"]
+    settings += ["--max_tokens_per_batch", "400", "--logging_steps", "1", "--save_steps", "2"]
+    return run_recipe(parse_recipe([recipe_file, *settings, "--output_dir", str(folder), *more]))
+
+
+def test_a_run_a_warm_start_from_it_and_both_taken_up_again(recipe_file: str, tmp_path: Path):
+    first = run(recipe_file, tmp_path / "first", "--config.layer_aggregation", "none")
+    written = json.loads((tmp_path / "first" / "results.json").read_text())
+    assert written["test"]["bleu"] == first["test"]["bleu"] and written["test"]["bleu_signature"]
+    assert written["cleaning"]["train"]["kept"] == 60 and 0 < written["padding_share"] < 1
+    assert [step for step, _ in written["loss_curve"]] == [1, 2] and first["resumed_from"] is None
+    assert len((tmp_path / "first" / "test.translations.txt").read_text().splitlines()) == 4
+
+    longer = run(recipe_file, tmp_path / "first", "--config.layer_aggregation", "none", "--max_steps", "3")
+    assert longer["resumed_from"].endswith("checkpoint-2") and longer["steps"] == 3
+    assert [step for step, _ in longer["loss_curve"]] == [1, 2, 3]
+    # What was written down makes the same recipe.
+    saved = parse_recipe([str(tmp_path / "first" / "recipe.yaml")])
+    assert saved.given == longer["recipe"] and saved.config["layer_aggregation"] == "none"
+
+    with pytest.raises(ValueError, match="run of another recipe: config was .*choose another output_dir"):
+        run(recipe_file, tmp_path / "first")
+    with pytest.raises(ValueError, match="checkpoint-3, and resume is off"):
+        run(recipe_file, tmp_path / "first", "--config.layer_aggregation", "none", "--no_resume")
+
+    warm = ["--init_from", str(tmp_path / "first"), "--new_parameter_learning_rate", "1e-2"]
+    second = run(recipe_file, tmp_path / "second", *warm, "--config.aggregation_output", "gated")
+    assert second["vocabulary"] == first["vocabulary"] and second["unused_parameters"] == []
+    assert second["new_parameters"] and all("layer_aggregation" in name for name in second["new_parameters"])
+    # A gated start begins where the baseline is.
+    assert second["loss_curve"][0][1] == pytest.approx(longer["loss_curve"][-1][1], rel=0.1)
+    again = run(recipe_file, tmp_path / "second", *warm, "--config.aggregation_output", "gated")
+    assert again["steps"] == 2 and again["test"] == second["test"]
+    with pytest.raises(ValueError, match="does not fit the recipe: config.d_model=32, and 16 in the checkpoint"):
+        run(recipe_file, tmp_path / "third", *warm, "--config.d_model", "32")
+
+
+def test_a_start_from_what_is_no_checkpoint_is_named(recipe_file: str, tmp_path: Path):
+    for family, message in (("caps_nmt", "no checkpoint can be read there"), ("marian", "no checkpoint can be read")):
+        Path(recipe_file).write_text(f"train: synthetic:60\nfamily: {family}\noutput_dir: {tmp_path / 'run'}\n")
+        with pytest.raises(ValueError, match=message):
+            run_recipe(parse_recipe([recipe_file, "--use_cpu", "--init_from", str(tmp_path / "a" / "b" / "c")]))
