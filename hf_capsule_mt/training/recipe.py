@@ -3,7 +3,7 @@
 A recipe is a YAML file with the fields of [`ModelRecipe`], [`DataRecipe`] and [`RecipeTrainingArguments`] as keys, in
 any order. `config` and `cleaning` hold keys of their own. `extends: common.yaml` takes over the settings of a file
 beside it, for all that the recipe does not set itself. On the command line every key is an argument, and what is given
-there wins: `--learning_rate 3e-4 --config.d_model 256`.
+there wins: `--learning_rate 3e-4 --config.d_model 256 --init_from null`.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from hf_capsule_mt.training.recipe_file import (
     Settings,
     closest,
     nested,
-    nested_overrides,
+    own_overrides,
     read_settings,
 )
 from hf_capsule_mt.training.recipe_model import FAMILIES, FROM_TOKENIZER, build_config, config_fields
@@ -90,7 +90,7 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     """The recipe of a command line, `RECIPE.yaml --key value`; everything wrong with it is one ValueError."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = recipe_parser(everything=HELP_ALL in arguments)
-    overrides, rest = nested_overrides(arguments)
+    overrides, rest = own_overrides(arguments)
     kinds = field_types()
     # Arguments that are not given stay UNSET: defaults come last, after the recipe.
     found, unknown = parser.parse_known_args(rest, Namespace(**dict.fromkeys(kinds, UNSET)))

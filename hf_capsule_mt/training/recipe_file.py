@@ -94,20 +94,27 @@ def nested(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def nested_overrides(arguments: list[str]) -> tuple[Settings, list[str]]:
-    """`--config.d_model 256`, `--config.d_model=256` and `--config '{"d_model": 256}'`; and the other arguments."""
-    where, rest, settings = "command line", [], Settings()
-    waiting = iter(arguments)
-    for argument in waiting:
+def own_overrides(arguments: list[str]) -> tuple[Settings, list[str]]:
+    """The overrides that argparse does not know, and the other arguments.
+
+    `--config.d_model 256`, `--config.d_model=256` and `--config '{"d_model": 256}'`, and `--init_from null`, which
+    takes a setting back.
+    """
+    where, settings, rest = "command line", Settings(), list[str]()
+    waiting = list(reversed(arguments))
+    while waiting:
+        argument = waiting.pop()
         name, equals, text = argument.removeprefix("--").partition("=")
+        if not equals:
+            text = waiting[-1] if waiting else ""
         key, dot, entry = name.partition(".")
-        if not argument.startswith("--") or key not in NESTED:
+        if not argument.startswith("--") or (key not in NESTED and text != "null"):
             rest.append(argument)
             continue
-        if not equals:
-            text = next(waiting, "")
+        if waiting and not equals:
+            waiting.pop()
         value = parse_yaml(text, f"{where}: --{name}")
-        settings |= flat({key: {entry: value} if dot else value}, where)
+        settings |= flat({key: {entry: value}} if dot else {name.replace("-", "_"): value}, where)
     return settings, rest
 
 

@@ -112,6 +112,9 @@ def test_files_build_on_each_other_and_the_command_line_wins(recipe_file: str):
     other = parse_recipe([recipe_file, *changes, "--config", '{"dropout": 0.2}', "--cleaning.max_words", "9"])
     assert (other.training.learning_rate, other.training.seed, other.data.cleaning) == (3e-4, 7, {"max_words": 9})
     assert other.config == plain.config | {"d_model": 32, "layer_aggregation": "none", "dropout": 0.2}
+    Path(recipe_file).write_text(Path(recipe_file).read_text() + "init_from: x\nnew_parameter_learning_rate: 0.1\n")
+    back = parse_recipe([recipe_file, "--init-from", "null", "--new_parameter_learning_rate=null", "--seed", "8"])
+    assert (back.model.init_from, back.model.new_parameter_learning_rate, back.training.seed) == (None, None, 8)
 
 
 def test_numbers_and_words_are_read_as_they_look(tmp_path: Path):
@@ -186,6 +189,7 @@ def test_a_stock_model_whose_losses_would_be_summed_is_refused(recipe_file: str)
         (["--learning_rat", "3"], "command line: no argument --learning_rat; did you mean --learning_rate?"),
         (["--d_model", "3"], "command line: no argument --d_model; did you mean --config.d_model?"),
         (["--config.d_modl", "3"], "did you mean --config.d_model?"),
+        (["--d_model", "null"], "command line: no key 'd_model'; did you mean --config.d_model?"),
         (["--config", "3"], "command line: config=3 must hold"),
         (["surplus"], "command line: 'surplus' belongs to no argument"),
     ],
