@@ -82,6 +82,12 @@ class ResumableTrainer(Seq2SeqTrainer):
         finally:
             self._stop_on_signal.restore()
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:  # the checkpoint is of the last step; Transformers would train one more
+            self.control.should_training_stop = True
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         with _random_state_kept():
             return super().evaluate(*args, **kwargs)

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,12 @@ def test_full_disk(whole: Any, tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4"]
+    ends_like(whole, tmp_path)
+
+
+def test_a_run_that_was_at_its_end_only_ends_again(whole: Any, tmp_path: Path) -> None:
+    """With the average of the weights, which is not what the last checkpoint holds."""
+    shutil.copytree(whole.args.output_dir, tmp_path, dirs_exist_ok=True)
     ends_like(whole, tmp_path)
 
 
