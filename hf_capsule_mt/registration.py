@@ -1,11 +1,14 @@
 """Makes the package's families known to the Auto classes of Transformers, and translation to its `pipeline`."""
 
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import transformers.pipelines
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
+from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
@@ -50,6 +53,15 @@ def register() -> None:
         AutoModelForSeq2SeqLM.register(family.config, family.translation_model)
         setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
     register_translation()
+    CarriedCode.code_writer = write_code
+
+
+def write_code(config: CarriedCode, folder: str | PathLike[str]) -> None:
+    """Write the code that `config` carries into a checkpoint folder."""
+    from hf_capsule_mt.hub.remote_code import flat_files  # needed by few, and only now
+
+    for name, text in flat_files(config).items():
+        Path(folder, name).write_text(text, encoding="utf-8")
 
 
 def register_translation() -> None:

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
+from hf_capsule_mt.configuration.carried_code import CarriedCode
+
 Values = dict[str, Any]
 
 # Tokens that a translation model can do without.
@@ -101,7 +103,7 @@ def check_names(known: Iterable[str], values: Values, declared: Iterable[str]) -
     return problems
 
 
-class CheckedConfig:
+class CheckedConfig(CarriedCode):
     """Goes before a configuration class of Transformers in the bases of ours.
 
     `find_problems(values)`, which subclasses define, is asked before a config is built, saved or made into a model.
@@ -149,7 +151,7 @@ class CheckedConfig:
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save as usual, but never a configuration that could not be loaded again."""
         self.check()
-        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
+        super().save_pretrained(*args, **kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: Values, **kwargs: Any) -> Any:
@@ -166,6 +168,7 @@ class CheckedConfig:
         values, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)  # type: ignore[misc]
         found = values.get("model_type")
         if found in cls.warm_start_model_types:
+            values = {name: value for name, value in values.items() if name not in ("auto_map", "custom_pipelines")}
             return {**values, "model_type": cls.model_type}, rest
         if found != cls.model_type and cls.model_type:
             accepted = ", ".join((cls.model_type, *cls.warm_start_model_types))

@@ -32,6 +32,7 @@ from hf_capsule_mt.modeling.capsule_outputs import (
     with_routings,
 )
 from hf_capsule_mt.modeling.capsule_router import CapsuleModule
+from hf_capsule_mt.modeling.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.head_aggregation import routed_projection
 from hf_capsule_mt.modeling.input_checks import (
     check_length,
@@ -84,7 +85,7 @@ class CapsuleAggregatedMarianDecoderLayer(RecordedLayer, MarianDecoderLayer):
     """[`MarianDecoderLayer`] that reports its output."""
 
 
-class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, MarianPreTrainedModel):
+class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, CodeExportMixin, MarianPreTrainedModel):
     """Initialisation and loading shared by the classes of this file."""
 
     config: CapsuleAggregatedMarianConfig

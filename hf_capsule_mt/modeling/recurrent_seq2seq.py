@@ -16,6 +16,7 @@ from transformers.models.marian.modeling_marian import MarianModel, MarianMTMode
 from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsule_router import CapsuleModule
+from hf_capsule_mt.modeling.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
 from hf_capsule_mt.modeling.lean_search import LeanSearch
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache, started_cache
@@ -26,7 +27,7 @@ from hf_capsule_mt.modeling.translation_head import TranslationHead
 logger = logging.get_logger(__name__)
 
 
-class RecurrentPreTrainedModel(SafeLoadingMixin, MarianPreTrainedModel):
+class RecurrentPreTrainedModel(SafeLoadingMixin, CodeExportMixin, MarianPreTrainedModel):
     """Initialisation and loading shared by the classes of the recurrent families."""
 
     _supports_flash_attn = _supports_sdpa = _supports_flex_attn = False

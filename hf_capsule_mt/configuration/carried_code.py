@@ -1,0 +1,55 @@
+"""Code in a checkpoint folder: a configuration with an `auto_map` is saved with the files that the map names.
+
+With them the checkpoint loads where this package is not installed (`trust_remote_code=True`). Where it is, its own
+classes are used and the files are not read.
+"""
+
+from os import PathLike
+from typing import Any, ClassVar
+
+# The task that a checkpoint brings itself, as Transformers reads it from `custom_pipelines`.
+TRANSLATION_TASK = {"impl": "pipelines.CapsuleTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
+
+
+class CarriedCode:
+    """Goes before a configuration class of Transformers in the bases of ours."""
+
+    # Writes the code of a configuration into a folder. The package sets it when it is imported; in a copy of this
+    # file that was loaded from a checkpoint it stays None, and Transformers copies the copies.
+    code_writer: ClassVar[Any] = None
+
+    auto_map: dict[str, str]
+
+    def carry_code(self, carry: bool = True) -> None:
+        """Whether this configuration, and the model it belongs to, are saved with their code from now on."""
+        if not carry:
+            for name in ("auto_map", "custom_pipelines"):
+                vars(self).pop(name, None)
+            return
+        family, name = type(self).__module__.rpartition("configuration_")[2], type(self).__name__
+        if not name.endswith("Config") or "." in family:
+            raise ValueError(
+                f"{name} cannot be saved with its code: it is not one of hf_capsule_mt's own configurations. Register "
+                "your classes with register_for_auto_class(), then Transformers copies their files"
+            )
+        name = name.removesuffix("Config")
+        self.auto_map = {
+            "AutoConfig": f"configuration_{family}.{name}Config",
+            "AutoModel": f"modeling_{family}.{name}Model",
+            "AutoModelForSeq2SeqLM": f"modeling_{family}.{name}ForConditionalGeneration",
+        }
+
+    @property
+    def carries_code(self) -> bool:
+        return bool(getattr(self, "auto_map", None))
+
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As in Transformers, with the code if this configuration carries any."""
+        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        if self.carries_code and self.code_writer is not None:
+            type(self).code_writer(self, save_directory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in Transformers; what `pipeline()` left in `custom_pipelines`, which is not JSON, is put right."""
+        values = super().to_dict()  # type: ignore[misc]
+        return {**values, "custom_pipelines": {"translation": TRANSLATION_TASK}} if self.carries_code else values

@@ -1,0 +1,85 @@
+"""Loads checkpoint folders by their own code, in a process of its own; `verify` starts it, nothing else should.
+
+    python load_alone.py WORK FOLDER...
+
+Writes outputs of each model to WORK/alone-*.json, saves it to a second folder, and writes the outputs of what that
+holds to WORK/again-*.json. This package cannot be imported meanwhile.
+"""
+
+import json
+import sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGE = "hf_capsule_mt"
+SENTENCES = ["The sister wrote a letter.", "Who reads it?"]
+
+
+class NoPackage(MetaPathFinder):
+    """Makes this package look as if it was not installed."""
+
+    def find_spec(self, fullname: str, *args: Any) -> None:
+        if fullname.partition(".")[0] == PACKAGE:
+            raise ModuleNotFoundError(f"No module named {PACKAGE!r}", name=fullname)
+
+
+@torch.no_grad()
+def outputs_of(model: Any, pipe: Any = None) -> dict[str, Any]:
+    """Logits, beams and their scores for a few random tokens, and translations if there is a pipeline."""
+    config = model.eval().config
+    draw = torch.Generator().manual_seed(5)
+    words = min(config.vocab_size, model.get_output_embeddings().weight.shape[0])
+    length = min(5, getattr(config, "max_position_embeddings", 5))
+    source = torch.randint(words, (2, length), generator=draw)
+    target = torch.randint(words, (2, length), generator=draw)
+    mask = torch.ones_like(source)
+    mask[1, length // 2 + 1 :] = 0
+    logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+    beams = model.generate(
+        input_ids=source,
+        attention_mask=mask,
+        num_beams=2,
+        num_return_sequences=2,
+        do_sample=False,
+        max_length=length,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    return {
+        "logits": logits.float().flatten().tolist(),
+        "beams": beams.sequences.tolist(),
+        "scores": beams.sequences_scores.float().tolist(),
+        "translations": None if pipe is None else pipe(SENTENCES, max_length=length),
+    }
+
+
+def load_and_run(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """What was loaded from a folder, a pipeline if it has a tokenizer and otherwise a model; and its outputs."""
+    import transformers
+
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+    make: Any = transformers.pipeline  # whose type knows no translation
+    has_tokenizer = any(folder.glob("tokenizer*"))
+    pipe = make("translation", model=str(folder), trust_remote_code=True) if has_tokenizer else None
+    return pipe or model, outputs_of(model, pipe)
+
+
+def main() -> None:
+    work, *folders = map(Path, sys.argv[1:])
+    sys.meta_path.insert(0, NoPackage())
+    for number, folder in enumerate(folders):
+        for name in ("alone", "again"):
+            loaded, outputs = load_and_run(folder)
+            module = type(loaded).__module__
+            if not module.startswith("transformers_modules."):
+                raise ImportError(f"{folder} was loaded by {module}, not by its own code")
+            (work / f"{name}-{number}.json").write_text(json.dumps(outputs), encoding="utf-8")
+            folder = work / f"saved_again_{number}"
+            loaded.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main()
