@@ -1,5 +1,6 @@
-"""Checkpoints for the Hugging Face Hub: their code, and a proof that they load by it."""
+"""Checkpoints for the Hugging Face Hub: their code, a proof that they load by it, and warm starts from Marian's."""
 
+from hf_capsule_mt.hub.marian import MARIAN_FAMILIES, convert_marian
 from hf_capsule_mt.hub.verification import verify
 
-__all__ = ["verify"]
+__all__ = ["MARIAN_FAMILIES", "convert_marian", "verify"]

@@ -1,0 +1,60 @@
+"""Turn a Marian checkpoint, such as an opus-mt one, into one of this package's Marian families, to be trained on.
+
+python scripts/convert_marian.py Helsinki-NLP/opus-mt-en-de --family gdr_marian --output runs/gdr
+python scripts/convert_marian.py path/to/marian --family capsule_aggregated_marian --output runs/capsules \\
+    --set layer_aggregation=dynamic_routing layer_num_capsules=64
+
+The new model gives the logits and beams of the checkpoint, which is checked. Settings with which it cannot, such as
+aggregation_output=replace, need --other-outputs.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.hub import MARIAN_FAMILIES, convert_marian
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`name=value`, the value as JSON or, if it is none, as it stands."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a folder or a Hub id, with safetensors weights")
+    parser.add_argument("--family", choices=sorted(MARIAN_FAMILIES), required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument(
+        "--set", type=setting, nargs="+", default=[], help="fields of the new configuration", dest="settings"
+    )
+    parser.add_argument("--other-outputs", action="store_true", help="do not ask for the outputs of the checkpoint")
+    parser.add_argument("--export-code", action="store_true", help="add the code, for those without this package")
+    arguments = parser.parse_args()
+    same = not arguments.other_outputs
+    try:
+        convert_marian(
+            arguments.checkpoint,
+            arguments.output,
+            arguments.family,
+            same_outputs=same,
+            export_code=arguments.export_code,
+            **dict(arguments.settings),
+        )
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{arguments.output}: {arguments.family}" + (", with the outputs of the checkpoint" if same else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
