@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import seed_worker
 from transformers.utils import logging
 
+from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
 from hf_capsule_mt.training.averaging import AveragingTrainer
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
@@ -58,6 +59,15 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         finally:
             for name in names:
                 delattr(self.model, name)
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        """As in Transformers; a model of this package is pushed with its code, from the first time on."""
+        super().init_hf_repo(*args, **kwargs)
+        config = self.accelerator.unwrap_model(self.model).config
+        if isinstance(config, CarriedCode):
+            config.carry_code()
+            if self.is_world_process_zero():
+                config.save_pretrained(self.args.output_dir)
 
     def get_train_dataloader(self) -> DataLoader:
         """As in Transformers, or by tokens with `max_tokens_per_batch`."""

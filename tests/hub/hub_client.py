@@ -1,0 +1,280 @@
+"""What a user does with the Hub, as checks that run in a process of their own: the client reads its settings once.
+
+    python hub_client.py with|without WORK
+
+The process has `HF_ENDPOINT` in its environment. WORK/results.json tells "ok" or the traceback for each check.
+"""
+
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+
+Check = Callable[[Path], None]
+WITH_PACKAGE: list[Check] = []
+WITHOUT_PACKAGE: list[Check] = []
+
+
+def server(path: str, **content: Any) -> Any:
+    """Ask the server itself something that is no part of a Hub."""
+    data = json.dumps(content).encode() if content else None
+    with urlopen(Request(os.environ["HF_ENDPOINT"] + path, data=data)) as answer:
+        return json.load(answer)
+
+
+def log_of(action: Callable[[], Any]) -> list[str]:
+    """The requests that an action makes."""
+    before = len(server("/log"))
+    action()
+    return server("/log")[before:]
+
+
+def fails(kind: type[BaseException], action: Callable[[], Any]) -> str:
+    try:
+        action()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def head(repository: str) -> str:
+    return HfApi().model_info(repository).sha or ""
+
+
+def files(repository: str, revision: str | None = None) -> set[str]:
+    return set(HfApi().list_repo_files(repository, revision=revision))
+
+
+def new_model(seed: int) -> Any:
+    """Small, but with a file of weights that goes to the large file storage in several parts."""
+    import torch
+
+    from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration
+
+    torch.manual_seed(seed)
+    tokens = {"vocab_size": 300, "pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2}
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_capsules": 2}
+    return CapsNMTForConditionalGeneration(CapsNMTConfig(**tokens, **sizes, init_std=0.5)).eval()
+
+
+def new_tokenizer() -> Any:
+    from hf_capsule_mt.data import train_tokenizer
+
+    return train_tokenizer(["The sister wrote a letter."], 300)
+
+
+def same(found: Any, expected: Any) -> bool:
+    import torch
+
+    weights = expected.state_dict()
+    return all(torch.equal(value, weights[name]) for name, value in found.state_dict().items())
+
+
+def load(repository: str, **arguments: Any) -> Any:
+    from transformers import AutoModelForSeq2SeqLM
+
+    return AutoModelForSeq2SeqLM.from_pretrained(repository, **arguments)
+
+
+@WITH_PACKAGE.append
+def model_tokenizer_and_card_are_pushed(work: Path) -> None:
+    new_model(1).push_to_hub("me/caps")
+    new_tokenizer().push_to_hub("me/caps")
+    card = b"---\nlibrary_name: transformers\npipeline_tag: translation\n---\nA small one.\n"
+    # Not ModelCard.push_to_hub: whatever HF_ENDPOINT says, older clients have it validated by the real Hub.
+    HfApi().upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id="me/caps")
+    expected = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"}
+    assert expected | {"modeling_caps_nmt.py", "pipelines.py", "config_checks.py"} <= files("me/caps")
+    assert Path(hf_hub_download("me/caps", "README.md")).read_text().endswith("A small one.\n")
+    new_model(1).push_to_hub("me/plain", export_code=False)
+    assert not [name for name in files("me/plain") if name.endswith(".py")]
+
+
+@WITH_PACKAGE.append
+def saving_with_push_to_hub_uploads_the_code(work: Path) -> None:
+    new_model(1).save_pretrained(work / "saved", push_to_hub=True, repo_id="me/saved", export_code=True)
+    assert files("me/saved") >= {path.name for path in (work / "saved").iterdir()} > {"pipelines.py"}
+
+
+@WITH_PACKAGE.append
+def everything_loads_by_id(work: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer, pipeline
+
+    from hf_capsule_mt import CapsNMTForConditionalGeneration, CapsNMTModel
+
+    model = new_model(1)
+    for loaded in (load("me/caps"), CapsNMTForConditionalGeneration.from_pretrained("me/caps")):
+        assert type(loaded) is CapsNMTForConditionalGeneration and same(loaded, model)
+    base = AutoModel.from_pretrained("me/caps")
+    assert type(base) is CapsNMTModel and same(base, model.model)
+    tokenizer = AutoTokenizer.from_pretrained("me/caps")
+    text = "The sister wrote a letter."
+    assert tokenizer(text) == new_tokenizer()(text)
+    tokens = model.generate(**tokenizer(text, return_tensors="pt"), max_length=8)
+    expected = tokenizer.decode(tokens[0], skip_special_tokens=True)
+    for arguments in (("translation",), ("translation_en_to_de",), ()):
+        (found,) = pipeline(*arguments, model="me/caps")(text, max_length=8)
+        assert found["translation_text"] == expected, arguments
+
+
+@WITH_PACKAGE.append
+def revisions_keep_what_they_had(work: Path) -> None:
+    first = head("me/caps")
+    new_model(2).push_to_hub("me/caps")
+    new_model(3).push_to_hub("me/caps", revision="tried")
+    assert len({first, head("me/caps")}) == 2
+    for revision, seed in ((first, 1), ("main", 2), (None, 2), ("tried", 3)):
+        assert same(load("me/caps", revision=revision), new_model(seed)), revision
+    assert "nowhere is not a valid git identifier" in fails(OSError, lambda: load("me/caps", revision="nowhere"))
+
+
+@WITH_PACKAGE.append
+def a_private_repository_asks_for_a_token(work: Path) -> None:
+    new_model(1).push_to_hub("me/secret", private=True)
+    for name in ("me/secret", "me/no-such-model"):
+        message = fails(OSError, partial(load, name, token=False))
+        assert "private repository" in message and "token" in message and name in message, message
+    assert same(load("me/secret"), new_model(1))
+
+
+@WITH_PACKAGE.append
+def the_trainer_pushes_model_tokenizer_code_and_card(work: Path) -> None:
+    from transformers import Seq2SeqTrainingArguments
+
+    from hf_capsule_mt import CapsuleSeq2SeqTrainer
+
+    arguments = Seq2SeqTrainingArguments(str(work / "trained"), hub_model_id="me/trained", report_to=[])
+    trainer = CapsuleSeq2SeqTrainer(model=new_model(4), args=arguments, processing_class=new_tokenizer())
+    trainer.push_to_hub()
+    expected = {"model.safetensors", "tokenizer.json", "README.md", "modeling_caps_nmt.py", "pipelines.py"}
+    assert expected <= files("me/trained")
+    assert same(load("me/trained"), new_model(4))
+
+
+@WITH_PACKAGE.append
+def the_script_pushes_what_it_has_verified_in_one_commit(work: Path) -> None:
+    folder = work / "to_export"
+    new_model(8).save_pretrained(folder)
+    new_tokenizer().save_pretrained(folder)
+    sys.argv = ["export_to_hub.py", str(folder), "--push", "me/exported", "--private", "--revision", "v1"]
+    script = Path(__file__).parents[2] / "scripts" / "export_to_hub.py"
+    requests = log_of(lambda: fails(SystemExit, lambda: runpy.run_path(str(script), run_name="__main__")))
+    assert len([line for line in requests if "/commit/" in line]) == 1
+    assert HfApi().model_info("me/exported").private
+    assert {"tokenizer.json", "modeling_caps_nmt.py"} <= files("me/exported", "v1")
+    assert not files("me/exported", "main")
+    assert same(load("me/exported", revision="v1"), new_model(8))
+
+
+@WITH_PACKAGE.append
+def an_upload_that_is_cut_changes_nothing_and_the_next_succeeds(work: Path) -> None:
+    before = head("me/caps")
+    for fault in ("cut_upload", "refuse_commit"):
+        server("/faults", **{fault: 100})
+        fails(Exception, lambda: new_model(5).push_to_hub("me/caps"))
+        assert head("me/caps") == before and same(load("me/caps"), new_model(2)), fault
+    server("/faults", cut_upload=1)  # the weights are there already, and not sent again
+    requests = log_of(lambda: new_model(5).push_to_hub("me/caps"))
+    assert not [line for line in requests if line.startswith("PUT")]
+    assert same(load("me/caps"), new_model(5))
+    server("/faults", cut_upload=1)  # once: the client tries again by itself
+    new_model(6).push_to_hub("me/caps")
+    assert same(load("me/caps"), new_model(6))
+
+
+@WITH_PACKAGE.append
+def several_shards_are_sent_in_parts_and_taken_up_again(work: Path) -> None:
+    model = new_model(7)
+    server("/faults", refuse_commit=1)
+    requests = log_of(lambda: fails(Exception, lambda: model.push_to_hub("me/shards", max_shard_size="30KB")))
+    sent = {line.split("/")[2] for line in requests if line.startswith("PUT")}
+    assert len(sent) > 1 and any(line.endswith("/2") for line in requests), "several files, in several parts"
+    assert not [name for name in files("me/shards") if name.endswith(".safetensors")]
+    requests = log_of(lambda: model.push_to_hub("me/shards", max_shard_size="30KB"))
+    assert not [line for line in requests if line.startswith("PUT")]
+    shards = {name for name in files("me/shards") if name.endswith(".safetensors")}
+    assert len(shards) == len(sent) and "model.safetensors.index.json" in files("me/shards")
+    server("/faults", cut_download=1)
+    requests = log_of(lambda: load("me/shards"))
+    assert len([line for line in requests if " from " in line]) == 1, "it goes on where it was cut"
+    assert same(load("me/shards"), model)
+
+
+@WITH_PACKAGE.append
+def a_wrong_byte_is_noticed(work: Path) -> None:
+    server("/faults", flip_download=1)
+    snapshot_download("me/plain", force_download=True)
+    (wrong,) = HfApi().verify_repo_checksums("me/plain").mismatches
+    assert wrong["path"] == "model.safetensors", wrong
+    snapshot_download("me/plain", force_download=True)
+    assert not HfApi().verify_repo_checksums("me/plain").mismatches
+
+
+@WITHOUT_PACKAGE.append
+def the_code_of_the_repository_is_used_when_trusted(work: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer, pipeline
+
+    assert "trust_remote_code=True" in fails(ValueError, lambda: load("me/caps", trust_remote_code=False))
+    model = load("me/caps", trust_remote_code=True).eval()
+    assert type(model).__module__.startswith("transformers_modules.me.caps.")
+    assert same(AutoModel.from_pretrained("me/caps", trust_remote_code=True), model.model)
+    tokenizer = AutoTokenizer.from_pretrained("me/caps")
+    text = "The sister wrote a letter."
+    tokens = model.generate(**tokenizer(text, return_tensors="pt"), max_length=8)
+    expected = tokenizer.decode(tokens[0], skip_special_tokens=True)
+    for arguments in (("translation",), ()):
+        (found,) = pipeline(*arguments, model="me/caps", trust_remote_code=True)(text, max_length=8)
+        assert found["translation_text"] == expected, arguments
+
+
+@WITHOUT_PACKAGE.append
+def what_was_loaded_is_saved_and_pushed_with_its_code(work: Path) -> None:
+    load("me/caps", trust_remote_code=True).push_to_hub("me/copied")
+    assert files("me/copied") >= {name for name in files("me/caps") if name.endswith(".py")} > {"pipelines.py"}
+    assert same(load("me/copied", trust_remote_code=True), load("me/caps", trust_remote_code=True))
+
+
+@WITHOUT_PACKAGE.append
+def pickled_weights_are_refused(work: Path) -> None:
+    import torch
+
+    model = load("me/caps", trust_remote_code=True)
+    folder = work / "pickled"
+    model.save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    assert "safetensors" in fails(OSError, lambda: load(str(folder), trust_remote_code=True))
+
+
+def main(which: str, work: Path) -> None:
+    if which == "without":
+        sys.path.insert(0, str(Path(__file__).parents[2] / "hf_capsule_mt" / "hub"))
+        from load_alone import NoPackage
+
+        sys.meta_path.insert(0, NoPackage())
+    # As if files were large and time short: the client reads them in pieces, and waits before it tries again.
+    constants.DOWNLOAD_CHUNK_SIZE = 500
+    wait = time.sleep
+    time.sleep = lambda seconds: wait(min(seconds, 0.01))
+    results = {}
+    for check in WITH_PACKAGE if which == "with" else WITHOUT_PACKAGE:
+        server("/faults", cut_upload=0)
+        try:
+            check(work)
+            results[check.__name__] = "ok"
+        except Exception:
+            results[check.__name__] = traceback.format_exc()
+    (work / "results.json").write_text(json.dumps(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
