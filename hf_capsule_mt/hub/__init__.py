@@ -1,7 +1,8 @@
-"""Checkpoints for the Hugging Face Hub: their code, a proof that they load by it, and warm starts from Marian's."""
+"""Checkpoints for the Hugging Face Hub: their code, a proof that they load by it, cards, warm starts from Marian's."""
 
 from hf_capsule_mt.hub.export import export_checkpoint
 from hf_capsule_mt.hub.marian import MARIAN_FAMILIES, convert_marian
+from hf_capsule_mt.hub.model_card import model_card, write_model_card
 from hf_capsule_mt.hub.verification import verify
 
-__all__ = ["MARIAN_FAMILIES", "convert_marian", "export_checkpoint", "verify"]
+__all__ = ["MARIAN_FAMILIES", "convert_marian", "export_checkpoint", "model_card", "verify", "write_model_card"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sized
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -68,6 +69,11 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
             config.carry_code()
             if self.is_world_process_zero():
                 config.save_pretrained(self.args.output_dir)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """As in Transformers, whose card loses the scores; one that stands beside the results of a run is kept."""
+        if not all(Path(str(self.args.output_dir), name).is_file() for name in ("README.md", "results.json")):
+            super().create_model_card(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """As in Transformers, or by tokens with `max_tokens_per_batch`."""

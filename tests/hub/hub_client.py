@@ -54,6 +54,10 @@ def files(repository: str, revision: str | None = None) -> set[str]:
     return set(HfApi().list_repo_files(repository, revision=revision))
 
 
+def card_of(repository: str) -> str:
+    return Path(hf_hub_download(repository, "README.md")).read_text(encoding="utf-8")
+
+
 def new_model(seed: int) -> Any:
     """Small, but with a file of weights that goes to the large file storage in several parts."""
     import torch
@@ -94,7 +98,7 @@ def model_tokenizer_and_card_are_pushed(work: Path) -> None:
     HfApi().upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id="me/caps")
     expected = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"}
     assert expected | {"modeling_caps_nmt.py", "pipelines.py", "config_checks.py"} <= files("me/caps")
-    assert Path(hf_hub_download("me/caps", "README.md")).read_text().endswith("A small one.\n")
+    assert card_of("me/caps").endswith("A small one.\n")
     new_model(1).push_to_hub("me/plain", export_code=False)
     assert not [name for name in files("me/plain") if name.endswith(".py")]
 
@@ -155,6 +159,11 @@ def the_trainer_pushes_model_tokenizer_code_and_card(work: Path) -> None:
     arguments = Seq2SeqTrainingArguments(str(work / "trained"), hub_model_id="me/trained", report_to=[])
     trainer = CapsuleSeq2SeqTrainer(model=new_model(4), args=arguments, processing_class=new_tokenizer())
     trainer.push_to_hub()
+    assert "generated_from_trainer" in card_of("me/trained")
+    for name in ("README.md", "results.json"):
+        (work / "trained" / name).write_text("Written by the run.")
+    trainer.push_to_hub()
+    assert card_of("me/trained") == "Written by the run."
     expected = {"model.safetensors", "tokenizer.json", "README.md", "modeling_caps_nmt.py", "pipelines.py"}
     assert expected <= files("me/trained")
     assert same(load("me/trained"), new_model(4))

@@ -1,4 +1,7 @@
-"""The real Hub client against a Hub on loopback: what is pushed is what is loaded, whatever goes wrong between."""
+"""The real Hub client against a Hub on loopback: what is pushed is what is loaded, whatever goes wrong between.
+
+One test, since the checks of `hub_client.py` build on each other, and share two processes.
+"""
 
 import json
 import os
@@ -7,18 +10,16 @@ import sys
 from pathlib import Path
 
 import hub_client
-import pytest
 from hub_client import WITH_PACKAGE, WITHOUT_PACKAGE
 from hub_server import TOKEN, running_hub
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory) -> dict[str, str]:
-    """Of all checks: one process with this package, then one in which it cannot be imported."""
-    found = {}
+def test_pushing_and_loading_with_the_package_and_then_without(tmp_path):
+    results = {}
     with running_hub() as hub:
         for which in ("with", "without"):
-            work = tmp_path_factory.mktemp(which)
+            work = tmp_path / which
+            work.mkdir()
             settings = {
                 "HF_ENDPOINT": hub.endpoint,
                 "HF_HUB_DISABLE_XET": "1",
@@ -29,10 +30,6 @@ def results(tmp_path_factory) -> dict[str, str]:
             command = [sys.executable, hub_client.__file__, which, str(work)]
             done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
-            found.update(json.loads(Path(work, "results.json").read_text(encoding="utf-8")))
-    return found
-
-
-@pytest.mark.parametrize("name", [check.__name__ for check in (*WITH_PACKAGE, *WITHOUT_PACKAGE)])
-def test_hub(name: str, results):
-    assert results[name] == "ok", results[name]
+            results.update(json.loads(Path(work, "results.json").read_text(encoding="utf-8")))
+    assert results.keys() == {check.__name__ for check in (*WITH_PACKAGE, *WITHOUT_PACKAGE)}
+    assert "\n".join(f"{name}\n{text}" for name, text in results.items() if text != "ok") == ""

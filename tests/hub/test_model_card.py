@@ -1,0 +1,108 @@
+"""A card says what the run wrote down, in metadata that the Hub's client reads back."""
+
+import copy
+import json
+import logging
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from family_cases import FAMILIES
+from huggingface_hub import ModelCard
+
+from hf_capsule_mt.hub import model_card, write_model_card
+from hf_capsule_mt.hub.model_card import PAPERS, TEMPLATE
+
+BLEU, CHRF = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0", "nrefs:1|case:mixed|nc:6|nw:0|version:2.6.0"
+SCORES = {"bleu": 27.123, "bleu_signature": BLEU, "chrf": 54.321, "chrf_signature": CHRF, "sentences": 2000}
+RESULTS: dict[str, Any] = {
+    "recipe": {
+        "family": "caps_nmt",
+        "train": "/somewhere/private/corpus",
+        "test": "synthetic:2000",
+        "learning_rate": 0.003,
+        "config": {"d_model": 128, "num_capsules": 6},
+        "output_dir": "/somewhere/private/run",
+        "hub_token": "hf_secret",
+    },
+    "model": {"family": "caps_nmt", "init_from": None},
+    "data": {"source": "en", "target": "de", "train": "/somewhere/private/corpus", "test": "synthetic:2000"},
+    "seeds": {"run": 7},
+    "versions": {"python": "3.11.7", "torch": "2.13.0"},
+    "device": "CPU, x86_64",
+    "processes": 2,
+    "parameters": 1_234_567,
+    "new_parameters": [],
+    "vocabulary": 8000,
+    "cleaning": {"train": {"read": 40_000, "kept": 39_000, "dropped": {"empty": 900, "ratio": 100}, "repaired": {}}},
+    "steps": 1500,
+    "train_seconds": 3600.0,
+    "loss_curve": [[step, 5.0 - step / 1000] for step in range(100, 1501, 10)],
+    "target_tokens_per_second": 4321.0,
+    "test": {**SCORES, "num_beams": 4},
+}
+
+
+def card(**changes: Any) -> ModelCard:
+    return model_card({**copy.deepcopy(RESULTS), **changes}, "me/small", license="apache-2.0", datasets=["me/corpus"])
+
+
+def test_the_metadata_is_read_back(caplog, recwarn):
+    with caplog.at_level(logging.WARNING):
+        data = ModelCard(str(card())).data
+    assert not caplog.records and not recwarn.list
+    found = (data.language, data.license, data.library_name, data.pipeline_tag, data.datasets, data.model_name)
+    assert found == (["en", "de"], "apache-2.0", "transformers", "translation", ["me/corpus"], "me/small")
+    assert {"hf_capsule_mt", "caps_nmt"} <= set(data.tags)
+    scores = {result.metric_type: (result.metric_value, result.metric_args) for result in data.eval_results}
+    assert scores == {"bleu": (27.12, {"signature": BLEU}), "chrf": (54.32, {"signature": CHRF})}
+    assert {(one.task_type, one.dataset_type, one.dataset_split) for one in data.eval_results} == {
+        ("translation", "synthetic:2000", "test")
+    }
+
+
+def test_the_text_says_what_the_run_wrote_down():
+    text = card().text
+    for line in (
+        "| synthetic:2000 | test | 2000 | 4 | 27.12 | 54.32 |",
+        "| train: corpus | 40,000 | 39,000 | empty 900, ratio 100 | none |",
+        "1500 steps in 3,600 seconds on CPU, x86_64 with 2 processes, 4,321 target tokens a second.",
+        "| `learning_rate` | `0.003` |\n",
+        "| `config.d_model` | `128` |\n",
+        "Versions: python 3.11.7, torch 2.13.0.\n",
+        "| 100 | 4.900 |\n",
+        "| 1500 | 3.500 |\n",
+        "and has 1,234,567 parameters.",
+        'pipeline("translation", model="me/small", trust_remote_code=True)',
+        f"`{BLEU}`, `{CHRF}`. One run, seed 7.",
+    ):
+        assert line in text, line
+    assert text.count("\n| 1") + text.count("\n| 9") + text.count("\n| 4") < 20, "the curve is thinned"
+
+
+def test_places_and_secrets_stay_where_they_are():
+    text = str(card())
+    assert "private" not in text and "hf_secret" not in text and "output_dir" not in text
+
+
+def test_a_run_without_a_test_set_has_no_scores():
+    results = {name: value for name, value in RESULTS.items() if name != "test"}
+    found = model_card(results, "me/small", license="mit")
+    assert found.data.eval_results is None and "model-index" not in str(found)
+    assert "The run translated no test set." in found.text
+
+
+def test_it_is_written_beside_the_results(tmp_path):
+    with pytest.raises(ValueError, match="holds no results of a run: results.json cannot be read"):
+        write_model_card(tmp_path, license="mit")
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    path = write_model_card(tmp_path, "me/small", license="apache-2.0", datasets=["me/corpus"])
+    assert path == tmp_path / "README.md" and str(ModelCard.load(path)) == str(card())
+
+
+def test_every_family_has_its_paper_and_the_package_its_template():
+    assert PAPERS.keys() == {family.name for family in FAMILIES}
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = project["tool"]["setuptools"]["package-data"]["hf_capsule_mt"]
+    assert f"hub/{TEMPLATE.name}" in listed
