@@ -20,20 +20,13 @@ class CarriedCode:
 
     auto_map: dict[str, str]
 
-    def carry_code(self, carry: bool = True) -> None:
-        """Whether this configuration, and the model it belongs to, are saved with their code from now on."""
-        if not carry:
-            for name in ("auto_map", "custom_pipelines"):
-                vars(self).pop(name, None)
-            return
-        family, name = type(self).__module__.rpartition("configuration_")[2], type(self).__name__
-        if not name.endswith("Config") or "." in family:
-            raise ValueError(
-                f"{name} cannot be saved with its code: it is not one of hf_capsule_mt's own configurations. Register "
-                "your classes with register_for_auto_class(), then Transformers copies their files"
-            )
-        name = name.removesuffix("Config")
-        self.auto_map = {
+    def own_auto_map(self) -> dict[str, str]:
+        """The classes of this configuration's family by their files; empty for a class of somebody else's."""
+        folder, _, file = type(self).__module__.rpartition(".")
+        if folder != __name__.rpartition(".")[0]:
+            return {}
+        family, name = file.removeprefix("configuration_"), type(self).__name__.removesuffix("Config")
+        return {
             "AutoConfig": f"configuration_{family}.{name}Config",
             "AutoModel": f"modeling_{family}.{name}Model",
             "AutoModelForSeq2SeqLM": f"modeling_{family}.{name}ForConditionalGeneration",
@@ -41,7 +34,16 @@ class CarriedCode:
 
     @property
     def carries_code(self) -> bool:
-        return bool(getattr(self, "auto_map", None))
+        # What a user's class put into the map with `register_for_auto_class` is for Transformers to save.
+        return bool(self.own_auto_map()) and getattr(self, "auto_map", None) == self.own_auto_map()
+
+    def carry_code(self, carry: bool = True) -> None:
+        """Whether this configuration, and the model it belongs to, are saved with their code from now on."""
+        if carry:
+            self.auto_map = self.own_auto_map()
+        elif self.carries_code:
+            for name in ("auto_map", "custom_pipelines"):
+                vars(self).pop(name, None)
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As in Transformers, with the code if this configuration carries any."""

@@ -13,6 +13,12 @@ class CodeExportMixin:
 
     config: Any
 
+    @property
+    def can_carry_code(self) -> bool:
+        """Whether this is one of the classes that `auto_map` names, not one of a user's or a part of a model."""
+        own = f"{type(self).__module__.rpartition('.')[2]}.{type(self).__name__}"
+        return own in self.config.own_auto_map().values()
+
     def save_pretrained(self, *args: Any, export_code: bool | None = None, **kwargs: Any) -> None:
         """As in Transformers.
 
@@ -21,22 +27,17 @@ class CodeExportMixin:
         is not installed. The model remembers it, and so does the checkpoint: what is loaded from it is saved with
         its code again, until `export_code=False`.
         """
+        if export_code and not self.can_carry_code:
+            raise ValueError(
+                f"export_code=True: {type(self).__name__} is none of the classes whose files are copied. Save it with "
+                "export_code=False; after register_for_auto_class() Transformers copies the file of your class"
+            )
         if export_code is not None:
-            self._carry_code(export_code)
+            self.config.carry_code(export_code)
         super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
     @_untyped
     def push_to_hub(self, repo_id: str, *, export_code: bool = True, **kwargs: Any) -> str:
-        """As in Transformers, with the model's code unless `export_code=False`; see `save_pretrained`."""
-        self._carry_code(export_code)
+        """As in Transformers; a class of this package with its code, see `save_pretrained`, if not told otherwise."""
+        self.config.carry_code(export_code and self.can_carry_code)
         return super().push_to_hub(repo_id, **kwargs)  # type: ignore[misc]
-
-    def _carry_code(self, carry: bool) -> None:
-        self.config.carry_code(carry)
-        own = f"{type(self).__module__.rpartition('.')[2]}.{type(self).__name__}"
-        if carry and own not in self.config.auto_map.values():
-            self.config.carry_code(False)
-            raise ValueError(
-                f"export_code=True: {own} is none of the classes whose files are copied. Save it with "
-                "export_code=False; after register_for_auto_class() Transformers copies the file of your class"
-            )

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import seed_worker
 from transformers.utils import logging
 
-from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
 from hf_capsule_mt.training.averaging import AveragingTrainer
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
@@ -64,11 +63,11 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         """As in Transformers; a model of this package is pushed with its code, from the first time on."""
         super().init_hf_repo(*args, **kwargs)
-        config = self.accelerator.unwrap_model(self.model).config
-        if isinstance(config, CarriedCode):
-            config.carry_code()
+        model: Any = self.accelerator.unwrap_model(self.model)
+        if getattr(model, "can_carry_code", False):
+            model.config.carry_code()
             if self.is_world_process_zero():
-                config.save_pretrained(self.args.output_dir)
+                model.config.save_pretrained(self.args.output_dir)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """As in Transformers, whose card loses the scores; one that stands beside the results of a run is kept."""

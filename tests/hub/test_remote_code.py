@@ -113,10 +113,11 @@ def test_a_warm_start_does_not_carry_the_code_of_the_other_family(exported, tmp_
     assert "modeling_gdr_marian.py" in python_files(tmp_path)
 
 
-def test_classes_of_a_user_are_refused(tmp_path):
-    class Mine(CAPS_NMT.translation):
-        pass
+class Mine(CAPS_NMT.translation):
+    """A user's own model."""
 
+
+def test_classes_of_a_user_are_refused(tmp_path):
     model = Mine(Case(CAPS_NMT, CAPS_NMT.chosen[0]).config())
     with pytest.raises(ValueError, match="Mine is none of the classes .* register_for_auto_class"):
         model.save_pretrained(tmp_path, export_code=True)
@@ -125,6 +126,14 @@ def test_classes_of_a_user_are_refused(tmp_path):
         model.get_encoder().save_pretrained(tmp_path, export_code=True)
     model.save_pretrained(tmp_path)
     assert python_files(tmp_path) == set()
+
+
+def test_what_a_user_registers_is_left_to_transformers(tmp_path, monkeypatch):
+    monkeypatch.setattr(Mine, "_auto_class", "AutoModelForSeq2SeqLM")
+    model = Mine(Case(CAPS_NMT, CAPS_NMT.chosen[0]).config())
+    model.save_pretrained(tmp_path)
+    assert config_of(tmp_path)["auto_map"] == {"AutoModelForSeq2SeqLM": f"{Path(__file__).stem}.Mine"}
+    assert "modeling_caps_nmt.py" not in python_files(tmp_path)
 
 
 def test_all_families_work_alone(exported, bare_python, monkeypatch):
