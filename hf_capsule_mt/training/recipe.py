@@ -184,11 +184,6 @@ def _conflicts(recipe: Recipe, name: str) -> list[str]:
         problems.append("new_parameter_learning_rate needs init_from: without it all parameters are new")
     if training.eval_strategy != "no" and data.validation is None:
         problems.append(f"eval_strategy={str(training.eval_strategy)!r} needs a validation corpus, or write no")
-    if model.family == "marian" and training.gradient_accumulation_steps > 1 and not training.label_smoothing_factor:
-        problems.append(
-            "family marian sums the losses of gradient_accumulation_steps instead of taking their mean; use family "
-            "capsule_aggregated_marian with config.layer_aggregation none, the same model"
-        )
     positions = recipe.config.get("max_position_embeddings")
     for key in ("max_source_length", "max_target_length"):
         length = getattr(data, key)

@@ -31,6 +31,9 @@ class ModelRecipe:
         metadata={"help": "Learning rate of the parameters that init_from does not have; None for learning_rate."},
     )
     num_beams: int = field(default=4, metadata={"help": "Beams of the final translations."})
+    license: str = field(
+        default="unknown", metadata={"help": "Of the trained model, for its card: an id of the Hub, apache-2.0 say."}
+    )
     length_penalty: float = field(
         default=1.0, metadata={"help": "Sums of log-probabilities are divided by length to this power."}
     )

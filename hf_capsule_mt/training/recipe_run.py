@@ -6,7 +6,6 @@ prepares the data before the others, so that they find it.
 
 import json
 import platform
-import statistics
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,24 +14,19 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import load_model
 from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedModel,
-    TrainerState,
     set_seed,
 )
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import get_last_checkpoint
 
-from hf_capsule_mt.data import TokenBatchSampler
 from hf_capsule_mt.evaluation.scores import corpus_scores
-from hf_capsule_mt.training.average import WEIGHTS
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
 from hf_capsule_mt.training.recipe import Recipe
 from hf_capsule_mt.training.recipe_data import Data, load_data, say
 from hf_capsule_mt.training.recipe_fields import RecipeTrainingArguments
 from hf_capsule_mt.training.recipe_model import BuiltModel, build_model, checkpoint_config
+from hf_capsule_mt.training.resumable import last_checkpoint
 from hf_capsule_mt.training.study import versions
 from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
 
@@ -42,6 +36,10 @@ MAY_CHANGE = frozenset(RecipeTrainingArguments.__dataclass_fields__) | {
     *("validation", "test", "num_proc", "cache_dir", "num_beams", "length_penalty")
 }
 SECRET = ("hub_token",)
+
+
+class Interrupted(Exception):
+    """SIGTERM has ended the run early, with a checkpoint; says after which step."""
 
 
 class RecipeTrainer(NewParameterLearningRate, CapsuleSeq2SeqTrainer):
@@ -69,14 +67,18 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
     set_seed(arguments.seed)
     built = build_model(family, recipe.config, data.tokenizer, init_from)
     trainer = make_trainer(recipe, data, built)
-    seconds = train(trainer, checkpoint)
+    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    if trainer.interrupted:
+        say(arguments, f"interrupted after step {trainer.state.global_step}; the same command goes on from there")
+        raise Interrupted(trainer.state.global_step)
     trainer.save_model()
     trainer.save_state()
     results: dict[str, Any] = {
         **describe(recipe, data, built, trainer),
         "resumed_from": checkpoint,
         "steps": trainer.state.global_step,
-        "train_seconds": seconds,
+        "train_seconds": metrics["train_runtime"],
+        "target_tokens_per_second": metrics.get("train_target_tokens_per_second"),
         **learning_curves(trainer),
         **{split: score(trainer, recipe, data, split) for split in ("validation", "test") if split in data.pairs},
         "wall_seconds": time.perf_counter() - started,
@@ -98,12 +100,12 @@ def checkpoint_to_resume(arguments: RecipeTrainingArguments) -> str | None:
     if arguments.resume_from_checkpoint is not None:
         return arguments.resume_from_checkpoint
     folder = str(arguments.output_dir)
-    last = get_last_checkpoint(folder) if Path(folder).is_dir() else None
+    last = last_checkpoint(folder)
     if last is not None and not arguments.resume:
         raise ValueError(
-            f"{folder} holds {Path(last).name}, and resume is off: choose another output_dir, or remove the old run"
+            f"{folder} holds {last.name}, and resume is off: choose another output_dir, or remove the old run"
         )
-    return last
+    return None if last is None else str(last)
 
 
 def prepare_folder(recipe: Recipe, folder: Path, checkpoint: str | None) -> None:
@@ -136,6 +138,9 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
         data_collator=DataCollatorForSeq2Seq(data.tokenizer, model=model),
         processing_class=data.tokenizer,
     )
+    if recipe.training.max_tokens_per_batch is not None:
+        batches = len(trainer.get_train_dataloader())
+        say(recipe.training, f"{batches} batches in an epoch, {100 * (trainer.padding_share or 0):.2f} % padding")
     trainer.missing_keys = built.missing_keys
     trainer.new_parameter_learning_rate = recipe.model.new_parameter_learning_rate
     if recipe.model.init_from is not None:
@@ -145,19 +150,6 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
             f"{len(built.unused_keys)} of the checkpoint left out",
         )
     return trainer
-
-
-def train(trainer: RecipeTrainer, checkpoint: str | None) -> float:
-    """Train, from a checkpoint if there is one; returns the seconds it took."""
-    arguments = trainer.args
-    if checkpoint is not None:
-        state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
-        if 0 < arguments.max_steps <= state.global_step:  # Transformers would train one step more
-            trainer.state = state
-            best = state.best_model_checkpoint if arguments.load_best_model_at_end else None
-            load_model(trainer.model, Path(best or checkpoint) / WEIGHTS, strict=False)  # tied names are not there
-            return 0.0
-    return trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
 
 
 def score(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) -> dict[str, Any]:
@@ -189,7 +181,6 @@ def describe(recipe: Recipe, data: Data, built: BuiltModel, trainer: RecipeTrain
     arguments = recipe.training
     model: PreTrainedModel = built.model
     gpu = arguments.device.type == "cuda"
-    sampler = trainer.get_train_dataloader().batch_sampler
     return {
         "recipe": {name: value for name, value in recipe.given.items() if name not in SECRET},
         "model": {**asdict(recipe.model), "config": model.config.to_diff_dict()},
@@ -204,16 +195,14 @@ def describe(recipe: Recipe, data: Data, built: BuiltModel, trainer: RecipeTrain
         "unused_parameters": sorted(built.unused_keys),
         "vocabulary": len(data.tokenizer),
         "cleaning": {split: corpus.report.as_dict() for split, corpus in data.corpora.items()},
-        "padding_share": sampler.padding_share if isinstance(sampler, TokenBatchSampler) else None,
+        "padding_share": trainer.padding_share,
     }
 
 
 def learning_curves(trainer: RecipeTrainer) -> dict[str, Any]:
-    """What was logged: training losses, evaluations, and the mean speed if the trainer measures it."""
+    """What was logged: training losses and evaluations."""
     history = trainer.state.log_history
-    speeds = [row["target_tokens_per_second"] for row in history if "target_tokens_per_second" in row]
     return {
         "loss_curve": [[row["step"], row.get("lm_loss", row["loss"])] for row in history if "loss" in row],
         "evaluations": [row for row in history if "eval_loss" in row],
-        "target_tokens_per_second": statistics.mean(speeds) if speeds else None,
     }

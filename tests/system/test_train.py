@@ -1,8 +1,11 @@
 """`scripts/train.py` as a newcomer calls it: a shipped recipe with overrides, and a slip of the pen."""
 
 import json
+import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,51 @@ def test_a_shipped_recipe_trains_and_leaves_what_was_promised(tmp_path: Path):
     assert results["validation"]["sentences"] == results["test"]["sentences"] == 10
     assert results["test"]["num_beams"] == 4 and results["test"]["chrf_signature"].startswith("nrefs:1")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"model.safetensors", "config.json", "tokenizer.json", "recipe.yaml", "test.translations.txt"} <= names
+    wanted = {
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "recipe.yaml",
+        "test.translations.txt",
+        "README.md",
+    }
+    assert wanted <= names
 
     typo = call(RECIPE, "--learning_rat", "1e-3")
     assert typo.returncode == 1 and typo.stderr.endswith("no argument --learning_rat; did you mean --learning_rate?\n")
+
+
+@pytest.mark.system
+def test_two_processes_that_are_told_to_stop_go_on_later(tmp_path: Path) -> None:
+    port = str(random.SystemRandom().randrange(20_000, 60_000))
+    launch = ["-m", "accelerate.commands.launch", "--config_file", "scripts/accelerate/cpu.yaml"]
+    command = [sys.executable, *launch, "--main_process_port", port, "scripts/train.py", RECIPE, "--use_cpu"]
+    command += [
+        "--train",
+        "synthetic:300:8",
+        "--validation",
+        "null",
+        "--eval_strategy",
+        "no",
+        "--test",
+        "synthetic:9:8",
+    ]
+    command += ["--config.d_model", "32", "--config", "{encoder_layers: 2, decoder_layers: 1}", "--vocab_size", "300"]
+    command += ["--output_dir", str(tmp_path / "run"), "--cache_dir", str(tmp_path / "cache"), "--save_steps", "5"]
+    command += ["--max_tokens_per_batch", "400", "--logging_steps", "5", "--disable_tqdm", "true"]
+    with open(tmp_path / "log", "w+", encoding="utf-8") as log:
+        first = subprocess.Popen([*command, "--max_steps", "5000"], cwd=ROOT, stdout=log, stderr=log)
+        while not list((tmp_path / "run").glob("checkpoint-*")):
+            assert first.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=300) != 0
+    assert "interrupted after step" in (tmp_path / "log").read_text()
+    steps = max(int(path.name.removeprefix("checkpoint-")) for path in (tmp_path / "run").glob("checkpoint-*"))
+    second = subprocess.run(
+        [*command, "--max_steps", str(steps + 3)], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert second.returncode == 0, second.stderr[-3000:]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["processes"] == 2 and results["steps"] == steps + 3 and results["test"]["sentences"] == 9
+    assert results["resumed_from"].endswith(f"checkpoint-{steps}")

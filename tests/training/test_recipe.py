@@ -175,14 +175,6 @@ def test_what_is_wrong_in_a_file_is_named(line: str, message: str, recipe_file: 
     assert message in str(raised.value)
 
 
-def test_a_stock_model_whose_losses_would_be_summed_is_refused(recipe_file: str):
-    Path(recipe_file).write_text(f"extends: middle.yaml\noutput_dir: {recipe_file}.run\n")
-    stock = [recipe_file, "--gradient_accumulation_steps", "2"]
-    with pytest.raises(ValueError, match="capsule_aggregated_marian with config.layer_aggregation none"):
-        parse_recipe(stock)
-    assert parse_recipe([*stock, "--label_smoothing_factor", "0.1"]).model.family == "marian"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
