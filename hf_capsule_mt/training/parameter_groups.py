@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import Trainer
 
 
 def new_parameters(model: nn.Module, missing: Iterable[str]) -> list[nn.Parameter]:
@@ -28,14 +29,13 @@ def split_groups(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Param
             optimizer.add_param_group({**group, "params": new, "lr": learning_rate})
 
 
-class NewParameterLearningRate:
-    """Goes before a `Trainer` in the bases of one.
+class NewParameterLearningRate(Trainer):
+    """[`Trainer`] with a learning rate of their own for new parameters.
 
     Set `missing_keys`, the names that `from_pretrained(..., output_loading_info=True)` reports, and
     `new_parameter_learning_rate` before training. Weight decay, optimizer and schedule are those of the Trainer.
     """
 
-    # What a Trainer has.
     model: Any
     optimizer: Any
 
@@ -44,7 +44,7 @@ class NewParameterLearningRate:
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         made = self.optimizer is None
-        optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        optimizer = super().create_optimizer(*args, **kwargs)
         if made and self.new_parameter_learning_rate is not None:
             split_groups(optimizer, new_parameters(self.model, self.missing_keys), self.new_parameter_learning_rate)
         return optimizer

@@ -57,7 +57,8 @@ class Recipe(NamedTuple):
 
     @property
     def config(self) -> dict[str, Any]:
-        return dict(self.model.config or {})  # type: ignore[arg-type]
+        config: Any = self.model.config
+        return dict(config or {})
 
 
 class HelpFormatter(ArgumentDefaultsHelpFormatter):

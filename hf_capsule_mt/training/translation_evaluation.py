@@ -8,6 +8,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from tqdm.auto import tqdm
+from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, has_length
 
 from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
@@ -16,8 +17,8 @@ from hf_capsule_mt.evaluation.decoding import length_limit
 NO_LIMIT = 2**62
 
 
-class TranslationEvaluation:
-    """Goes before `Seq2SeqTrainer` in the bases of a trainer.
+class TranslationEvaluation(Seq2SeqTrainer):
+    """[`Seq2SeqTrainer`] that evaluates translations in one pass.
 
     With `predict_with_generate`, `evaluate` and `predict` translate in batches of like length, longest first, and
     report `loss` (per target token over the whole set), `bleu` and `chrf` by sacreBLEU, whose signatures are kept in
@@ -29,20 +30,10 @@ class TranslationEvaluation:
     `include_for_metrics`, `batch_eval_metrics` or `preprocess_logits_for_metrics`.
     """
 
-    # What a Seq2SeqTrainer has.
     args: Any
     model: Any
-    accelerator: Any
     processing_class: Any
-    compute_metrics: Any
-    callback_handler: Any
-    eval_dataset: Any
-    compute_loss_context_manager: Any
-    _prepare_inputs: Any
     _loader_of: Any  # of CapsuleSeq2SeqTrainer
-    state: Any
-    control: Any
-    _gen_kwargs: dict[str, Any]
 
     score_signatures: dict[str, str]
 
@@ -80,12 +71,12 @@ class TranslationEvaluation:
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         dataset = self._named_eval_dataset(eval_dataset)
         if dataset is None or not self._evaluates_translations(dataset):
-            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+            return super().get_eval_dataloader(eval_dataset)
         return self._sorted_loader(dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         if not self._evaluates_translations(test_dataset):
-            return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
+            return super().get_test_dataloader(test_dataset)
         return self._sorted_loader(test_dataset)
 
     def _named_eval_dataset(self, given: Any) -> Any:
@@ -105,7 +96,7 @@ class TranslationEvaluation:
         """As in Transformers; in one pass where the batches are ours."""
         sampler = getattr(dataloader, "batch_sampler", None)
         if not isinstance(sampler, TokenBatchSampler):
-            return super().evaluation_loop(  # type: ignore[misc]
+            return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
         was_training = self.model.training
