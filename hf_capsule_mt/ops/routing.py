@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.routing_blockwise import blockwise, blockwise_guided_scores
+from hf_capsule_mt.ops.routing_dispatch import choose_routing
+from hf_capsule_mt.ops.routing_fused import fused_dynamic_routing, fused_em_routing
 from hf_capsule_mt.ops.routing_reference import dynamic_routing as reference_dynamic_routing
 from hf_capsule_mt.ops.routing_reference import em_routing as reference_em_routing
 from hf_capsule_mt.ops.routing_reference import guided_pooling as reference_guided_pooling
@@ -38,6 +40,7 @@ def dynamic_routing(
     return_assignments: bool = False,
     *,
     stop_assignment_gradient: bool = False,
+    implementation: str | None = None,
 ) -> RoutingResult:
     """Routing by agreement: Eq. (5)-(9) and Algorithm 1, DLA.
 
@@ -49,19 +52,24 @@ def dynamic_routing(
         return_assignments: also return the assignment probabilities, `[iterations, …, I, O]`, each as it was before
             the update of the capsules; they sum to 1 over the outputs for a real input, to 0 for a masked one.
         stop_assignment_gradient: treat the assignments as constants in the backward pass.
+        implementation: `"reference"`, `"blockwise"`, `"fused"`, or None to choose; see `explain_routing_choice`.
 
     Returns:
         capsules `[…, O, D]`, or the pair (capsules, assignments).
     """
     mask = _check_votes(votes, iterations, mask)
     lead = votes.shape[:-3]
+    positional = [_positions(votes, 3), _positions(mask, 1)]
+    chosen = _choose(votes, [votes], implementation, return_assignments)
+    if chosen == "fused":
+        options = iterations, normalize, stop_assignment_gradient, return_assignments
+        return _fused_answer(fused_dynamic_routing(*positional, *options), lead, return_assignments)
 
     def route(flat_votes: Tensor, flat_mask: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         working = _working(flat_votes, flat_mask)
         return reference_dynamic_routing(working, flat_mask, iterations, normalize, stop_assignment_gradient)
 
-    positional = [_positions(votes, 3), _positions(mask, 1)]
-    capsules, trace = _run(route, positional, [], return_assignments)
+    capsules, trace = _run(route, positional, [], chosen, return_assignments)
     return _answer(capsules, trace, lead, votes.dtype)
 
 
@@ -77,6 +85,7 @@ def em_routing(
     return_assignments: bool = False,
     *,
     stop_assignment_gradient: bool = False,
+    implementation: str | None = None,
 ) -> RoutingResult:
     """EM routing: Eq. (11)-(16) and Algorithm 2, DLA; Algorithm 2, HEADS when `activations` is None.
 
@@ -87,7 +96,7 @@ def em_routing(
         iterations: rounds of an M step and an E step; the last round has no E step, nothing would read it.
         inverse_temperature: lambda of Eq. (14) is this times `1 - 0.95^t` in round t = 1, 2, ….
         variance_floor: added to every variance; must be above 0, since one input alone in a capsule has variance 0.
-        mask, return_assignments, stop_assignment_gradient: as for `dynamic_routing`.
+        mask, return_assignments, stop_assignment_gradient, implementation: as for `dynamic_routing`.
 
     Returns:
         capsules `[…, O, D]`, each its mean times its activation probability, or (capsules, assignments).
@@ -108,6 +117,14 @@ def em_routing(
         _check_shape("activations", activations, votes.shape[:-2])
         # log 0 has an infinite gradient; at the clamp the gradient is 0 and the input all but absent.
         log_activations = _positions(_precise(activations).clamp(min=1e-30).log(), 1)
+    betas = [_precise(beta_a), _precise(beta_u)]
+    positional = [_positions(votes, 3), log_activations, _positions(mask, 1)]
+    chosen = _choose(votes, [votes, activations, beta_a, beta_u], implementation, return_assignments)
+    if chosen == "fused":
+        flat_votes, _, flat_mask = positional
+        options = iterations, inverse_temperature, variance_floor, stop_assignment_gradient, return_assignments
+        found = fused_em_routing(flat_votes, log_activations, *betas, flat_mask, *options)
+        return _fused_answer(found, lead, return_assignments)
 
     def route(
         flat_votes: Tensor, flat_activations: Tensor | None, flat_mask: Tensor | None, a: Tensor, u: Tensor
@@ -125,8 +142,7 @@ def em_routing(
             return_assignments,
         )
 
-    positional = [_positions(votes, 3), log_activations, _positions(mask, 1)]
-    capsules, trace = _run(route, positional, [_precise(beta_a), _precise(beta_u)], return_assignments)
+    capsules, trace = _run(route, positional, betas, chosen, return_assignments)
     return _answer(capsules, trace, lead, votes.dtype)
 
 
@@ -302,16 +318,20 @@ def _run(
     route: Callable[..., tuple[Tensor, list[Tensor]]],
     positional: list[Tensor | None],
     shared: list[Tensor],
+    implementation: str,
     return_assignments: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """The reference itself where assignments are wanted or a compiler is watching, else the blockwise version."""
-    votes = positional[0]
-    with _no_autocast(votes):
-        if return_assignments:
-            return route(*positional, *shared)
-        if torch.compiler.is_compiling():
-            return route(*positional, *shared)[0], []
-        return blockwise(lambda *tensors: route(*tensors)[0], positional, shared), []
+    """The reference itself, or the reference block by block."""
+    with _no_autocast(positional[0]):
+        if implementation == "blockwise":
+            return blockwise(lambda *tensors: route(*tensors)[0], positional, shared), []
+        capsules, trace = route(*positional, *shared)
+        return capsules, trace if return_assignments else []
+
+
+def _choose(votes: Tensor, tensors: list[Tensor | None], implementation: str | None, return_assignments: bool) -> str:
+    differentiable = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    return choose_routing(votes, implementation, return_assignments, differentiable).implementation
 
 
 def _answer(capsules: Tensor, trace: list[Tensor], lead: torch.Size, dtype: torch.dtype) -> RoutingResult:
@@ -321,6 +341,14 @@ def _answer(capsules: Tensor, trace: list[Tensor], lead: torch.Size, dtype: torc
         return capsules
     assignments = torch.stack(trace)
     return capsules, assignments.reshape(len(trace), *lead, *assignments.shape[2:])
+
+
+def _fused_answer(found: tuple[Tensor, Tensor], lead: torch.Size, return_assignments: bool) -> RoutingResult:
+    capsules, assignments = found
+    capsules = capsules.reshape(*lead, *capsules.shape[1:])
+    if not return_assignments:
+        return capsules
+    return capsules, assignments.reshape(len(assignments), *lead, *assignments.shape[2:])
 
 
 class _FromFloat16(torch.autograd.Function):

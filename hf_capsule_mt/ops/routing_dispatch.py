@@ -1,0 +1,136 @@
+"""Which implementation routes, and why: the argument first, then the environment, then the device and the shape."""
+
+import importlib.util
+import os
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops.routing_fused import LARGEST_TILE, tile_elements
+
+IMPLEMENTATIONS = ("reference", "blockwise", "fused")
+VARIABLE = "HF_CAPSULE_MT_ROUTING"
+
+TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
+FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+_warned: set[str] = set()
+
+
+class RoutingChoice(NamedTuple):
+    """`implementation` is `"reference"`, `"blockwise"` or `"fused"`."""
+
+    implementation: str
+    reason: str
+
+
+def explain_routing_choice(
+    votes: Tensor, implementation: str | None = None, return_assignments: bool = False
+) -> RoutingChoice:
+    """What `dynamic_routing` and `em_routing` would run for these arguments, and why.
+
+    Args:
+        votes: `[…, I, O, D]`.
+        implementation: `"reference"`, plain autograd; `"blockwise"`, a block of positions at a time with little
+            memory; `"fused"`, Triton kernels; None lets the environment variable `HF_CAPSULE_MT_ROUTING` say one of
+            these, or else decides by device and shape. What the argument names and cannot be had is an error; what
+            the variable names and cannot be had is passed over with a warning.
+        return_assignments: whether assignments are wanted too.
+    """
+    return choose_routing(votes, implementation, return_assignments, torch.is_grad_enabled() and votes.requires_grad)
+
+
+def choose_routing(
+    votes: Tensor, implementation: str | None, return_assignments: bool, differentiable: bool
+) -> RoutingChoice:
+    """As [`explain_routing_choice`]; `differentiable` says whether any argument needs a gradient."""
+    if implementation is not None:
+        _check_name("implementation", implementation)
+        obstacle = _obstacle(implementation, votes, return_assignments, differentiable)
+        if obstacle:
+            raise ValueError(f'implementation="{implementation}": {obstacle}; leave it None to have the best that can')
+        return RoutingChoice(implementation, "the argument says so")
+    wanted = _environment()
+    if wanted:
+        obstacle = _obstacle(wanted, votes, return_assignments, differentiable)
+        if not obstacle:
+            return RoutingChoice(wanted, "the environment variable HF_CAPSULE_MT_ROUTING says so")
+        _warn_once(f"HF_CAPSULE_MT_ROUTING={wanted} is passed over: {obstacle}")
+    if votes.is_cuda:
+        obstacle = _obstacle("fused", votes, return_assignments, differentiable)
+        if not obstacle:
+            return RoutingChoice("fused", "a GPU with kernels for this shape")
+        device_obstacle = _device_obstacle(votes.device)
+        if device_obstacle:
+            _warn_once(f"routing runs without its fused kernels, many times slower: {device_obstacle}")
+    else:
+        obstacle = "not on a GPU"
+    implementation = "reference" if _obstacle("blockwise", votes, return_assignments, False) else "blockwise"
+    return RoutingChoice(implementation, f"no fused kernels: {obstacle}")
+
+
+def _obstacle(implementation: str, votes: Tensor, return_assignments: bool, differentiable: bool) -> str:
+    """Why an implementation cannot do this; empty if it can. Sizes are not quoted: a compiler may not know them."""
+    if implementation == "reference":
+        return ""
+    if implementation == "blockwise":
+        if return_assignments:
+            return "assignments come from the reference or the fused kernels"
+        return "a compiler takes the reference apart by itself" if torch.compiler.is_compiling() else ""
+    device_obstacle = _device_obstacle(votes.device)
+    if device_obstacle:
+        return device_obstacle
+    if votes.dtype not in FUSED_TYPES:
+        return f"the kernels compute in float32, and the votes have type {votes.dtype}"
+    if return_assignments and differentiable:
+        return "the kernels have no gradient through the assignments (torch.no_grad() asks for none)"
+    if tile_elements(*votes.shape[-3:]) > LARGEST_TILE:
+        return f"more than {LARGEST_TILE} votes a position (each axis rounded up to a power of two)"
+    return ""
+
+
+# A compiler calls these and keeps what they answer; it could not follow them.
+@torch.compiler.assume_constant_result
+def _device_obstacle(device: torch.device) -> str:
+    """Why the kernels do not run on this device; empty if they do."""
+    if not TRITON_IS_INSTALLED:
+        return "Triton is not installed (pip install triton)"
+    interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+    if device.type == "cpu":
+        return "" if interpreted else "on a CPU they run in Triton's interpreter alone, for tests (TRITON_INTERPRET=1)"
+    if device.type != "cuda":
+        return f"there are none for the device type {device.type}"
+    if torch.version.hip is not None:
+        return "there are none for AMD GPUs"
+    if interpreted:
+        return "TRITON_INTERPRET=1 asks for Triton's interpreter, which is for tests on a CPU"
+    major, minor = torch.cuda.get_device_capability(device)
+    return (
+        ""
+        if major >= 8
+        else f"they need compute capability 8.0, {torch.cuda.get_device_name(device)} has {major}.{minor}"
+    )
+
+
+@torch.compiler.assume_constant_result
+def _environment() -> str:
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted:
+        _check_name(VARIABLE, wanted)
+    return wanted
+
+
+@torch.compiler.assume_constant_result
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, stacklevel=2)
+
+
+def _check_name(source: str, name: str) -> None:
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"{source}={name!r}: must be one of {', '.join(IMPLEMENTATIONS)}, or nothing to choose by device"
+        )
