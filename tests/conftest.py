@@ -1,5 +1,5 @@
-"""Settings shared by all tests: no network, and random examples that are the same in every run;
-the long tests first, so that no process waits for them at the end."""
+"""Settings shared by all tests: no network; Triton's interpreter where there is no GPU; random examples that are the
+same in every run; the long tests first, so that no process waits for them at the end."""
 
 import os
 
@@ -7,6 +7,11 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+
+if not torch.cuda.is_available():  # said before anything imports Triton, which transformers does
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from hypothesis import HealthCheck, settings
 

@@ -111,7 +111,8 @@ def _em_rounds(
     means = tl.zeros([NB, OB, DB], tl.float32)
     precisions = tl.zeros([NB, OB, DB], tl.float32)
     offsets = tl.zeros([NB, OB], tl.float32) + tl.where(columns, 0.0, float("-inf"))
-    heat = tl.full([], 0.05, tl.float32)  # 1 - 0.95^t
+    # 1 - 0.95^t, in float64: an error here is one and the same in all gradients of the betas, and would add up.
+    heat = tl.full([], 0.05, tl.float64)
     for iteration in range(rounds):
         if assignments_out is not None:
             store_assignments(
@@ -131,7 +132,7 @@ def _em_rounds(
             depths,
             beta_a,
             beta_u,
-            inverse_temperature * heat,
+            (inverse_temperature * heat).to(tl.float32),
             variance_floor,
             SIZE,
         )
@@ -139,7 +140,7 @@ def _em_rounds(
             tile, means, variances, log_volume, logits, columns, variance_floor, SIZE
         )
         heat = 0.05 + 0.95 * heat
-    return assignments, means, precisions, offsets, log_totals, inverse_temperature * heat
+    return assignments, means, precisions, offsets, log_totals, (inverse_temperature * heat).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["positions"])

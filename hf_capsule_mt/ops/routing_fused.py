@@ -25,7 +25,7 @@ NAMESPACE = re.sub(r"\W", "_", __name__.rpartition(".")[0])
 ELEMENTS_PER_WARP = 1024  # of a tile: 32 a thread, which a backward pass at the papers' sizes holds without spilling
 LARGEST_TILE = 2**15
 MOST_WARPS = 16
-RESIDENT_WARPS = 32  # a processor; how many programs the gradients of the betas are summed in
+RESIDENT_WARPS = 32  # on a processor, at most: how many programs share the sums for the betas
 
 
 def padded(count: int) -> int:
@@ -226,7 +226,7 @@ def fused_em_routing_backward(
     grad_votes = votes.new_empty(votes.shape)
     grad_activations = beta_a.new_empty(0 if log_activations is None else votes.shape[:2])
     blocks, sizes = _blocks(votes)
-    programs = min(blocks, _processors(votes.device) * max(1, RESIDENT_WARPS // sizes["num_warps"]))
+    programs = min(blocks, _programs(votes.device, sizes["num_warps"]))
     grad_betas = beta_a.new_empty(2, programs, len(beta_a))
     _launch(
         "em_backward_kernel",
@@ -269,9 +269,11 @@ def _(
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
-    """A CPU counts as one: its interpreter shall see programs that take several blocks."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+def _programs(device: torch.device, warps: int) -> int:
+    """As many as run at a time, each of which takes several blocks; two in the interpreter, which runs one."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count * max(1, RESIDENT_WARPS // warps)
 
 
 def _keep_em(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -80,7 +80,7 @@ class Case:
             result = self(**{**leaves, **changes})
         capsules = result[0] if isinstance(result, tuple) else result
         uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
-        loss = (capsules * uneven.to(capsules.dtype)).sum()
+        loss = (capsules * uneven.to(capsules)).sum()
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         zeros = (torch.zeros_like(leaf) for leaf in leaves.values())
         gradients = (zero if grad is None else grad for grad, zero in zip(found, zeros, strict=True))

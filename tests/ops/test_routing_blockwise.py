@@ -4,7 +4,7 @@ Asking for assignments runs the reference under plain autograd; not asking runs 
 routing are computed in blocks either way; `plain_scores` gives them back to autograd. Blocks are made tiny here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,17 +19,7 @@ REFERENCES = {
     "em_without_activations": "reference_em_routing",
 }
 
-
-@pytest.fixture(autouse=True)
-def fresh_memory_is_nan() -> Iterator[None]:
-    """Fill uninitialised memory with NaN, so that reading a value nobody wrote shows."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    assert torch.empty(3).isnan().all()
-    yield
-    torch.use_deterministic_algorithms(before[0])
-    torch.utils.deterministic.fill_uninitialized_memory = before[1]
+pytestmark = pytest.mark.usefixtures("fresh_memory_is_nan")
 
 
 @pytest.fixture

@@ -1,0 +1,51 @@
+"""Whole models with the fused kernels: the logits and gradients of the other path, interpreted or on a GPU."""
+
+import os
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, Case, assert_close, assert_same_gradients, make_pairs
+
+from hf_capsule_mt.ops import explain_routing_choice, routing
+from hf_capsule_mt.ops.routing_dispatch import VARIABLE
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
+
+# Two layers a side, and every kind of routing among them.
+SMALL = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
+MODELS = {
+    "em": SMALL | {"head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+    "dynamic": SMALL | {"layer_aggregation": "dynamic_routing", "head_aggregation": "simple_routing"},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_with_fused_routing_is_the_same_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "fused")
+    if explain_routing_choice(torch.ones(1, 1, 1, 1, device=DEVICE)).implementation != "fused":
+        pytest.skip("no fused kernels here: Triton is not installed, or neither its interpreter nor a GPU is there")
+    case = Case(AGGREGATED_MARIAN, "em")
+    model, same = (case.build(**MODELS[name]).to(DEVICE) for _ in range(2))
+    batch = {key: value.to(DEVICE) for key, value in make_pairs(model.config, (4, 3), (3, 4)).batch().items()}
+
+    calls = []
+    for function in ("fused_em_routing", "fused_dynamic_routing"):
+        original = getattr(routing, function)
+
+        def counted(*given, function=function, original=original):
+            calls.append(function)
+            return original(*given)
+
+        monkeypatch.setattr(routing, function, counted)
+    outputs = model(**batch)
+    outputs.loss.backward()
+    sites = {"em": 2 + 2 * 3, "dynamic": 2 + 2}[name]
+    assert len(calls) == sites, "every site must have taken the kernels"
+
+    monkeypatch.setenv(VARIABLE, "reference")
+    wanted = same(**batch)
+    wanted.loss.backward()
+    assert len(calls) == sites
+    assert_close(outputs.logits, wanted.logits)
+    assert_same_gradients(model, same)

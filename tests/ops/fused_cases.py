@@ -1,0 +1,61 @@
+"""Where the fused kernels can run here, and how their errors are judged."""
+
+import os
+
+import pytest
+import torch
+from routing_cases import Case, assert_finite
+from torch import Tensor
+
+from hf_capsule_mt.ops.routing_dispatch import _device_obstacle
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
+OBSTACLE = _device_obstacle(DEVICE)
+
+needs_kernels = pytest.mark.skipif(bool(OBSTACLE), reason=f"no fused kernels here: {OBSTACLE}")
+
+
+def moved(case: Case) -> Case:
+    """The case on the device that has kernels."""
+    return case.changed(
+        **{name: value.to(DEVICE) for name, value in case.arguments.items() if isinstance(value, Tensor)}
+    )
+
+
+def in_float64(case: Case) -> Case:
+    """The case with its numbers unchanged, in double precision."""
+    return case.changed(**{name: leaf.detach().double() for name, leaf in case.differentiable().items()})
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    return (found.double() - truth).square().mean().sqrt().item()
+
+
+def assert_as_good_as_plain(name: str, fused: Tensor, plain: Tensor, truth: Tensor, factor: float) -> None:
+    """Both finite, and the error of the kernels at most `factor` that of plain torch in the same precision."""
+    assert fused.shape == truth.shape and fused.dtype == plain.dtype, name
+    assert_finite(name, fused)
+    assert_finite(f"plain {name}", plain)
+    size = truth.square().mean().sqrt().item()
+    assert size > 0, f"{name} is all zero: comparing it says nothing"
+    # Of few numbers plain torch may have all right by chance; so one unit in the last place of float32 besides, and
+    # some for the betas, whose gradients are sums over all positions that all but cancel.
+    units = 4 if "beta" in name else 1
+    allowed = factor * error(plain, truth) + units * torch.finfo(torch.float32).eps * size
+    if INTERPRETED and fused.dtype == torch.bfloat16:  # the interpreter cuts digits off where a GPU rounds
+        allowed += 0.2 * torch.finfo(torch.bfloat16).eps * size
+    assert error(fused, truth) <= allowed, f"{name}: error {error(fused, truth)}, plain torch {error(plain, truth)}"
+
+
+def assert_fused_is_right(case: Case, factor: float = 2.0, **options: object) -> None:
+    """Capsules and every gradient, by name."""
+    case = moved(case)
+    truth, true_gradients = in_float64(case).value_and_gradients(implementation="reference", **options)
+    plain, plain_gradients = case.value_and_gradients(implementation="reference", **options)
+    fused, gradients = case.value_and_gradients(implementation="fused", **options)
+    assert fused.dtype == case.votes.dtype
+    assert_as_good_as_plain("capsules", fused, plain, truth, factor)
+    assert gradients.keys() == true_gradients.keys()
+    for name, true in true_gradients.items():
+        assert_as_good_as_plain(f"gradient of {name}", gradients[name], plain_gradients[name], true, factor)

@@ -1,0 +1,161 @@
+"""Which implementation is chosen, what is said about it, and what happens when it cannot be had."""
+
+import os
+import subprocess
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fused_cases import moved, needs_kernels
+from routing_cases import make_case
+
+from hf_capsule_mt.ops import dynamic_routing, explain_routing_choice, routing_dispatch
+from hf_capsule_mt.ops.routing_dispatch import VARIABLE, RoutingChoice, choose_routing
+
+VOTES = make_case("dynamic", 401, (2,), dtype=torch.float32).votes
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(routing_dispatch, "_warned", set())
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing_dispatch, "TRITON_IS_INSTALLED", True)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), hip: str | None = None) -> object:
+    """What choosing reads of votes, as if they were on a GPU."""
+    monkeypatch.setattr(routing_dispatch, "TRITON_IS_INSTALLED", True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    monkeypatch.setattr(torch.version, "hip", hip)
+    return SimpleNamespace(
+        is_cuda=True, device=torch.device("cuda", 0), dtype=torch.bfloat16, shape=torch.Size((8, 6, 512, 1))
+    )
+
+
+def test_on_a_cpu_blocks_are_chosen(interpreted: None) -> None:
+    choice = explain_routing_choice(VOTES)
+    assert choice == RoutingChoice("blockwise", "no fused kernels: not on a GPU")
+    assert explain_routing_choice(VOTES, return_assignments=True).implementation == "reference"
+
+
+def test_on_a_gpu_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = on_a_gpu(monkeypatch)
+    assert choose_routing(votes, None, False, True).implementation == "fused"
+    assert choose_routing(votes, None, True, False).implementation == "fused"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dtype": torch.float64}, "torch.float64"),
+        ({"shape": torch.Size((8, 33, 1024, 1))}, "more than 32768 votes a position"),
+        ({"return_assignments": True}, "no gradient through the assignments"),
+    ],
+    ids=str,
+)
+def test_what_the_kernels_cannot_do_goes_elsewhere(change: dict, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = on_a_gpu(monkeypatch)
+    return_assignments = change.pop("return_assignments", False)
+    vars(votes).update(change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choice = choose_routing(votes, None, return_assignments, True)
+    assert choice.implementation == ("reference" if return_assignments else "blockwise")
+    assert said in choice.reason
+    with pytest.raises(ValueError, match='implementation="fused"') as error:
+        choose_routing(votes, "fused", return_assignments, True)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [({"capability": (7, 5)}, "compute capability 8.0, Some GPU has 7.5"), ({"hip": "6.2"}, "none for AMD GPUs")],
+    ids=str,
+)
+def test_a_gpu_without_kernels_is_said_once(gpu: dict, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = on_a_gpu(monkeypatch, **gpu)
+    with pytest.warns(UserWarning, match=said) as caught:
+        for _ in range(3):
+            assert choose_routing(votes, None, False, True).implementation == "blockwise"
+    assert len(caught) == 1
+
+
+def test_a_gpu_without_triton_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = on_a_gpu(monkeypatch)
+    monkeypatch.setattr(routing_dispatch, "TRITON_IS_INSTALLED", False)
+    with pytest.warns(UserWarning, match="pip install triton") as caught:
+        for _ in range(3):
+            choose_routing(votes, None, False, True)
+    assert len(caught) == 1
+
+
+def test_the_argument_goes_before_the_variable(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "fused")
+    assert explain_routing_choice(VOTES).implementation == "fused"
+    assert VARIABLE in explain_routing_choice(VOTES).reason
+    choice = explain_routing_choice(VOTES, implementation="reference")
+    assert choice == RoutingChoice("reference", "the argument says so")
+
+
+def test_a_variable_that_cannot_be_had_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "fused")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.warns(UserWarning, match=f"{VARIABLE}=fused is passed over") as caught:
+        for _ in range(2):
+            assert explain_routing_choice(VOTES).implementation == "blockwise"
+    assert len(caught) == 1
+
+
+def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="implementation='quick': must be one of reference, blockwise, fused"):
+        dynamic_routing(VOTES, implementation="quick")
+    monkeypatch.setenv(VARIABLE, "quick")
+    with pytest.raises(ValueError, match=f"{VARIABLE}='quick'"):
+        dynamic_routing(VOTES)
+
+
+def test_blocks_return_no_assignments() -> None:
+    with pytest.raises(ValueError, match='implementation="blockwise": assignments come from'):
+        dynamic_routing(VOTES, return_assignments=True, implementation="blockwise")
+
+
+@needs_kernels
+def test_what_is_chosen_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hf_capsule_mt.ops import routing
+
+    ran = []
+
+    def watch(name: str, label: str) -> None:
+        original = getattr(routing, name)
+        monkeypatch.setattr(routing, name, lambda *given: ran.append(label) or original(*given))
+
+    watch("fused_em_routing", "fused")
+    watch("fused_dynamic_routing", "fused")
+    watch("blockwise", "blockwise")
+    for kind in ("dynamic", "em"):
+        case = moved(make_case(kind, 403, (2,), dtype=torch.float32))
+        for name in ("fused", "blockwise", "reference"):
+            case(implementation=name)
+            assert ran == [name] * (name != "reference")
+            ran.clear()
+
+
+def test_choosing_and_routing_on_a_cpu_need_no_triton() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None; import torch; "
+        "from hf_capsule_mt.ops import dynamic_routing, explain_routing_choice; "
+        "votes = torch.ones(2, 3, 4, 1); print(dynamic_routing(votes).shape, explain_routing_choice(votes))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "blockwise" in done.stdout

@@ -1,0 +1,238 @@
+"""The Triton kernels against the reference, in value and every gradient: on a GPU, or in Triton's interpreter."""
+
+from typing import Any
+
+import pytest
+import torch
+from fused_cases import DEVICE, assert_fused_is_right, in_float64, moved, needs_kernels
+from routing_cases import Case, assert_close, assert_finite, assert_gradients_close, make_case
+from torch import Tensor
+
+from hf_capsule_mt.ops import dynamic_routing
+from hf_capsule_mt.ops.routing_fused import padded
+
+pytestmark = [
+    needs_kernels,
+    pytest.mark.usefixtures("fresh_memory_is_nan"),
+    # numpy, in the interpreter, says what a GPU would pass over.
+    pytest.mark.filterwarnings("ignore:(invalid|divide|overflow|All-NaN):RuntimeWarning"),
+]
+
+KINDS = ("dynamic", "normalized", "em", "em_without_activations")
+# positions, inputs, outputs, size
+SHAPES = [(1, 4, 3, 3), (63, 6, 5, 1), (1000, 3, 2, 1), (2, 5, 33, 5), (2, 24, 67, 1), (2, 2, 1, 1)]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+each_kernel = pytest.mark.parametrize("kind", ["normalized", "em"])
+
+
+def fused(case: Case, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    return case.value_and_gradients(implementation="fused", **options)
+
+
+@pytest.mark.parametrize(("positions", "inputs", "outputs", "size"), SHAPES)
+@every_kind
+def test_equals_the_reference(kind: str, positions: int, inputs: int, outputs: int, size: int) -> None:
+    masked = size != 5
+    case = make_case(kind, 201, (positions,), inputs, outputs, size, dtype=torch.float32, masked=masked)
+    if outputs == 1 and kind == "dynamic":  # one output takes all, whatever the votes: nothing else would be seen
+        case = case.changed(iterations=1)
+    assert_fused_is_right(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@every_kind
+def test_equals_the_reference_in_half_precision(kind: str, dtype: torch.dtype) -> None:
+    assert_fused_is_right(make_case(kind, 203, (9,), 6, 5, 1, dtype=dtype))
+
+
+@pytest.mark.parametrize(("iterations", "stopped"), [(1, False), (2, False), (4, False), (1, True), (3, True)])
+@every_kind
+def test_equals_the_reference_after_any_number_of_rounds(kind: str, iterations: int, stopped: bool) -> None:
+    case = make_case(kind, 205, (3,), 4, 5, 2, dtype=torch.float32, iterations=iterations)
+    assert_fused_is_right(case, stop_assignment_gradient=stopped)
+
+
+@pytest.mark.parametrize("kind", ["normalized", "em"])
+def test_an_output_with_next_to_no_assignments_is_still_the_mean_of_its_votes(kind: str) -> None:
+    """Far below what float32 can hold: shares of such an output can only come from logarithms."""
+    case = make_case(kind, 207, (20,), 4, 3, 16, dtype=torch.float32)
+    if kind == "em":  # in 16 dimensions one output's votes are spread far wider than those of the others
+        case.votes[:] *= 0.01
+        case.votes[..., 1, :] += 40 * torch.linspace(-1, 1, 4)[:, None]
+        case = case.changed(variance_floor=1e-4)
+    else:
+        case.votes[..., 1, :] += 12
+    _, assignments = in_float64(case)(return_assignments=True)
+    assert (assignments[-1].sum(dim=-2) < 1e-32).any(), "the case is not what it is meant to be"
+    assert_fused_is_right(case, factor=4.0)  # logarithms in the hundreds leave float32 few digits
+
+
+@pytest.mark.parametrize("content", ["1e4", "largest", "tiny"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@every_kind
+def test_extreme_votes_give_finite_values_and_gradients(kind: str, dtype: torch.dtype, content: str) -> None:
+    case = moved(make_case(kind, 209, (3,), 5, 3, 2, dtype=dtype))
+    largest = 65504.0 if dtype == torch.float16 else 1e30
+    fillings = {"1e4": case.votes.sign() * 1e4, "largest": case.votes.sign() * largest, "tiny": case.votes * 1e-6}
+    capsules, gradients = fused(case.changed(votes=fillings[content]))
+    assert_finite("capsules", capsules)
+    if content == "tiny":
+        wanted = case(votes=fillings[content], implementation="reference")
+        assert_close("capsules", capsules.float(), wanted.float(), rtol=0.01, atol=1e-6)
+    for name, grad in gradients.items():
+        assert_finite(f"gradient of {name}", grad)
+
+
+@pytest.mark.parametrize("content", [float("inf"), float("nan"), -1e30])
+@every_kind
+def test_masked_inputs_of_any_content_change_nothing(kind: str, content: float) -> None:
+    case = moved(make_case(kind, 211, (4,), 5, 6, 2, dtype=torch.float32))
+    padding = ~case.mask
+    padding[1] = True  # no input at all
+    case = case.changed(mask=~padding)
+
+    def pad(name: str, tensor: Tensor, axis: int) -> Tensor:
+        if name == "mask":
+            return tensor
+        return tensor.masked_fill(padding.view(*padding.shape, *[1] * (-axis - 1)), content)
+
+    wanted, wanted_gradients = fused(case)
+    capsules, gradients = fused(case.by_input(pad))
+    assert not bool(capsules[1].any()) and torch.equal(capsules, wanted)
+    for name, grad in gradients.items():
+        assert_finite(f"gradient of {name}", grad)
+        assert torch.equal(grad, wanted_gradients[name]), name
+    assert not bool(gradients["votes"][padding].any())
+
+
+@each_kernel
+def test_nan_in_a_real_input_is_not_hidden(kind: str) -> None:
+    case = moved(make_case(kind, 213, (3,), 4, 3, 2, dtype=torch.float32, masked=False))
+    case.votes[1, 2, 0, 0] = float("nan")
+    capsules = case(implementation="fused")
+    assert bool(capsules[1].isnan().any())
+    assert_finite("the other positions", capsules[[0, 2]])
+
+
+@each_kernel
+def test_an_infinite_gradient_is_not_hidden_and_a_large_one_stays_finite(kind: str) -> None:
+    case = moved(make_case(kind, 215, (2,), dtype=torch.float16))
+    for factor, finite in ((float("inf"), False), (6e4, True)):
+        votes = (case.votes * 1e-3).requires_grad_()
+        capsules = case(votes=votes, implementation="fused")
+        (grad,) = torch.autograd.grad(capsules, votes, torch.full_like(capsules, factor))
+        assert bool(grad.isfinite().all()) == finite
+
+
+LAYOUTS = {
+    "inputs first": lambda votes: votes.transpose(0, 1).contiguous().transpose(0, 1),
+    "sizes first": lambda votes: votes.transpose(2, 3).contiguous().transpose(2, 3),
+    "every other position": lambda votes: votes.repeat_interleave(2, dim=0)[::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@each_kernel
+def test_votes_of_any_layout(kind: str, layout: str) -> None:
+    """The first is how one product for all inputs leaves them."""
+    case = moved(make_case(kind, 217, (5,), 4, 3, 2, dtype=torch.float32))
+    other = LAYOUTS[layout](case.votes)
+    assert not other.is_contiguous() and torch.equal(other, case.votes)
+    assert torch.equal(case(votes=other, implementation="fused"), case(implementation="fused"))
+    wanted = fused(case)[1]["votes"]
+    assert torch.equal(fused(case.changed(votes=other))[1]["votes"], wanted)
+
+
+@each_kernel
+def test_two_runs_are_equal_to_the_last_bit(kind: str) -> None:
+    case = moved(make_case(kind, 219, (63,), 3, 7, 1, dtype=torch.float32))
+    (first, first_gradients), (second, second_gradients) = fused(case), fused(case)
+    assert torch.equal(first, second)
+    for name, grad in first_gradients.items():
+        assert bool(grad.any()) and torch.equal(grad, second_gradients[name]), name
+
+
+@each_kernel
+def test_any_leading_axes_and_none(kind: str) -> None:
+    case = moved(make_case(kind, 221, (2, 3), 4, 3, 2, dtype=torch.float32))
+    capsules, gradients = fused(case)
+    assert capsules.shape == (2, 3, 3, 2)
+    assert_gradients_close(gradients, case.value_and_gradients(implementation="reference")[1], 1e-4, 1e-5)
+    lead = {name: case.arguments[name][1, 2] for name in ("votes", "mask")}
+    if kind == "em":
+        lead["activations"] = case.arguments["activations"][1, 2]
+    assert_close("one position", case(**lead, implementation="fused"), capsules[1, 2].detach(), 1e-6, 1e-7)
+
+
+@each_kernel
+def test_an_empty_batch_gives_an_empty_answer(kind: str) -> None:
+    case = moved(make_case(kind, 223, (0,), dtype=torch.float32, masked=False))
+    capsules, gradients = fused(case)
+    assert capsules.shape == (0, 3, 3)
+    for name, grad in gradients.items():
+        assert grad.shape == case.arguments[name].shape and not bool(grad.any())
+
+
+@pytest.mark.parametrize("frozen", ["votes", "activations", "beta_a"])
+def test_one_argument_frozen(frozen: str) -> None:
+    case = moved(make_case("em", 225, (3,), dtype=torch.float32))
+    _, wanted = fused(case)
+    leaves = case.differentiable()
+    frozen_leaf = leaves.pop(frozen).detach()
+    capsules = case(**leaves, **{frozen: frozen_leaf}, implementation="fused")
+    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+    grads = torch.autograd.grad((capsules * uneven.to(capsules)).sum(), list(leaves.values()))
+    for name, grad in zip(leaves, grads, strict=True):
+        assert torch.equal(grad, wanted[name]), name
+
+
+@every_kind
+def test_assignments_are_those_of_the_reference(kind: str) -> None:
+    case = moved(make_case(kind, 227, (3, 2), 4, 5, 2, dtype=torch.bfloat16))
+    capsules, assignments = case(return_assignments=True, implementation="fused")
+    wanted, wanted_assignments = case(return_assignments=True, implementation="reference")
+    assert assignments.dtype == torch.float32
+    assert_close("assignments", assignments, wanted_assignments, 1e-4, 1e-5)
+    assert_close("capsules", capsules.float(), wanted.float(), 0.01, 0.01)
+    assert torch.equal(capsules, case(implementation="fused"))
+
+
+@each_kernel
+def test_nothing_but_the_arguments_is_kept_for_backward(kind: str) -> None:
+    case = moved(make_case(kind, 229, (9,), 4, 5, 2, dtype=torch.bfloat16))
+    kept = {}
+    alive = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        alive.append(tensor)
+        kept[tensor.untyped_storage().data_ptr()] = tensor.nbytes
+        return tensor
+
+    leaves = case.differentiable()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        case(**leaves, implementation="fused")
+    votes = case.votes.nbytes
+    assert votes <= sum(kept.values()) <= 2 * votes
+    assert max(kept.values()) == votes
+
+
+def test_the_gradient_has_no_gradient() -> None:
+    case = moved(make_case("dynamic", 231, (2,), dtype=torch.float32))
+    votes = case.votes.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(case(votes=votes, implementation="fused").square().sum(), votes, create_graph=True)
+    with pytest.raises(RuntimeError):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 1000])
+def test_padded(count: int) -> None:
+    assert padded(count) in [2**n for n in range(12)]
+    assert count <= padded(count) < 2 * count
+
+
+def test_autocast_changes_nothing() -> None:
+    votes = make_case("dynamic", 233, (3,), dtype=torch.float32).votes.to(DEVICE)
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        capsules = dynamic_routing(votes, implementation="fused")
+    assert capsules.dtype == torch.float32
+    assert torch.equal(capsules, dynamic_routing(votes, implementation="fused"))

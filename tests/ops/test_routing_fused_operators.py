@@ -1,0 +1,131 @@
+"""The fused kernels as operators: opcheck, torch.compile, torch.export; and compiled where there is no GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fused_cases import DEVICE, moved, needs_kernels
+from routing_cases import Case, assert_close, assert_gradients_close, make_case
+from torch import Tensor
+
+from hf_capsule_mt.ops import dynamic_routing, em_routing
+from hf_capsule_mt.ops.routing_fused import (
+    fused_dynamic_routing,
+    fused_dynamic_routing_backward,
+    fused_em_routing,
+    fused_em_routing_backward,
+)
+
+pytestmark = needs_kernels
+
+
+def small(kind: str, masked: bool = True, **sizes: int) -> Case:
+    return moved(make_case(kind, 301, (4,), 3, 5, 2, dtype=torch.float32, masked=masked))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_opcheck_of_dynamic_routing(normalize: bool) -> None:
+    case = small("dynamic")
+    votes = case.votes.clone().requires_grad_()
+    torch.library.opcheck(fused_dynamic_routing, (votes, case.mask, 2, normalize, False, False))
+    with torch.no_grad():
+        torch.library.opcheck(fused_dynamic_routing, (case.votes, None, 2, normalize, False, True))
+    grad = torch.ones_like(case())
+    torch.library.opcheck(fused_dynamic_routing_backward, (case.votes, case.mask, grad, 2, normalize, 2))
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_opcheck_of_em_routing(present: bool) -> None:
+    case = small("em")
+    leaves = case.differentiable()
+    logs = leaves["activations"].detach().log().requires_grad_() if present else None
+    votes, betas = leaves["votes"], (leaves["beta_a"], leaves["beta_u"])
+    torch.library.opcheck(fused_em_routing, (votes, logs, *betas, case.mask, 2, 0.7, 0.4, True, False))
+    tensors = [None if tensor is None else tensor.detach() for tensor in (votes, logs, *betas, case.mask)]
+    with torch.no_grad():
+        torch.library.opcheck(fused_em_routing, (*tensors, 2, 0.7, 0.4, False, True))
+    torch.library.opcheck(fused_em_routing_backward, (*tensors, torch.ones_like(case()), 2, 0.7, 0.4, 2))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "em"])
+def test_one_graph_gives_the_eager_values_and_gradients(kind: str) -> None:
+    torch._dynamo.reset()
+    case = small(kind)
+    wanted, wanted_gradients = case.value_and_gradients(implementation="fused")
+    compiled = torch.compile(
+        lambda **given: case(**given, implementation="fused"), fullgraph=True, backend="aot_eager"
+    )
+    leaves = case.differentiable()
+    capsules = compiled(**leaves)
+    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+    grads = torch.autograd.grad((capsules * uneven.to(capsules)).sum(), list(leaves.values()))
+    assert_close("capsules", capsules.detach(), wanted.detach(), 1e-6, 1e-7)
+    assert_gradients_close(dict(zip(leaves, grads, strict=True)), wanted_gradients, 1e-5, 1e-6)
+
+
+def test_the_graph_holds_one_operator_for_any_number_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setenv("HF_CAPSULE_MT_ROUTING", "fused")
+    graphs = []
+
+    def counting(graph, example_inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    compiled = torch.compile(dynamic_routing, fullgraph=True, backend=counting, dynamic=True)
+    for positions in (3, 7, 9):
+        votes = make_case("dynamic", 303, (positions,), 4, 5, 2, dtype=torch.float32).votes.to(DEVICE)
+        assert_close("capsules", compiled(votes), dynamic_routing(votes), 1e-6, 1e-7)
+    assert len(graphs) == 1
+    assert sum("fused_dynamic_routing" in target for target in graphs[0]) == 1
+    assert not any("softmax" in target for target in graphs[0])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_holds_the_operator(strict: bool, tmp_path: Path) -> None:
+    case = small("em", masked=False)
+
+    class Routed(torch.nn.Module):
+        def forward(self, votes: Tensor) -> Tensor:
+            return em_routing(votes, None, case.arguments["beta_a"], case.arguments["beta_u"], implementation="fused")
+
+    shapes = {"votes": {0: torch.export.Dim("positions", min=2, max=64)}}
+    program = torch.export.export(Routed(), (case.votes,), dynamic_shapes=shapes, strict=strict)
+    assert sum("fused_em_routing" in str(node.target) for node in program.graph.nodes) == 1
+    torch.export.save(program, tmp_path / "program.pt2")
+    votes = make_case("em", 305, (9,), 3, 5, 2, dtype=torch.float32).votes.to(DEVICE)
+    loaded = torch.export.load(tmp_path / "program.pt2").module()
+    assert torch.equal(loaded(votes), Routed()(votes))
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from hf_capsule_mt.ops.routing_fused import _kernels
+
+sizes = dict(ITERATIONS=3, STEPS=3, NORMALIZE=True, INPUTS=6, OUTPUTS=64, SIZE=1, NB=2, IB=8, OB=64, DB=1, VECTOR=2)
+numbers = dict(positions="i32", stride_n="i32", stride_i="i64", inverse_temperature="fp32", variance_floor="fp32")
+types = dict(mask="*u8", votes="*bf16", capsules="*bf16", grad_votes="*bf16", grad_capsules="*bf16", **numbers)
+for name, kernel in _kernels().items():
+    given = {key: sizes[key] for key in kernel.arg_names if key in sizes}
+    signature = {key: "constexpr" if key in sizes else types.get(key, "*fp32") for key in kernel.arg_names}
+    compiled = triton.compile(ASTSource(kernel, signature, given), target=GPUTarget("cuda", 80, 32))
+    print(name, len(compiled.asm["cubin"]) > 0)
+"""
+
+
+def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    """The interpreter takes much that the compiler does not."""
+    triton = pytest.importorskip("triton", minversion="3.4", reason="compiling without a GPU needs Triton 3.4")
+    assert triton is not None
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["True"] * 4
