@@ -32,6 +32,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), hip: str | None = None) -> object:
     """What choosing reads of votes, as if they were on a GPU."""
     monkeypatch.setattr(routing_dispatch, "TRITON_IS_INSTALLED", True)
+    monkeypatch.setattr(routing_dispatch, "CHOSEN_BY_THEMSELVES", True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
@@ -51,6 +52,15 @@ def test_on_a_gpu_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     votes = on_a_gpu(monkeypatch)
     assert choose_routing(votes, None, False, True).implementation == "fused"
     assert choose_routing(votes, None, True, False).implementation == "fused"
+
+
+def test_kernels_that_no_gpu_has_run_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = on_a_gpu(monkeypatch)
+    monkeypatch.setattr(routing_dispatch, "CHOSEN_BY_THEMSELVES", False)
+    choice = choose_routing(votes, None, False, True)
+    assert choice.implementation == "blockwise" and f"{VARIABLE}=fused asks for them" in choice.reason
+    monkeypatch.setenv(VARIABLE, "fused")
+    assert choose_routing(votes, None, False, True).implementation == "fused"
 
 
 @pytest.mark.parametrize(
