@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_capsule_mt.ops.guided_scores_fused import fused_guided_scores
 from hf_capsule_mt.ops.routing_blockwise import blockwise, blockwise_guided_scores
-from hf_capsule_mt.ops.routing_dispatch import choose_routing
+from hf_capsule_mt.ops.routing_dispatch import choose_guided_scores, choose_routing
 from hf_capsule_mt.ops.routing_fused import fused_dynamic_routing, fused_em_routing
 from hf_capsule_mt.ops.routing_reference import dynamic_routing as reference_dynamic_routing
 from hf_capsule_mt.ops.routing_reference import em_routing as reference_em_routing
 from hf_capsule_mt.ops.routing_reference import guided_pooling as reference_guided_pooling
 from hf_capsule_mt.ops.routing_reference import guided_routing as reference_guided_routing
+from hf_capsule_mt.ops.routing_reference import guided_scores as reference_guided_scores
 from hf_capsule_mt.ops.routing_reference import sequence_routing as reference_sequence_routing
 
 # Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
@@ -155,6 +157,8 @@ def guided_routing(
     iterations: int = 3,
     mask: Tensor | None = None,
     return_assignments: bool = False,
+    *,
+    implementation: str | None = None,
 ) -> RoutingResult:
     """Guided dynamic routing: Eq. (4)-(7) and Algorithm 1, GDR.
 
@@ -169,6 +173,7 @@ def guided_routing(
         iterations: rounds of routing; the first has uniform assignments.
         mask: `[B, I]`, true for a real source position.
         return_assignments: also return `[iterations, B, T, I, O]`.
+        implementation: of Eq. (7): `"reference"`, `"blockwise"`, `"fused"`, or None to choose.
 
     Returns:
         capsules `[B, T, O, D]`, or (capsules, assignments).
@@ -178,6 +183,7 @@ def guided_routing(
     _check_shape("vote_keys", vote_keys, votes.shape)
     _check_shape("output_weight", output_weight, (size, size))
     _check_shape("score_weight", score_weight, (size,))
+    scores = _guided_scores(votes, implementation)
     with _no_autocast(votes):
         capsules, trace = reference_guided_routing(
             _working(votes, mask),
@@ -187,7 +193,7 @@ def guided_routing(
             _precise(score_weight),
             mask,
             iterations,
-            *_guided_scores(),
+            scores,
         )
     capsules = capsules.to(votes.dtype)
     return (capsules, torch.stack(trace)) if return_assignments else capsules
@@ -202,6 +208,8 @@ def guided_pooling(
     over: str,
     mask: Tensor | None = None,
     return_assignments: bool = False,
+    *,
+    implementation: str | None = None,
 ) -> RoutingResult:
     """What section 4.3, GDR compares guided routing with: the classifier CLF and the attention ATTN.
 
@@ -213,6 +221,7 @@ def guided_pooling(
             (ATTN).
         mask: `[B, I]`, true for a real source position.
         return_assignments: also return `[1, B, T, I, G]`.
+        implementation: as for `guided_routing`.
 
     Returns:
         capsules `[B, T, O, D]`, or (capsules, assignments).
@@ -227,6 +236,7 @@ def guided_pooling(
         raise ValueError(f"keys has shape {list(keys.shape)}: must hold a key for each of {len(counts)} groups")
     _check_shape("keys", keys, (batch, inputs, keys.shape[2], size))
     _check_shape("score_weight", score_weight, (size,))
+    scores = _guided_scores(votes, implementation)
     with _no_autocast(votes):
         capsules, trace = reference_guided_pooling(
             _working(votes, mask),
@@ -236,7 +246,7 @@ def guided_pooling(
             counts,
             over,
             mask,
-            *_guided_scores(),
+            scores,
         )
     capsules = capsules.to(votes.dtype)
     return (capsules, torch.stack(trace)) if return_assignments else capsules
@@ -309,9 +319,14 @@ def sequence_routing(
     return (capsules, torch.stack(trace)) if return_assignments else capsules
 
 
-def _guided_scores() -> tuple[Callable[..., Tensor], ...]:
-    """How Eq. (7), GDR is computed: a compiler gets the reference, which it fuses by itself."""
-    return () if torch.compiler.is_compiling() else (blockwise_guided_scores,)
+def _guided_scores(votes: Tensor, implementation: str | None) -> Callable[..., Tensor]:
+    """How Eq. (7), GDR is computed: the rest of guided routing is a few products and small tensors."""
+    scores: dict[str, Callable[..., Tensor]] = {
+        "reference": reference_guided_scores,
+        "blockwise": blockwise_guided_scores,
+        "fused": fused_guided_scores,
+    }
+    return scores[choose_guided_scores(votes, implementation).implementation]
 
 
 def _run(

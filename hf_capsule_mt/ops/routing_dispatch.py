@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -50,51 +51,63 @@ def choose_routing(
     votes: Tensor, implementation: str | None, return_assignments: bool, differentiable: bool
 ) -> RoutingChoice:
     """As [`explain_routing_choice`]; `differentiable` says whether any argument needs a gradient."""
+
+    def obstacle(name: str) -> str:
+        if name == "blockwise" and return_assignments:
+            return "assignments come from the reference or the fused kernels"
+        found = _obstacle(name, votes)
+        if name != "fused" or found:
+            return found
+        if return_assignments and differentiable:
+            return "the kernels have no gradient through the assignments (torch.no_grad() asks for none)"
+        # Sizes are not quoted: a compiler may not know them.
+        if tile_elements(*votes.shape[-3:]) > LARGEST_TILE:
+            return f"more than {LARGEST_TILE} votes a position (each axis rounded up to a power of two)"
+        return ""
+
+    return _choose(votes, implementation, obstacle)
+
+
+def choose_guided_scores(votes: Tensor, implementation: str | None) -> RoutingChoice:
+    """The same for the scores of guided routing and pooling, which know no assignments and any size."""
+    return _choose(votes, implementation, lambda name: _obstacle(name, votes))
+
+
+def _choose(votes: Tensor, implementation: str | None, obstacle: Callable[[str], str]) -> RoutingChoice:
+    """`obstacle` says why an implementation cannot do the work; empty if it can."""
     if implementation is not None:
         _check_name("implementation", implementation)
-        obstacle = _obstacle(implementation, votes, return_assignments, differentiable)
-        if obstacle:
-            raise ValueError(f'implementation="{implementation}": {obstacle}; leave it None to have the best that can')
+        if found := obstacle(implementation):
+            raise ValueError(f'implementation="{implementation}": {found}; leave it None to have the best that can')
         return RoutingChoice(implementation, "the argument says so")
     wanted = _environment()
     if wanted:
-        obstacle = _obstacle(wanted, votes, return_assignments, differentiable)
-        if not obstacle:
+        found = obstacle(wanted)
+        if not found:
             return RoutingChoice(wanted, "the environment variable HF_CAPSULE_MT_ROUTING says so")
-        _warn_once(f"HF_CAPSULE_MT_ROUTING={wanted} is passed over: {obstacle}")
+        _warn_once(f"HF_CAPSULE_MT_ROUTING={wanted} is passed over: {found}")
     if votes.is_cuda and not CHOSEN_BY_THEMSELVES:
-        obstacle = f"they have run in the interpreter only, no GPU was at hand; {VARIABLE}=fused asks for them"
+        found = f"they have run in the interpreter only, no GPU was at hand; {VARIABLE}=fused asks for them"
     elif votes.is_cuda:
-        obstacle = _obstacle("fused", votes, return_assignments, differentiable)
-        if not obstacle:
+        found = obstacle("fused")
+        if not found:
             return RoutingChoice("fused", "a GPU with kernels for this shape")
-        device_obstacle = _device_obstacle(votes.device)
-        if device_obstacle:
-            _warn_once(f"routing runs without its fused kernels, many times slower: {device_obstacle}")
+        if without := _device_obstacle(votes.device):
+            _warn_once(f"routing runs without its fused kernels, many times slower: {without}")
     else:
-        obstacle = "not on a GPU"
-    implementation = "reference" if _obstacle("blockwise", votes, return_assignments, False) else "blockwise"
-    return RoutingChoice(implementation, f"no fused kernels: {obstacle}")
+        found = "not on a GPU"
+    return RoutingChoice("reference" if obstacle("blockwise") else "blockwise", f"no fused kernels: {found}")
 
 
-def _obstacle(implementation: str, votes: Tensor, return_assignments: bool, differentiable: bool) -> str:
-    """Why an implementation cannot do this; empty if it can. Sizes are not quoted: a compiler may not know them."""
-    if implementation == "reference":
+def _obstacle(implementation: str, votes: Tensor) -> str:
+    """What keeps an implementation from any votes of this type, on this device, now."""
+    if implementation == "blockwise" and torch.compiler.is_compiling():
+        return "a compiler takes the reference apart by itself"
+    if implementation != "fused":
         return ""
-    if implementation == "blockwise":
-        if return_assignments:
-            return "assignments come from the reference or the fused kernels"
-        return "a compiler takes the reference apart by itself" if torch.compiler.is_compiling() else ""
-    device_obstacle = _device_obstacle(votes.device)
-    if device_obstacle:
-        return device_obstacle
     if votes.dtype not in FUSED_TYPES:
         return f"the kernels compute in float32, and the votes have type {votes.dtype}"
-    if return_assignments and differentiable:
-        return "the kernels have no gradient through the assignments (torch.no_grad() asks for none)"
-    if tile_elements(*votes.shape[-3:]) > LARGEST_TILE:
-        return f"more than {LARGEST_TILE} votes a position (each axis rounded up to a power of two)"
-    return ""
+    return _device_obstacle(votes.device)
 
 
 # A compiler calls these and keeps what they answer; it could not follow them.

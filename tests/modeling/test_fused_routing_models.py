@@ -4,7 +4,15 @@ import os
 
 import pytest
 import torch
-from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, Case, assert_close, assert_same_gradients, make_pairs
+from family_cases import (
+    AGGREGATED_MARIAN,
+    ALL_ATTENTIONS,
+    GDR_MARIAN,
+    Case,
+    assert_close,
+    assert_same_gradients,
+    make_pairs,
+)
 
 from hf_capsule_mt.ops import explain_routing_choice, routing
 from hf_capsule_mt.ops.routing_dispatch import VARIABLE
@@ -17,7 +25,10 @@ SMALL = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_atten
 MODELS = {
     "em": SMALL | {"head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
     "dynamic": SMALL | {"layer_aggregation": "dynamic_routing", "head_aggregation": "simple_routing"},
+    "guided": {"encoder_layers": 1, "decoder_layers": 1},
 }
+# How often each model routes; guided routing asks for scores one time fewer than it has rounds.
+CALLS = {"em": 2 + 2 * 3, "dynamic": 2 + 2, "guided": 2}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -25,12 +36,12 @@ def test_a_model_with_fused_routing_is_the_same_model(name: str, monkeypatch: py
     monkeypatch.setenv(VARIABLE, "fused")
     if explain_routing_choice(torch.ones(1, 1, 1, 1, device=DEVICE)).implementation != "fused":
         pytest.skip("no fused kernels here: Triton is not installed, or neither its interpreter nor a GPU is there")
-    case = Case(AGGREGATED_MARIAN, "em")
+    case = Case(GDR_MARIAN, "guided") if name == "guided" else Case(AGGREGATED_MARIAN, "em")
     model, same = (case.build(**MODELS[name]).to(DEVICE) for _ in range(2))
     batch = {key: value.to(DEVICE) for key, value in make_pairs(model.config, (4, 3), (3, 4)).batch().items()}
 
     calls = []
-    for function in ("fused_em_routing", "fused_dynamic_routing"):
+    for function in ("fused_em_routing", "fused_dynamic_routing", "fused_guided_scores"):
         original = getattr(routing, function)
 
         def counted(*given, function=function, original=original):
@@ -40,12 +51,11 @@ def test_a_model_with_fused_routing_is_the_same_model(name: str, monkeypatch: py
         monkeypatch.setattr(routing, function, counted)
     outputs = model(**batch)
     outputs.loss.backward()
-    sites = {"em": 2 + 2 * 3, "dynamic": 2 + 2}[name]
-    assert len(calls) == sites, "every site must have taken the kernels"
+    assert len(calls) == CALLS[name], "every site must have taken the kernels"
 
     monkeypatch.setenv(VARIABLE, "reference")
     wanted = same(**batch)
     wanted.loss.backward()
-    assert len(calls) == sites
+    assert len(calls) == CALLS[name]
     assert_close(outputs.logits, wanted.logits)
     assert_same_gradients(model, same)

@@ -1,7 +1,7 @@
 """The blockwise path against plain autograd on the reference, and what it keeps for the backward pass.
 
 Asking for assignments runs the reference under plain autograd; not asking runs blocks. Only the scores of guided
-routing are computed in blocks either way; `plain_scores` gives them back to autograd. Blocks are made tiny here.
+routing are computed in blocks either way; the reference gives them back to autograd. Blocks are made tiny here.
 """
 
 from collections.abc import Callable
@@ -40,16 +40,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[int]]:
     return watch
 
 
-@pytest.fixture
-def plain_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+def plain_scores(case: Case) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Value and gradients of a guided case with nothing but the reference."""
-
-    def compute(case: Case) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        with monkeypatch.context() as patch:
-            patch.setattr(routing, "_guided_scores", lambda: ())
-            return case.value_and_gradients()
-
-    return compute
+    return case.value_and_gradients(implementation="reference")
 
 
 def set_block(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
@@ -79,7 +72,7 @@ def test_blocks_equal_the_reference(
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize(("steps", "inputs", "size"), [(1, 1, 1), (63, 5, 3), (1000, 3, 5)])
 def test_guided_blocks_equal_the_reference(
-    steps: int, inputs: int, size: int, masked: bool, monkeypatch: pytest.MonkeyPatch, plain_scores
+    steps: int, inputs: int, size: int, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of a few steps of one sentence, and of a few sentences with all of their steps."""
     case = make_case("guided", seed=37, lead=(3,), inputs=inputs, outputs=5, size=size, steps=steps, masked=masked)
@@ -109,7 +102,7 @@ def assert_covered_once(blocks: list[tuple[slice, slice]], sentences: int, steps
 @pytest.mark.parametrize("elements", [1, 40, 150, 1000, 2**18])
 @pytest.mark.parametrize("over", ["groups", "inputs"])
 def test_pooling_blocks_equal_the_reference(
-    over: str, elements: int, masked: bool, monkeypatch: pytest.MonkeyPatch, plain_scores
+    over: str, elements: int, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = make_pooling_case(over, seed=39, batch=5, inputs=4, counts=(2, 1), size=3, steps=7, masked=masked)
     wanted, wanted_gradients = plain_scores(case)
@@ -126,7 +119,7 @@ def test_pooling_blocks_equal_the_reference(
 
 
 @pytest.mark.parametrize("frozen", ["votes", "guide", "vote_keys", "output_weight", "score_weight"])
-def test_guided_blocks_with_one_argument_frozen(frozen: str, monkeypatch: pytest.MonkeyPatch, plain_scores) -> None:
+def test_guided_blocks_with_one_argument_frozen(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case("guided", seed=38, lead=(3,), inputs=4, outputs=2, size=3, steps=5)
     _, wanted = plain_scores(case)
     set_block(monkeypatch, 50)
@@ -140,7 +133,7 @@ def test_guided_blocks_with_one_argument_frozen(frozen: str, monkeypatch: pytest
 @pytest.mark.parametrize("elements", [1, 2**18])
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_of_one_position_and_one_block_for_all(
-    kind: str, elements: int, monkeypatch: pytest.MonkeyPatch, plain_scores
+    kind: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead = (4,) if kind == "guided" else (2, 3, 2)
     case = make_case(kind, seed=41, lead=lead, outputs=3, size=2, steps=5)
@@ -222,9 +215,7 @@ def test_nothing_larger_than_the_votes_is_kept(kind: str, dtype: torch.dtype, it
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_guided_routing_keeps_nothing_with_steps_inputs_outputs_and_size(
-    masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guided_routing_keeps_nothing_with_steps_inputs_outputs_and_size(masked: bool) -> None:
     batch, steps, inputs, outputs, size = 2, 12, 40, 3, 32
     case = make_case("guided", 61, (batch,), inputs, outputs, size, steps, dtype=torch.float32, masked=masked)
     forbidden = batch * steps * inputs * outputs * size
@@ -232,6 +223,5 @@ def test_guided_routing_keeps_nothing_with_steps_inputs_outputs_and_size(
         kept = [elements for elements, _ in saved_for_backward(case, return_assignments=wanted).values()]
         assert max(kept) <= max(batch * inputs * outputs * size, batch * steps * outputs * size)
         assert sum(kept) < forbidden
-    monkeypatch.setattr(routing, "_guided_scores", lambda: ())
-    plain = [elements for elements, _ in saved_for_backward(case).values()]
+    plain = [elements for elements, _ in saved_for_backward(case, implementation="reference").values()]
     assert max(plain) == forbidden, "the plain reference is what this saves"

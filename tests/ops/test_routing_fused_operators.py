@@ -106,12 +106,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hf_capsule_mt.ops.routing_fused import _kernels
+from hf_capsule_mt.ops import guided_scores_fused, routing_fused
 
 sizes = dict(ITERATIONS=3, STEPS=3, NORMALIZE=True, INPUTS=6, OUTPUTS=64, SIZE=1, NB=2, IB=8, OB=64, DB=1, VECTOR=2)
+sizes |= dict(BT=8, BI=32, BD=16)
 numbers = dict(positions="i32", stride_n="i32", stride_i="i64", inverse_temperature="fp32", variance_floor="fp32")
+numbers |= dict(steps="i32", inputs="i32")
 types = dict(mask="*u8", votes="*bf16", capsules="*bf16", grad_votes="*bf16", grad_capsules="*bf16", **numbers)
-for name, kernel in _kernels().items():
+for name, kernel in {**routing_fused._kernels(), **guided_scores_fused._kernels()}.items():
     given = {key: sizes[key] for key in kernel.arg_names if key in sizes}
     signature = {key: "constexpr" if key in sizes else types.get(key, "*fp32") for key in kernel.arg_names}
     compiled = triton.compile(ASTSource(kernel, signature, given), target=GPUTarget("cuda", 80, 32))
@@ -128,4 +130,4 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
         [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["True"] * 4
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["True"] * 7
