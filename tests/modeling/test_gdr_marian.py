@@ -29,7 +29,6 @@ from hf_capsule_mt import (
 )
 from hf_capsule_mt.modeling import auxiliary_losses
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianEncoder
-from hf_capsule_mt.ops import routing
 
 SIZES = GDR_MARIAN.sizes
 KINDS = ("guided_routing", "classifier", "attention")
@@ -325,7 +324,7 @@ def test_what_a_training_step_keeps(kind: str, monkeypatch):
     large = [tensor for tensor in kept.values() if tensor.numel() > 1201 * model.config.d_model]
     assert [tensor.numel() for tensor in large] == [logits]
     # The same test sees both where they are.
-    monkeypatch.setattr(routing, "_guided_scores", lambda: ())
+    monkeypatch.setenv("HF_CAPSULE_MT_ROUTING", "reference")
     assert max(tensor.numel() for tensor in kept_for_backward(model, batch).values()) >= routed
     monkeypatch.undo()
     monkeypatch.setattr(

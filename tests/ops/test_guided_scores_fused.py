@@ -34,7 +34,7 @@ def value_and_gradients(function, tensors: list[Tensor]) -> tuple[Tensor, tuple[
 @pytest.mark.parametrize("scale", [0.05, 1.0, 30.0])
 @pytest.mark.parametrize(
     ("batch", "steps", "inputs", "outputs", "size"),
-    [(1, 1, 1, 1, 1), (2, 9, 33, 2, 17), (3, 1, 5, 2, 60), (1, 63, 3, 1, 2)],
+    [(1, 1, 1, 1, 1), (2, 9, 33, 1, 17), (3, 1, 5, 2, 60), (1, 63, 3, 2, 2)],
 )
 def test_equals_the_reference(batch: int, steps: int, inputs: int, outputs: int, size: int, scale: float) -> None:
     """Small and large arguments of the hyperbolic tangent, too."""
@@ -57,9 +57,12 @@ def test_any_size_of_argument_is_finite(content: float) -> None:
         assert_finite(f"gradient of {name}", grad)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("masked", [True, False])
-def test_guided_routing_with_kernels_is_guided_routing(masked: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "masked"),
+    [(torch.float32, True), (torch.float32, False), (torch.bfloat16, True), (torch.float16, True)],
+    ids=str,
+)
+def test_guided_routing_with_kernels_is_guided_routing(dtype: torch.dtype, masked: bool) -> None:
     assert_fused_is_right(make_case("guided", 503, (2,), 7, 3, 5, steps=4, dtype=dtype, masked=masked), factor=2.5)
 
 

@@ -69,7 +69,7 @@ def test_an_output_with_next_to_no_assignments_is_still_the_mean_of_its_votes(ki
 
 @pytest.mark.parametrize("content", ["1e4", "largest", "tiny"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@every_kind
+@each_kernel
 def test_extreme_votes_give_finite_values_and_gradients(kind: str, dtype: torch.dtype, content: str) -> None:
     case = moved(make_case(kind, 209, (3,), 5, 3, 2, dtype=dtype))
     largest = 65504.0 if dtype == torch.float16 else 1e30
@@ -84,7 +84,7 @@ def test_extreme_votes_give_finite_values_and_gradients(kind: str, dtype: torch.
 
 
 @pytest.mark.parametrize("content", [float("inf"), float("nan"), -1e30])
-@every_kind
+@each_kernel
 def test_masked_inputs_of_any_content_change_nothing(kind: str, content: float) -> None:
     case = moved(make_case(kind, 211, (4,), 5, 6, 2, dtype=torch.float32))
     padding = ~case.mask

@@ -22,7 +22,7 @@ from hf_capsule_mt.ops.routing_fused import (
 pytestmark = needs_kernels
 
 
-def small(kind: str, masked: bool = True, **sizes: int) -> Case:
+def small(kind: str, masked: bool = True) -> Case:
     return moved(make_case(kind, 301, (4,), 3, 5, 2, dtype=torch.float32, masked=masked))
 
 
