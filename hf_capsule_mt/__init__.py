@@ -23,7 +23,14 @@ from hf_capsule_mt.modeling import (
     GDRRNMTForConditionalGeneration,
     GDRRNMTModel,
 )
-from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_pooling, guided_routing, sequence_routing
+from hf_capsule_mt.ops import (
+    dynamic_routing,
+    em_routing,
+    explain_routing_choice,
+    guided_pooling,
+    guided_routing,
+    sequence_routing,
+)
 from hf_capsule_mt.pipelines import CapsuleTranslationPipeline
 from hf_capsule_mt.registration import register
 
@@ -74,6 +81,7 @@ __all__ = [
     "GDRRNMTModel",
     "dynamic_routing",
     "em_routing",
+    "explain_routing_choice",
     "guided_pooling",
     "guided_routing",
     "sequence_routing",
