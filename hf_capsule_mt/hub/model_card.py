@@ -21,6 +21,7 @@ PAPERS = {
     ),
     "gdr_marian": ("Zheng et al. 2019, *Dynamic Past and Future for Neural Machine Translation*",),
     "gdr_rnmt": ("Zheng et al. 2019, *Dynamic Past and Future for Neural Machine Translation*",),
+    "marian": (),  # the baseline, Transformers' own
     "caps_nmt": ("Wang et al. 2019, *Towards Linear Time Neural Machine Translation with Capsule Networks*",),
 }
 

@@ -93,6 +93,29 @@ def test_a_run_without_a_test_set_has_no_scores():
     assert "The run translated no test set." in found.text
 
 
+def test_the_baseline_needs_no_code_and_has_no_paper_here():
+    text = str(card(model={"family": "marian", "init_from": None}))
+    assert "the baseline without capsules" in text and "trust_remote_code" not in text and "## Paper" not in text
+    assert "## Paper" in str(card()) and "trust_remote_code=True" in str(card())
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "model_cards").glob("runs/*/results.json"))
+
+
+@pytest.mark.parametrize("results", SHIPPED, ids=lambda path: path.parent.name)
+def test_a_card_that_is_shipped_says_what_its_run_wrote(results: Path):
+    written = (results.parent / "README.md").read_text(encoding="utf-8")
+    values = json.loads(results.read_text(encoding="utf-8"))
+    made = model_card(values, results.parent.name, license=values["model"]["license"])
+    assert written == str(made) and "/root" not in written and "/tmp" not in written
+    scores = {one.metric_type: one.metric_value for one in ModelCard(written).data.eval_results}
+    assert scores["bleu"] == round(values["test"]["bleu"], 2) and scores["chrf"] == round(values["test"]["chrf"], 2)
+
+
+def test_cards_are_shipped():
+    assert len(SHIPPED) >= 3
+
+
 def test_it_is_written_beside_the_results(tmp_path):
     with pytest.raises(ValueError, match="holds no results of a run: results.json cannot be read"):
         write_model_card(tmp_path, license="mit")
@@ -102,7 +125,8 @@ def test_it_is_written_beside_the_results(tmp_path):
 
 
 def test_every_family_has_its_paper_and_the_package_its_template():
-    assert PAPERS.keys() == {family.name for family in FAMILIES}
+    assert PAPERS.keys() == {family.name for family in FAMILIES} | {"marian"}
+    assert all(papers for family, papers in PAPERS.items() if family != "marian")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     listed = project["tool"]["setuptools"]["package-data"]["hf_capsule_mt"]
     assert f"hub/{TEMPLATE.name}" in listed
