@@ -268,6 +268,11 @@ def test_errors(place: Path, teacher: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             setting(place, teacher, **options).run()
+    before = (place / "train.de").read_bytes()
+    for corpus in (f"{place}/train.en, {place}/train.de", f"{place}/train.{{lang}}"):
+        with pytest.raises(ValueError, match="is the corpus itself"):
+            Distillation(str(teacher), corpus, place / "train").run(overwrite=True)
+    assert (place / "train.de").read_bytes() == before
     (place / "new").mkdir()
     (place / "new" / "train.de").write_text("mine\n")
     with pytest.raises(ValueError, match="train.de exists and .*train.distill.json does not"):
