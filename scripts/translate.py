@@ -94,6 +94,10 @@ def main() -> int:
     try:
         with ExitStack() as stack:
             output: TextIO = sys.stdout
+            if arguments.output is not None and arguments.output.resolve() in [
+                path.resolve() for path in arguments.files
+            ]:
+                raise ValueError(f"{arguments.output} is read: name another output")
             if arguments.output is None:
                 sys.stdout.reconfigure(encoding="utf-8")
             else:

@@ -1,7 +1,9 @@
 """Training arguments of translation runs, beside those of Transformers."""
 
+import os
 from dataclasses import dataclass, field
 
+from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments
 
 
@@ -49,6 +51,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch was told so
+            self.use_cpu = True
         patience, warmup = self.early_stopping_patience, self.auxiliary_warmup_steps
         if patience is not None:
             self.load_best_model_at_end = True
@@ -76,6 +80,16 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             problems.append("average_best=True: say how many with average_checkpoints")
         if patience is not None and self.metric_for_best_model == "bleu" and not self.predict_with_generate:
             problems.append("early_stopping_patience: BLEU needs translations, set predict_with_generate=True")
+        if self.average_best and self.save_total_limit is not None:
+            problems.append(
+                f"average_best=True: save_total_limit={self.save_total_limit} deletes all but one of the best: "
+                "leave it out"
+            )
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and self.world_size == 1:
+            problems.append(
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']}: several processes were started and each would train alone: "
+                "on CPUs say use_cpu=True"
+            )
         limit, wanted = self.save_total_limit, self.average_checkpoints
         if limit is not None and isinstance(wanted, int) and limit < wanted:
             problems.append(f"save_total_limit={limit}: keeps fewer checkpoints than average_checkpoints={wanted}")

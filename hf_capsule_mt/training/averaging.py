@@ -11,9 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
+from transformers.utils import logging
 
-from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, best_checkpoints, last_checkpoints
+from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, best_checkpoints, checkpoints_of
 from hf_capsule_mt.training.metered import MeteredTrainer
+
+logger = logging.get_logger(__name__)
 
 AVERAGES = "exponential_average.safetensors"
 
@@ -129,10 +132,17 @@ class AveragingTrainer(MeteredTrainer):
             if self.args.average_best:
                 metric = (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
                 better = self.args.greater_is_better is not False
-                found = best_checkpoints(self.args.output_dir, count, f"eval_{metric}", better)
+                chosen = best_checkpoints(self.args.output_dir, count, f"eval_{metric}", better)
             else:
-                found = last_checkpoints(self.args.output_dir, count)
-            average_checkpoints(found, output)
+                there = [
+                    path
+                    for step, path in checkpoints_of(self.args.output_dir).items()
+                    if step <= self.state.global_step
+                ]
+                if len(there) < count:
+                    logger.warning(f"average_checkpoints={count}: {len(there)} are there, their mean is taken")
+                chosen = there[-count:]
+            average_checkpoints(chosen, output)
         self.accelerator.wait_for_everyone()
         self.model.load_state_dict(load_file(output / WEIGHTS), strict=False)  # tied weights are there once
 

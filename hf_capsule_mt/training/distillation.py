@@ -176,14 +176,12 @@ class Distillation:
     def _begin(self, stack: ExitStack, processes: int, overwrite: bool) -> dict[str, Any]:
         """On the main process: what this run is, as the manifest keeps it, and the shards that are missing."""
         outputs = [self.file(language) for language in (self.source, self.target)]
-        names = [self.corpus, *(f"{self.corpus}.{language}" for language in (self.source, self.target))]
-        names += [
-            *self.corpus.split(","),
-            *(self.corpus.replace("{lang}", part) for part in (self.source, self.target)),
-        ]
-        if {Path(name.strip()).resolve() for name in names} & {
-            path.resolve() for path in (Path(self.output), *outputs)
-        }:
+        names = [self.corpus, *self.corpus.split(",")]
+        for language in (self.source, self.target):
+            pattern = self.corpus.replace("{lang}", language).replace("{split}", "train")
+            names += [pattern, f"{pattern}.{language}"]
+        written = {path.resolve() for path in (Path(self.output), *outputs)}
+        if written & {Path(name.strip()).resolve() for name in names}:
             raise ValueError(f"output {str(self.output)!r} is the corpus itself: name another")
         known = json.loads(self._manifest.read_text("utf-8")) if self._manifest.exists() and not overwrite else {}
         existing = [path for path in outputs if path.exists()]

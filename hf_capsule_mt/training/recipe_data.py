@@ -63,5 +63,6 @@ def load_split(options: DataRecipe, split: str) -> Corpus:
         cleaning=CleaningRules(**(rules or {})),
         num_proc=options.num_proc,
         cache_dir=options.cache_dir,
+        repair=options.repair,
         seed=options.corpus_seed,
     )

@@ -64,6 +64,9 @@ class DataRecipe:
     vocab_size: int = field(default=8_000, metadata={"help": "Size of the joint vocabulary that is trained."})
     max_source_length: int = field(default=256, metadata={"help": "Tokens of a source; longer ones are cut."})
     max_target_length: int = field(default=256, metadata={"help": "Tokens of a target, and of a translation."})
+    repair: bool = field(
+        default=False, metadata={"help": "Repair and count invalid UTF-8 and the like; else that is an error."}
+    )
     corpus_seed: int = field(
         default=0, metadata={"help": "For synthetic corpora; runs that are compared should share it."}
     )

@@ -114,6 +114,8 @@ def prepare_folder(recipe: Recipe, folder: Path, checkpoint: str | None) -> None
     given = {name: value for name, value in recipe.given.items() if name not in SECRET}
     if checkpoint is not None and (folder / RECIPE).exists():
         before = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8"))
+        if not isinstance(before, dict):
+            raise ValueError(f"{folder / RECIPE} is damaged: remove it to go on with the run beside it")
         changed = sorted(name for name in {*given, *before} - MAY_CHANGE if given.get(name) != before.get(name))
         if changed:
             name = changed[0]
@@ -121,7 +123,9 @@ def prepare_folder(recipe: Recipe, folder: Path, checkpoint: str | None) -> None
                 f"{folder} holds a run of another recipe: {name} was {before.get(name)!r}, now {given.get(name)!r}; "
                 "choose another output_dir"
             )
-    (folder / RECIPE).write_text(yaml.safe_dump(given, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    part = folder / f"{RECIPE}.part"
+    part.write_text(yaml.safe_dump(given, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    part.replace(folder / RECIPE)
 
 
 def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer:
@@ -159,7 +163,8 @@ def score(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) -> dic
         {"length_penalty": recipe.model.length_penalty} if beams > 1 else {}
     )
     output = trainer.predict(data.pairs[split], metric_key_prefix=split, **options)
-    tokens: Any = output.predictions
+    # Where Transformers' own evaluation runs, under FSDP, processes fill up their last batches.
+    tokens: Any = output.predictions[: len(data.pairs[split])]
     tokens[tokens < 0] = data.tokenizer.pad_token_id
     translations = data.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     references = [row[recipe.data.target] for row in data.corpora[split].pairs["translation"]]

@@ -44,8 +44,7 @@ class ResumableTrainer(Seq2SeqTrainer):
       last good one.
     - A run that is taken up again has the losses and the weights, bit for bit on a CPU, that it would have had. To
       what Transformers keeps comes what a log has summed up since the last one, of every process.
-    - SIGTERM ends training after the step at hand, with a checkpoint and without another evaluation; `interrupted`
-      says so.
+    - SIGTERM ends training after the step or the evaluation at hand, with a checkpoint; `interrupted` says so.
     - Evaluating draws no random number of training's: with more evaluations, or fewer, it is the same training.
     """
 
@@ -83,9 +82,9 @@ class ResumableTrainer(Seq2SeqTrainer):
             self._stop_on_signal.restore()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step < self.state.max_steps:
+        if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
-        else:  # the checkpoint is of the last step; Transformers would train one more
+        else:  # the checkpoint is of the last step, or early stopping's; Transformers would train one more
             self.control.should_training_stop = True
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -107,7 +106,7 @@ class ResumableTrainer(Seq2SeqTrainer):
 
     def save_beside(self, folder: Path) -> None:
         """Write what else a checkpoint needs; every process calls this."""
-        state = self.running_state() | {"processes": self.args.world_size}
+        state = self.running_state() | {"processes": self.args.world_size, "plan": self._plan()}
         file = folder / f"running_{self.args.process_index}.json"
         file.write_text(json.dumps(state), encoding="utf-8")
 
@@ -124,7 +123,25 @@ class ResumableTrainer(Seq2SeqTrainer):
                 "pairs of this epoch may be left out or repeated"
             )
             return
+        before, now = state.get("plan", {}), self._plan()
+        changed = [f"{name} was {before[name]} and is {now[name]}" for name in before if before[name] != now.get(name)]
+        if changed:
+            logger.warning(
+                f"{folder} is of a run with other batches ({', '.join(changed)}): pairs of this epoch may be left out "
+                "or repeated"
+            )
         self.load_running_state(state)
+
+    def _plan(self) -> dict[str, Any]:
+        """What decides which pairs a step sees."""
+        names = (
+            "max_tokens_per_batch",
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "seed",
+            "data_seed",
+        )
+        return {name: getattr(self.args, name, None) for name in names}
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._writing_to is None else str(self._writing_to)
@@ -216,7 +233,7 @@ class _Restore(TrainerCallback):
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
     states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
         yield
     random.setstate(states[0])
     np.random.set_state(states[1])

@@ -14,7 +14,8 @@ STEPS_BETWEEN_QUESTIONS = 5
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM, save after the step at hand and stop; several processes do so after the same step.
+    """On SIGTERM, save after the step at hand, and its evaluation if one is due, and stop; several processes do so
+    after the same step.
 
     Further signals change nothing, since launchers and schedulers both send one.
     """
@@ -38,8 +39,8 @@ class StopOnSignal(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         if self._anyone_was_asked(state.global_step):
+            # An evaluation that is due is made: without it the run would not go on as if nothing had happened.
             self.stopped = control.should_training_stop = control.should_save = True
-            control.should_evaluate = False
         return control
 
     def on_epoch_end(

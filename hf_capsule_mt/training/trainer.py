@@ -44,6 +44,11 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
             )
         self.padding_share: float | None = None  # of the training batches, once they are made
         patience = getattr(self.args, "early_stopping_patience", None)
+        if patience is not None and self.args.metric_for_best_model == "bleu" and self.is_fsdp_enabled:
+            raise ValueError(
+                f"early_stopping_patience={patience}: under FSDP evaluation is Transformers' own and reports no BLEU; "
+                'set metric_for_best_model="loss"'
+            )
         if patience is not None:
             self.add_callback(PatientEarlyStopping(patience))
 

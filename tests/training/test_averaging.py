@@ -102,6 +102,9 @@ def test_early_stopping_ends_with_the_best(tmp_path: Path, monkeypatch: pytest.M
     made_up(again, monkeypatch, "bleu", [7.0, 99.0])
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     assert again.state.global_step == 16 and equal(weights(again), recorder.steps[7])
+    stopped = run(tmp_path, **patient)
+    stopped.train(resume_from_checkpoint=str(tmp_path / "checkpoint-16"))
+    assert stopped.state.global_step == 16 and equal(weights(stopped), recorder.steps[7])
 
 
 def test_throughput(tmp_path: Path) -> None:
@@ -181,6 +184,10 @@ def test_events_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"early_stopping_patience": 0}, "early_stopping_patience=0: must be an integer of at least 1"),
         ({"average_checkpoints": 2}, "ema_decay and average_checkpoints: both average the weights"),
         ({"average_best": True}, "average_best=True: say how many with average_checkpoints"),
+        (
+            {"ema_decay": None, "average_checkpoints": 2, "average_best": True, "save_total_limit": 3},
+            "save_total_limit=3 deletes all but one of the best",
+        ),
         ({"early_stopping_patience": 2}, "BLEU needs translations, set predict_with_generate=True"),
         ({"ema_decay": None, "average_checkpoints": 5, "save_total_limit": 4}, "save_total_limit=4: keeps fewer"),
     ],
