@@ -99,7 +99,7 @@ def test_the_baseline_needs_no_code_and_has_no_paper_here():
     assert "## Paper" in str(card()) and "trust_remote_code=True" in str(card())
 
 
-SHIPPED = sorted((Path(__file__).parents[2] / "model_cards").glob("runs/*/results.json"))
+SHIPPED = sorted((Path(__file__).parents[2] / "model_cards").glob("trained/*/results.json"))
 
 
 @pytest.mark.parametrize("results", SHIPPED, ids=lambda path: path.parent.name)
