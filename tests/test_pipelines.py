@@ -1,111 +1,54 @@
-"""`pipeline("translation")`: what goes in, what comes out, and what stays of Transformers as it was."""
+"""`pipeline("translation")`: what goes in and what comes out."""
 
 import copy
-import json
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 import torch
-import transformers.pipelines as there
-from family_cases import AGGREGATED_MARIAN, CAPS_NMT, END, FAMILIES, GDR_MARIAN, GDR_RNMT, PAD, Case, spread_weights
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, FAMILIES, GDR_MARIAN, GDR_RNMT, Case
+from pipeline_models import (
+    LONG,
+    LONGEST,
+    MARIAN,
+    NAMES,
+    TEXTS,
+    TOKENIZER,
+    WITH_POSITIONS,
+    WORDS,
+    built,
+    expected,
+    joined,
+    make,
+    make_tokenizer,
+    saved_models,
+    texts_of,
+)
 from transformers import (
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
-    MarianConfig,
-    MarianMTModel,
-    Pipeline,
     PreTrainedTokenizerFast,
     pipeline,
 )
-from transformers.pipelines.base import PipelineRegistry
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_capsule_mt import CapsuleTranslationPipeline, explain, quantize_for_cpu, score_pairs, translate
 from hf_capsule_mt.pipelines import split_sentences
-from hf_capsule_mt.registration import register_translation
-
-MARIAN = "marian"
-NAMES = [MARIAN, *(family.name for family in FAMILIES)]
-WITH_POSITIONS = [MARIAN, AGGREGATED_MARIAN.name, GDR_MARIAN.name]
-# All that a family can report, in few layers; and how much the models like to end, so that most do before they must.
-CONFIGS = dict(zip(NAMES[1:], ("em", "guided_with_aggregation", "classifier", "capsules"), strict=True))
-END_BIAS = dict(zip(NAMES, (6.0, 1.0, 1.0, 0.5, 3.0), strict=True))
-LONGEST, UNKNOWN = 9, 2  # tokens of a translation; the id of <unk>
-WORDS = [consonant + vowel for vowel in "aeiou" for consonant in "bdfgklmnprs"]  # 55, and the six below: 61
-TEXTS = ["ba de fi.", "go lu", "ma ne pi ro su ba ba!", "de", "so ru pa ne mi lo"]
-LONG = "ba de fi. go lu ma ne! pi ro? so so su" + " sa" * 30 + ". de"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread():
+def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def make_tokenizer(kind: Any = PreTrainedTokenizerFast, **options: Any) -> Any:
-    """A token for each word and mark, so that a translation is cut again as the model wrote it."""
-    vocabulary = ["</s>", "<pad>", "<unk>", ".", "!", "?", *WORDS]
-    assert vocabulary[END] == "</s>" and vocabulary[PAD] == "<pad>" and len(vocabulary) == 61
-    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(vocabulary)}, "<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", END)])
-    marks = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    names = ["input_ids", "attention_mask"]
-    return kind(tokenizer_object=backend, model_input_names=names, model_max_length=40, **marks, **options)
-
-
-TOKENIZER = make_tokenizer()
-
-
-@cache
-def built(name: str) -> Any:
-    """A model that translates different sentences differently, and ends after different lengths."""
-    if name == MARIAN:
-        sizes = {key: value for key, value in AGGREGATED_MARIAN.sizes.items() if key in vars(MarianConfig())}
-        torch.manual_seed(13)
-        model = MarianMTModel(MarianConfig(**sizes)).eval()
-        spread_weights(model, 1.0)
-        model.generation_config.no_repeat_ngram_size = 1
-    else:
-        model = Case(next(family for family in FAMILIES if family.name == name), CONFIGS[name]).build()
-    model.final_logits_bias[:, END] = END_BIAS[name]
-    model.generation_config.max_length = 1 + LONGEST  # with the start token
-    model.generation_config.bad_words_ids = [[PAD], [UNKNOWN]]  # a text would not show them
-    return model
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    found = {name: str(tmp_path_factory.mktemp(name)) for name in NAMES}
-    for name, folder in found.items():
-        built(name).save_pretrained(folder)
-        TOKENIZER.save_pretrained(folder)
-    return found
-
-
-def make(name: str, tokenizer: Any = TOKENIZER, **options: Any) -> CapsuleTranslationPipeline:
-    return pipeline("translation", model=built(name), tokenizer=tokenizer, device="cpu", **options)
-
-
-def expected(name: str, texts: list[str] = TEXTS, **options: Any) -> list[str]:
-    return translate(built(name), TOKENIZER, texts, **options)
-
-
-def texts_of(found: Any) -> list[str]:
-    return [one["translation_text"] for one in found]
-
-
-def joined(texts: list[str]) -> str:
-    """As the translations of a text's sentences are; some are empty."""
-    return " ".join(text for text in texts if text)
+    return saved_models(tmp_path_factory)
 
 
 # What goes in
@@ -455,124 +398,3 @@ def test_tokenizers_that_mark_languages() -> None:
     assert texts_of(translator(TEXTS, src_lang="su", tgt_lang="so")) != wanted
     assert texts_of(make(MARIAN, tokenizer)(TEXTS, src_lang="de", tgt_lang="fu")) == wanted
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("ba", "ba")
-
-
-# Registration
-
-TASKS = """
-import json
-import transformers.pipelines as there
-
-def state():
-    entries = {task: str(entry["impl"]) for task, entry in there.PIPELINE_REGISTRY.supported_tasks.items()}
-    aliases = dict(there.PIPELINE_REGISTRY.task_aliases)
-    return [there.get_supported_tasks(), entries, aliases, dict(getattr(there, "REMOVED_TASKS", {}))]
-
-before = state()
-import hf_capsule_mt
-print(json.dumps([before, state()]))
-"""
-
-
-def test_nothing_but_translation_changes() -> None:
-    command, root = [sys.executable, "-c", TASKS], Path(__file__).parent.parent
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
-    assert done.returncode == 0, done.stderr
-    (tasks, entries, aliases, removed), after = json.loads(done.stdout.splitlines()[-1])
-    assert "translation" not in tasks and (removed == {} or "translation" in removed)  # older ones have no such list
-    ours = str(CapsuleTranslationPipeline)
-    assert after[:3] == [sorted([*tasks, "translation"]), {**entries, "translation": ours}, aliases]
-    assert after[3] == {task: why for task, why in removed.items() if task != "translation"}
-
-
-@pytest.mark.parametrize("task", ["summarization", "text2text-generation", "question-answering"])
-def test_what_is_removed_stays_removed(task: str) -> None:
-    with pytest.raises(KeyError, match="has been removed|Unknown task"):
-        pipeline(task, model=built(MARIAN), tokenizer=TOKENIZER)
-
-
-@pytest.mark.parametrize("task", ["translations", "translation_en", "translation__to_", "nothing"])
-def test_unknown_tasks_stay_unknown(task: str) -> None:
-    with pytest.raises(KeyError, match="Unknown task"):
-        pipeline(task, model=built(MARIAN), tokenizer=TOKENIZER)
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Transformers' registry as it is without this package."""
-    tasks = {task: entry for task, entry in there.PIPELINE_REGISTRY.supported_tasks.items() if task != "translation"}
-    monkeypatch.setattr(there, "PIPELINE_REGISTRY", PipelineRegistry(tasks, dict(there.TASK_ALIASES)))
-    monkeypatch.setattr(there, "REMOVED_TASKS", {"translation": "refused", "summarization": "refused"}, raising=False)
-    return there.PIPELINE_REGISTRY
-
-
-def test_registering_again_changes_nothing(fresh: Any) -> None:
-    register_translation()
-    entry, aliases = fresh.supported_tasks["translation"], fresh.task_aliases
-    register_translation()
-    assert fresh.supported_tasks["translation"] is entry and fresh.task_aliases is aliases
-    assert entry["impl"] is CapsuleTranslationPipeline and there.REMOVED_TASKS == {"summarization": "refused"}
-    assert there.check_task("translation_en_to_de")[1] is entry
-
-
-@pytest.mark.parametrize("refused", [True, False])
-def test_a_translation_pipeline_of_a_later_version_stays(fresh: Any, refused: bool) -> None:
-    theirs = fresh.supported_tasks["translation"] = {"impl": Pipeline, "pt": ()}
-    if not refused:
-        del there.REMOVED_TASKS["translation"]
-    tasks, removed, aliases = dict(fresh.supported_tasks), dict(there.REMOVED_TASKS), fresh.task_aliases
-    register_translation()
-    assert fresh.supported_tasks == tasks and fresh.supported_tasks["translation"] is theirs
-    assert fresh.task_aliases is aliases and there.REMOVED_TASKS == removed
-
-
-def test_a_later_version_that_refuses_nothing(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(there, "REMOVED_TASKS")
-    register_translation()
-    assert fresh.check_task("translation")[1]["impl"] is CapsuleTranslationPipeline
-
-
-def test_somebodys_task_for_one_pair_stays(fresh: Any) -> None:
-    fresh.register_pipeline("translation_en_to_de", type("Mine", (Pipeline,), {}))
-    register_translation()
-    assert there.check_task("translation_en_to_de")[1]["impl"].__name__ == "Mine"
-    assert there.check_task("translation_de_to_en")[1]["impl"] is CapsuleTranslationPipeline
-
-
-CUSTOM = {"translation": {"impl": "pipelines.Missing", "pt": ["AutoModelForSeq2SeqLM"]}}
-
-
-@pytest.mark.parametrize("name", [MARIAN, CAPS_NMT.name])
-def test_saving_a_pipeline_saves_no_code(name: str, folders: dict[str, str], tmp_path: Path) -> None:
-    pipeline("translation", model=folders[name], device="cpu").save_pretrained(tmp_path)
-    assert "custom_pipelines" not in json.loads((tmp_path / "config.json").read_text())
-    assert list(tmp_path.glob("*.py")) == []
-    assert texts_of(pipeline("translation", model=str(tmp_path), device="cpu")(TEXTS)) == expected(name)
-
-
-@pytest.mark.parametrize("task", ["translation", "translation_en_to_de", None])
-@pytest.mark.parametrize("trust", [None, True])
-def test_what_is_installed_goes_before_the_code_of_a_checkpoint(
-    task: str | None, trust: bool | None, folders: dict[str, str], tmp_path: Path
-) -> None:
-    """Its code is not asked for, and what the checkpoint says of it is not lost when it is saved again."""
-    model = copy.deepcopy(built(CAPS_NMT.name))
-    model.config.custom_pipelines = copy.deepcopy(CUSTOM)
-    model.save_pretrained(tmp_path)
-    TOKENIZER.save_pretrained(tmp_path)
-    translator = pipeline(task, model=str(tmp_path), trust_remote_code=trust, device="cpu")
-    assert type(translator) is CapsuleTranslationPipeline
-    assert texts_of(translator(TEXTS[:2])) == expected(CAPS_NMT.name)[:2]
-    for _ in range(2):
-        again = pipeline("translation", model=model, config=model.config, tokenizer=TOKENIZER, device="cpu")
-        assert type(again) is CapsuleTranslationPipeline
-    translator.save_pretrained(tmp_path / "again")
-    assert json.loads((tmp_path / "again" / "config.json").read_text())["custom_pipelines"] == CUSTOM
-
-
-def test_another_familys_custom_pipelines_need_the_flag(tmp_path: Path) -> None:
-    model = copy.deepcopy(built(MARIAN))
-    model.config.custom_pipelines = copy.deepcopy(CUSTOM)
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="trust_remote_code=True"):
-        pipeline("translation", model=str(tmp_path), device="cpu")

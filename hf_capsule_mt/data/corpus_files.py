@@ -12,6 +12,7 @@ import io
 import json
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,27 +35,28 @@ class BrokenRecord(ValueError):
     """A record that holds no pair of texts; says why."""
 
 
-class PairSource:
+class PairSource(ABC):
     """Where pairs come from. `records` reads, `parse` makes two texts of a record, in another process if need be."""
 
     def check(self) -> None:
-        """Raises what can be found out before the first pair is read."""
+        """Raises what can be found out before the first pair is read: nothing, for most."""
+        return None
 
+    @abstractmethod
     def records(self, repaired: Counter[str]) -> Iterator[Any]:
         """The records as read; what was repaired on the way is counted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parse(self, record: Any) -> tuple[str, str]:
         """Source and target; a byte that is no UTF-8 is a surrogate in them. Raises BrokenRecord."""
-        raise NotImplementedError
 
+    @abstractmethod
     def place(self, number: int, side: int) -> str:
         """What an error calls side 0 or 1 of a record, counted from 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stamp(self) -> list[Any]:
         """Changes whenever the pairs may have changed."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -106,19 +106,31 @@ def _em_rounds(
     OB: tl.constexpr,
     DB: tl.constexpr,
 ):
-    """`rounds` whole rounds: what the M step of the next one needs."""
+    """`rounds` whole rounds and the M step of the next one: its assignments, inverse temperature, and `_m_step`."""
     assignments, log_totals = uniform(columns, OUTPUTS, NB, IB, OB)
     means = tl.zeros([NB, OB, DB], tl.float32)
     precisions = tl.zeros([NB, OB, DB], tl.float32)
     offsets = tl.zeros([NB, OB], tl.float32) + tl.where(columns, 0.0, float("-inf"))
     # 1 - 0.95^t, in float64: an error here is one and the same in all gradients of the betas, and would add up.
     heat = tl.full([], 0.05, tl.float64)
-    for iteration in range(rounds):
+    temperature = (inverse_temperature * heat).to(tl.float32)
+    weights = tl.zeros([NB, IB, OB], tl.float32)
+    total = tl.zeros([NB, OB], tl.float32)
+    variances = tl.zeros([NB, OB, DB], tl.float32)
+    log_volume = tl.zeros([NB, OB], tl.float32)
+    logits = tl.zeros([NB, OB], tl.float32)
+    for iteration in range(rounds + 1):
+        if iteration > 0:
+            assignments, precisions, offsets, log_totals = _e_step(
+                tile, means, variances, log_volume, logits, columns, variance_floor, SIZE
+            )
+            heat = 0.05 + 0.95 * heat
+            temperature = (inverse_temperature * heat).to(tl.float32)
         if assignments_out is not None:
             store_assignments(
                 assignments_out, iteration, numbers, exists, positions, assignments, real, INPUTS, OUTPUTS, IB, OB
             )
-        _, _, means, variances, log_volume, logits = _m_step(
+        weights, total, means, variances, log_volume, logits = _m_step(
             tile,
             assignments,
             means,
@@ -132,15 +144,11 @@ def _em_rounds(
             depths,
             beta_a,
             beta_u,
-            (inverse_temperature * heat).to(tl.float32),
+            temperature,
             variance_floor,
             SIZE,
         )
-        assignments, precisions, offsets, log_totals = _e_step(
-            tile, means, variances, log_volume, logits, columns, variance_floor, SIZE
-        )
-        heat = 0.05 + 0.95 * heat
-    return assignments, means, precisions, offsets, log_totals, (inverse_temperature * heat).to(tl.float32)
+    return assignments, temperature, weights, total, means, variances, log_volume, logits
 
 
 @triton.jit(do_not_specialize=["positions"])
@@ -176,7 +184,7 @@ def em_forward_kernel(
     tile = load_votes(votes, numbers, stride_n, stride_i, real, OUTPUTS, SIZE, IB, OB, DB, VECTOR)
     cost_a = tl.load(beta_a + outputs, mask=columns, other=0.0)
     cost_u = tl.load(beta_u + outputs, mask=columns, other=0.0)
-    assignments, means, precisions, offsets, log_totals, temperature = _em_rounds(
+    _, _, _, _, means, _, _, logits = _em_rounds(
         tile,
         ITERATIONS - 1,
         real,
@@ -199,28 +207,6 @@ def em_forward_kernel(
         IB,
         OB,
         DB,
-    )
-    if assignments_out is not None:
-        store_assignments(
-            assignments_out, ITERATIONS - 1, numbers, exists, positions, assignments, real, INPUTS, OUTPUTS, IB, OB
-        )
-    _, _, means, _, _, logits = _m_step(
-        tile,
-        assignments,
-        means,
-        precisions,
-        offsets,
-        log_totals,
-        real,
-        log_present,
-        present,
-        columns,
-        depths,
-        cost_a,
-        cost_u,
-        temperature,
-        variance_floor,
-        SIZE,
     )
     places, there = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
     result = sigmoid(logits)[:, :, None] * means
@@ -278,7 +264,7 @@ def em_backward_kernel(
         grad_scores = tl.zeros([NB, IB, OB], tl.float32)
         grad_present = tl.zeros([NB, IB], tl.float32)
         for back in range(STEPS):
-            assignments, means, precisions, offsets, log_totals, temperature = _em_rounds(
+            assignments, temperature, weights, total, means, variances, log_volume, logits = _em_rounds(
                 tile,
                 ITERATIONS - 1 - back,
                 real,
@@ -301,24 +287,6 @@ def em_backward_kernel(
                 IB,
                 OB,
                 DB,
-            )
-            weights, total, means, variances, log_volume, logits = _m_step(
-                tile,
-                assignments,
-                means,
-                precisions,
-                offsets,
-                log_totals,
-                real,
-                log_present,
-                present,
-                columns,
-                depths,
-                cost_a,
-                cost_u,
-                temperature,
-                variance_floor,
-                SIZE,
             )
             deviations = tile - means[:, None, :, :]
             inverse = tl.where(depths, 1.0 / (variances + variance_floor), 0.0)

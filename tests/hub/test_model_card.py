@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def test_the_baseline_needs_no_code_and_has_no_paper_here():
     assert "## Paper" in str(card()) and "trust_remote_code=True" in str(card())
 
 
+PLACE = re.compile(r"(?<![\w:/.])/\w+/")  # of a machine; addresses and relative paths are none
 SHIPPED = sorted((Path(__file__).parents[2] / "model_cards").glob("trained/*/results.json"))
 
 
@@ -107,7 +109,7 @@ def test_a_card_that_is_shipped_says_what_its_run_wrote(results: Path):
     written = (results.parent / "README.md").read_text(encoding="utf-8")
     values = json.loads(results.read_text(encoding="utf-8"))
     made = model_card(values, results.parent.name, license=values["model"]["license"])
-    assert written == str(made) and "/root" not in written and "/tmp" not in written
+    assert written == str(made) and not PLACE.search(written)
     found = [one for one in ModelCard(written).data.eval_results if one.dataset_split == "test"]
     scores = {one.metric_type: one.metric_value for one in found}
     assert scores["bleu"] == round(values["test"]["bleu"], 2) and scores["chrf"] == round(values["test"]["chrf"], 2)

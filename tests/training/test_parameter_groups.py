@@ -6,28 +6,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from training_run import SIZES
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, TrainerCallback, set_seed
 
 from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
 from hf_capsule_mt.training.parameter_groups import new_parameters
 from hf_capsule_mt.training.recipe_run import RecipeTrainer
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 31,
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "max_position_embeddings": 20,
-    "pad_token_id": 1,
-    "eos_token_id": 0,
-    "decoder_start_token_id": 1,
-    "forced_eos_token_id": None,
-    "dropout": 0.0,
-}
 OLD, NEW = 1e-3, 8e-3
 
 

@@ -1,0 +1,86 @@
+"""Models of every family, and a tokenizer for them, that the tests of the pipeline share."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, END, FAMILIES, GDR_MARIAN, PAD, Case, spread_weights
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
+
+from hf_capsule_mt import CapsuleTranslationPipeline, translate
+
+MARIAN = "marian"
+NAMES = [MARIAN, *(family.name for family in FAMILIES)]
+WITH_POSITIONS = [MARIAN, AGGREGATED_MARIAN.name, GDR_MARIAN.name]
+# All that a family can report, in few layers; and how much the models like to end, so that most do before they must.
+CONFIGS = dict(zip(NAMES[1:], ("em", "guided_with_aggregation", "classifier", "capsules"), strict=True))
+END_BIAS = dict(zip(NAMES, (6.0, 1.0, 1.0, 0.5, 3.0), strict=True))
+LONGEST, UNKNOWN = 9, 2  # tokens of a translation; the id of <unk>
+WORDS = [consonant + vowel for vowel in "aeiou" for consonant in "bdfgklmnprs"]  # 55, and the six below: 61
+TEXTS = ["ba de fi.", "go lu", "ma ne pi ro su ba ba!", "de", "so ru pa ne mi lo"]
+LONG = "ba de fi. go lu ma ne! pi ro? so so su" + " sa" * 30 + ". de"
+
+
+def make_tokenizer(kind: Any = PreTrainedTokenizerFast, **options: Any) -> Any:
+    """A token for each word and mark, so that a translation is cut again as the model wrote it."""
+    vocabulary = ["</s>", "<pad>", "<unk>", ".", "!", "?", *WORDS]
+    assert vocabulary[END] == "</s>" and vocabulary[PAD] == "<pad>" and len(vocabulary) == 61
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(vocabulary)}, "<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", END)])
+    marks = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    names = ["input_ids", "attention_mask"]
+    return kind(tokenizer_object=backend, model_input_names=names, model_max_length=40, **marks, **options)
+
+
+TOKENIZER = make_tokenizer()
+
+
+@cache
+def built(name: str) -> Any:
+    """A model that translates different sentences differently, and ends after different lengths."""
+    if name == MARIAN:
+        sizes = {key: value for key, value in AGGREGATED_MARIAN.sizes.items() if key in vars(MarianConfig())}
+        torch.manual_seed(13)
+        model = MarianMTModel(MarianConfig(**sizes)).eval()
+        spread_weights(model, 1.0)
+        model.generation_config.no_repeat_ngram_size = 1
+    else:
+        model = Case(next(family for family in FAMILIES if family.name == name), CONFIGS[name]).build()
+    model.final_logits_bias[:, END] = END_BIAS[name]
+    model.generation_config.max_length = 1 + LONGEST  # with the start token
+    model.generation_config.bad_words_ids = [[PAD], [UNKNOWN]]  # a text would not show them
+    return model
+
+
+def saved_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of all models, with the tokenizer."""
+    found = {name: str(tmp_path_factory.mktemp(name)) for name in NAMES}
+    for name, folder in found.items():
+        built(name).save_pretrained(folder)
+        TOKENIZER.save_pretrained(folder)
+    return found
+
+
+def make(name: str, tokenizer: Any = TOKENIZER, **options: Any) -> CapsuleTranslationPipeline:
+    return pipeline("translation", model=built(name), tokenizer=tokenizer, device="cpu", **options)
+
+
+def expected(name: str, texts: list[str] = TEXTS, **options: Any) -> list[str]:
+    return translate(built(name), TOKENIZER, texts, **options)
+
+
+def texts_of(found: Any) -> list[str]:
+    return [one["translation_text"] for one in found]
+
+
+def joined(texts: list[str]) -> str:
+    """As the translations of a text's sentences are; some are empty."""
+    return " ".join(text for text in texts if text)

@@ -1,0 +1,151 @@
+"""`pipeline("translation")` made known to Transformers, which stays what it was for everything else."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers.pipelines as there
+from family_cases import CAPS_NMT
+from pipeline_models import MARIAN, TEXTS, TOKENIZER, built, expected, saved_models, texts_of
+from transformers import (
+    Pipeline,
+    pipeline,
+)
+from transformers.pipelines.base import PipelineRegistry
+
+from hf_capsule_mt import CapsuleTranslationPipeline
+from hf_capsule_mt.registration import register_translation
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return saved_models(tmp_path_factory)
+
+
+TASKS = """
+import json
+import transformers.pipelines as there
+
+def state():
+    entries = {task: str(entry["impl"]) for task, entry in there.PIPELINE_REGISTRY.supported_tasks.items()}
+    aliases = dict(there.PIPELINE_REGISTRY.task_aliases)
+    return [there.get_supported_tasks(), entries, aliases, dict(getattr(there, "REMOVED_TASKS", {}))]
+
+before = state()
+import hf_capsule_mt
+print(json.dumps([before, state()]))
+"""
+
+
+def test_nothing_but_translation_changes() -> None:
+    command, root = [sys.executable, "-c", TASKS], Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (tasks, entries, aliases, removed), after = json.loads(done.stdout.splitlines()[-1])
+    assert "translation" not in tasks and (removed == {} or "translation" in removed)  # older ones have no such list
+    ours = str(CapsuleTranslationPipeline)
+    assert after[:3] == [sorted([*tasks, "translation"]), {**entries, "translation": ours}, aliases]
+    assert after[3] == {task: why for task, why in removed.items() if task != "translation"}
+
+
+@pytest.mark.parametrize("task", ["summarization", "text2text-generation", "question-answering"])
+def test_what_is_removed_stays_removed(task: str) -> None:
+    with pytest.raises(KeyError, match="has been removed|Unknown task"):
+        pipeline(task, model=built(MARIAN), tokenizer=TOKENIZER)
+
+
+@pytest.mark.parametrize("task", ["translations", "translation_en", "translation__to_", "nothing"])
+def test_unknown_tasks_stay_unknown(task: str) -> None:
+    with pytest.raises(KeyError, match="Unknown task"):
+        pipeline(task, model=built(MARIAN), tokenizer=TOKENIZER)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Transformers' registry as it is without this package."""
+    tasks = {task: entry for task, entry in there.PIPELINE_REGISTRY.supported_tasks.items() if task != "translation"}
+    monkeypatch.setattr(there, "PIPELINE_REGISTRY", PipelineRegistry(tasks, dict(there.TASK_ALIASES)))
+    monkeypatch.setattr(there, "REMOVED_TASKS", {"translation": "refused", "summarization": "refused"}, raising=False)
+    return there.PIPELINE_REGISTRY
+
+
+def test_registering_again_changes_nothing(fresh: Any) -> None:
+    register_translation()
+    entry, aliases = fresh.supported_tasks["translation"], fresh.task_aliases
+    register_translation()
+    assert fresh.supported_tasks["translation"] is entry and fresh.task_aliases is aliases
+    assert entry["impl"] is CapsuleTranslationPipeline and there.REMOVED_TASKS == {"summarization": "refused"}
+    assert there.check_task("translation_en_to_de")[1] is entry
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_translation_pipeline_of_a_later_version_stays(fresh: Any, refused: bool) -> None:
+    theirs = fresh.supported_tasks["translation"] = {"impl": Pipeline, "pt": ()}
+    if not refused:
+        del there.REMOVED_TASKS["translation"]
+    tasks, removed, aliases = dict(fresh.supported_tasks), dict(there.REMOVED_TASKS), fresh.task_aliases
+    register_translation()
+    assert fresh.supported_tasks == tasks and fresh.supported_tasks["translation"] is theirs
+    assert fresh.task_aliases is aliases and there.REMOVED_TASKS == removed
+
+
+def test_a_later_version_that_refuses_nothing(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(there, "REMOVED_TASKS")
+    register_translation()
+    assert fresh.check_task("translation")[1]["impl"] is CapsuleTranslationPipeline
+
+
+def test_somebodys_task_for_one_pair_stays(fresh: Any) -> None:
+    fresh.register_pipeline("translation_en_to_de", type("Mine", (Pipeline,), {}))
+    register_translation()
+    assert there.check_task("translation_en_to_de")[1]["impl"].__name__ == "Mine"
+    assert there.check_task("translation_de_to_en")[1]["impl"] is CapsuleTranslationPipeline
+
+
+CUSTOM = {"translation": {"impl": "pipelines.Missing", "pt": ["AutoModelForSeq2SeqLM"]}}
+
+
+@pytest.mark.parametrize("name", [MARIAN, CAPS_NMT.name])
+def test_saving_a_pipeline_saves_no_code(name: str, folders: dict[str, str], tmp_path: Path) -> None:
+    pipeline("translation", model=folders[name], device="cpu").save_pretrained(tmp_path)
+    assert "custom_pipelines" not in json.loads((tmp_path / "config.json").read_text())
+    assert list(tmp_path.glob("*.py")) == []
+    assert texts_of(pipeline("translation", model=str(tmp_path), device="cpu")(TEXTS)) == expected(name)
+
+
+@pytest.mark.parametrize("task", ["translation", "translation_en_to_de", None])
+@pytest.mark.parametrize("trust", [None, True])
+def test_what_is_installed_goes_before_the_code_of_a_checkpoint(
+    task: str | None, trust: bool | None, folders: dict[str, str], tmp_path: Path
+) -> None:
+    """Its code is not asked for, and what the checkpoint says of it is not lost when it is saved again."""
+    model = copy.deepcopy(built(CAPS_NMT.name))
+    model.config.custom_pipelines = copy.deepcopy(CUSTOM)
+    model.save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    translator = pipeline(task, model=str(tmp_path), trust_remote_code=trust, device="cpu")
+    assert type(translator) is CapsuleTranslationPipeline
+    assert texts_of(translator(TEXTS[:2])) == expected(CAPS_NMT.name)[:2]
+    for _ in range(2):
+        again = pipeline("translation", model=model, config=model.config, tokenizer=TOKENIZER, device="cpu")
+        assert type(again) is CapsuleTranslationPipeline
+    translator.save_pretrained(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["custom_pipelines"] == CUSTOM
+
+
+def test_another_familys_custom_pipelines_need_the_flag(tmp_path: Path) -> None:
+    model = copy.deepcopy(built(MARIAN))
+    model.config.custom_pipelines = copy.deepcopy(CUSTOM)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        pipeline("translation", model=str(tmp_path), device="cpu")
