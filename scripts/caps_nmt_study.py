@@ -2,8 +2,8 @@
 
     python scripts/caps_nmt_study.py --seeds 1,2,3 --jobs 2 --output model_cards/caps_nmt
 
-Every run has the same budget. Writes `results.json`, which keeps every run ever finished (they are not repeated), and
-`README.md` with one table for each length of sentences.
+Every run has the same budget; the trained model is scored in int8 too. Writes `results.json`, which keeps every run
+ever finished (they are not repeated), and `README.md` with one table for each length of sentences.
 """
 
 import argparse
@@ -42,7 +42,13 @@ def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
     from transformers import set_seed
     from transformers.utils import logging
 
-    from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, corpus_scores, translate
+    from hf_capsule_mt import (
+        CapsNMTConfig,
+        CapsNMTForConditionalGeneration,
+        corpus_scores,
+        quantize_for_cpu,
+        translate,
+    )
     from hf_capsule_mt.data import marian_token_ids
     from hf_capsule_mt.training import small_task, train_small
 
@@ -76,6 +82,13 @@ def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
         rows = [index for index, length in enumerate(lengths) if wanted(length)]
         scored = corpus_scores([translations[row] for row in rows], [task.test_references[row] for row in rows])
         halves[f"bleu_{half}"] = scored.as_dict()["bleu"]
+    try:
+        quantized = quantize_for_cpu(model)
+    except RuntimeError as error:  # this processor multiplies no int8
+        print(error, file=sys.stderr)
+        int8 = None
+    else:
+        int8 = translate(quantized, task.tokenizer, task.test_sources, max_new_tokens=80)
     return {
         "setting": name,
         "seed": seed,
@@ -85,6 +98,7 @@ def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
         "loss_curve": [(step, round(loss, 4)) for step, loss in curve.points],
         **corpus_scores(translations, task.test_references).as_dict(),
         **halves,
+        "bleu_int8": None if int8 is None else corpus_scores(int8, task.test_references).bleu,
         "words": {"mean": round(statistics.mean(lengths), 1), "median": middle, "most": max(lengths)},
         "settings": settings,
         "device": f"CPU, {platform.machine()}, one thread a run",
@@ -94,16 +108,19 @@ def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
 
 
 def table(runs: list[Run]) -> str:
-    """Mean over seeds, single values in brackets; BLEU of the shorter and the longer half of the test sentences."""
+    """Mean over seeds, single values in brackets; BLEU of the shorter and the longer half of the test sentences, and
+    of the model in int8."""
     lines = [
-        "| setting | parameters | loss | BLEU | BLEU, shorter half | BLEU, longer half |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| setting | parameters | loss | BLEU | shorter half | longer half | in int8 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in SETTINGS:
         rows = sorted((run for run in runs if run["setting"] == name), key=lambda run: run["seed"])
         if rows:
-            cells = [spread(rows, key, digits) for key, digits in (("final_loss", 3), ("bleu", 1))]
-            cells += [f"{statistics.mean(row[key] for row in rows):.1f}" for key in ("bleu_short", "bleu_long")]
+            cells = [spread(rows, key, digits) for key, digits in (("final_loss", 3), ("bleu", 2))]
+            for key, digits in (("bleu_short", 1), ("bleu_long", 1), ("bleu_int8", 2)):
+                values = [row[key] for row in rows]
+                cells.append("not measured" if None in values else f"{statistics.mean(values):.{digits}f}")
             lines.append(f"| {name} | {rows[0]['parameters'] / 1e6:.2f}M | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -48,7 +48,7 @@ def test_study_of_caps_nmt(tmp_path):
     assert result.returncode == 0, result.stderr[-3000:]
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == ["pooling", "plain capsules"]
-    assert {"bleu", "bleu_short", "bleu_long", "final_loss", "words"} <= before[0].keys()
+    assert {"bleu", "bleu_short", "bleu_long", "bleu_int8", "final_loss", "words"} <= before[0].keys()
     result = call("plain capsules", **{"min-words": "4"})
     assert result.returncode == 0, result.stderr[-3000:]
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]

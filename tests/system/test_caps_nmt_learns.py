@@ -1,0 +1,52 @@
+"""A small CapsNMT learns the synthetic pair: it writes what it reads, in float and in int8."""
+
+import pytest
+import torch
+from transformers import set_seed
+
+from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
+    corpus_scores,
+    quantize_for_cpu,
+    translate,
+)
+from hf_capsule_mt.data import marian_token_ids
+from hf_capsule_mt.training import SmallTask, small_task, train_small
+
+SEED, LONGEST, WIDTH = 1, 5, 96
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[CapsNMTForConditionalGeneration, SmallTask, list[str]]:
+    """A model trained from scratch, its task, and its translations of the unseen sentences."""
+    task = small_task(20_000, 200, seed=SEED, max_words=LONGEST)
+    set_seed(SEED)
+    sizes = {"d_model": WIDTH, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, "init_std": WIDTH**-0.5}
+    model = CapsNMTForConditionalGeneration(CapsNMTConfig(**sizes, **marian_token_ids(task.tokenizer)))
+    folder = tmp_path_factory.mktemp("trainer")
+    train_small(model, task, folder, steps=500, learning_rate=5e-3, seed=SEED, show_progress=False)
+    return model, task, translate(model, task.tokenizer, task.test_sources)
+
+
+def test_it_translates(trained):
+    _, task, translations = trained
+    assert corpus_scores(translations, task.test_references).bleu > 30.0
+
+
+def test_what_it_writes_comes_from_the_source(trained):
+    """A model that ignores its source scores as well on the references of other sentences."""
+    _, task, translations = trained
+    own = corpus_scores(translations, task.test_references).bleu
+    others = corpus_scores(translations, task.test_references[1:] + task.test_references[:1]).bleu
+    assert others < own / 4
+
+
+def test_int8_translates_as_well(trained):
+    model, task, translations = trained
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("PyTorch has no int8 products for this processor")
+    quantized = translate(quantize_for_cpu(model), task.tokenizer, task.test_sources)
+    scores = [corpus_scores(found, task.test_references).bleu for found in (translations, quantized)]
+    assert abs(scores[0] - scores[1]) < 1.5, scores
