@@ -2,12 +2,13 @@
 
     python scripts/synthetic_study.py --seeds 1,2 --jobs 2 --output model_cards/synthetic
 
-Each run is the small recipe (width 128, three layers a side) with other options. Writes `results.json`, which keeps
-every run ever finished (they are not repeated), and `README.md` with the table.
+Each run is the small recipe (width 128, three layers a side) with other options. From scratch, what a model shares
+with plain Marian starts with the baseline's weights of the same seed: how soon the decoder finds the source depends on
+them more than on most options. Writes `results.json`, which keeps every run ever finished (they are not repeated), and
+`README.md` with a table for each way of training.
 """
 
 import argparse
-import json
 import multiprocessing
 import platform
 import statistics
@@ -17,11 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.training.study import spread, versions
+from hf_capsule_mt.training.study import Run, StudyResults, spread, versions
 
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 HEADS = {"layer_aggregation": "none"}
 GDR = {"past_future": "guided_routing", "capsule_dim": 64}
+START = {
+    True: "what a model shares with plain Marian starts with the same weights in all rows of a seed",
+    False: "every model starts with weights of its own",
+}
 BASELINE = "baseline (plain Marian)"
 LONG_BASELINE = "baseline, twice the steps"
 # Name: (options, the baseline of the same seed that it starts from, None for from scratch).
@@ -116,7 +121,22 @@ SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
 }
 
 
-def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
+def start_alike(model: Any, plain: Any, seed: int) -> None:
+    """Start what `model` shares with plain Marian, of the configuration `plain`, as the baseline of `seed` starts."""
+    import torch
+    from transformers import set_seed
+
+    from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+
+    set_seed(seed)
+    baseline = dict(CapsuleAggregatedMarianForConditionalGeneration(plain).named_parameters())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in baseline:
+                parameter.copy_(baseline[name])
+
+
+def run_one(job: tuple[str, int, dict[str, Any], str]) -> Run:
     """Train and score one setting with one seed, in a process of its own."""
     import torch
     from transformers import set_seed
@@ -143,12 +163,14 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> dict[str, Any]:
         model = kind.from_pretrained(checkpoint(checkpoints, start, seed), **options)
     else:
         model = kind(small_config(task.tokenizer, kind.config_class, **options))
+        start_alike(model, small_config(task.tokenizer, layer_aggregation="none"), seed)
     steps = steps_of(name, settings)
     curve = train_small(
         model,
         task,
         Path(checkpoints) / "trainer",
         steps=steps,
+        warmup_steps=100 if start else settings["warmup_steps"],
         seed=seed + 1000 * bool(start),  # a warm start sees the pairs in another order than the baseline did
         show_progress=False,
         trainer_class=CapsuleSeq2SeqTrainer,
@@ -192,9 +214,8 @@ def steps_to(curve: list[list[float]], loss: float) -> int | None:
     return next((int(step) for step, value in curve if value < loss), None)
 
 
-def table(results: dict[str, Any]) -> str:
-    """The Markdown table of the runs made with the newest settings: mean over seeds, single values in brackets."""
-    runs = newest(results)
+def table(runs: list[Run]) -> str:
+    """Mean over seeds, single values in brackets."""
     half = {run["seed"]: run["final_loss"] / 2 for run in runs if run["setting"] == BASELINE}
     lines = [
         "| setting | parameters | loss | BLEU | chrF | steps to half the baseline's loss |",
@@ -216,9 +237,9 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def past_future_table(results: dict[str, Any]) -> str:
+def past_future_table(runs: list[Run]) -> str:
     """What the models with past and future know of them; empty when none was trained."""
-    runs = [run for run in newest(results) if run.get("past_future")]
+    runs = [run for run in runs if run.get("past_future")]
     keys = ("overlap_past", "overlap_future", "deletion_auc", "repetition_auc")
     lines = [
         "| setting | r_OL past | r_OL future | deletion AUC | repetition AUC | past along the sentence | future |",
@@ -236,39 +257,31 @@ def past_future_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) if runs else ""
 
 
-def newest(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs with the same settings as the last one, without those that were made again."""
-    settings = results["runs"][-1]["settings"]
-    return [run for run in results["runs"] if run["settings"] == settings and "superseded" not in run]
-
-
-def write(results: dict[str, Any], folder: Path) -> None:
-    """`results.json` and `README.md`, the second from the first; written whole or not at all."""
-    (folder / "results.json.part").write_text(json.dumps(results, indent=1) + "\n")
-    (folder / "results.json.part").replace(folder / "results.json")
-    runs = newest(results)
-    settings = runs[-1]["settings"]
-    made_with = sorted({", ".join(f"{key} {value}" for key, value in run["versions"].items()) for run in runs})
-    text = f"""# What learns on the synthetic pair
-
-Made by `{results["command"]}` from `results.json`, which holds every run with its loss curve, options and versions.
-
-- Pair: {settings["train_size"]} training and {settings["test_size"]} unseen test sentences of at most
-  {settings["max_words"]} words; the data seed is the run's seed.
-- Model: width 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; batch 64, AdamW, peak
-  learning rate 2e-3 after 100 steps, then linear to 0; `CapsuleSeq2SeqTrainer`.
-- From scratch: {settings["steps"]} steps. Warm start: {settings["warm_steps"]} more steps from the trained baseline of
-  the same seed. Long warm start: {2 * settings["warm_steps"]} more steps from the baseline of {2 * settings["steps"]}.
-- Loss: training loss without auxiliary terms, mean over the last 100 steps. Each cell: mean over seeds (each seed:
-  {", ".join(map(str, sorted({run["seed"] for run in runs})))}).
-- {runs[-1]["bleu_signature"]}
-- Device: {runs[-1]["device"]}; versions: {"; ".join(made_with)}.
-
-{table(results)}
-
-{past_future_table(results)}
-"""
-    (folder / "README.md").write_text(text)
+def report(results: StudyResults) -> str:
+    """The text of README.md: the way of training used last comes first."""
+    parts = [
+        "# What learns on the synthetic pair",
+        f"The last command was `{results.content['command']}`. `results.json` holds every run with its loss curve, "
+        "options and versions.\nWidth 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; "
+        "batch 64, AdamW, peak learning rate 2e-3 after a warm-up, then linear to 0; `CapsuleSeq2SeqTrainer`; the "
+        "data seed is the run's seed.\nLoss: training loss without auxiliary terms, mean over the last 100 steps. Each "
+        "cell: mean over seeds (each seed).",
+    ]
+    for settings, runs in reversed(results.blocks()):
+        made_with = sorted({", ".join(f"{key} {value}" for key, value in run["versions"].items()) for run in runs})
+        seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+        parts += [
+            f"## {settings['steps']} steps, warm-up of {settings['warmup_steps']}, sentences of at most "
+            f"{settings['max_words']} words",
+            f"{settings['train_size']} training and {settings['test_size']} unseen test sentences; seeds {seeds}. "
+            f"From scratch, {START[settings['same_start']]}.\nWarm start: {settings['warm_steps']} more steps, 100 of "
+            f"them warm-up, from the baseline of the same seed; long warm start: {2 * settings['warm_steps']} more "
+            f"from the one of {2 * settings['steps']}.\n"
+            f"{runs[-1]['device']}; {'; '.join(made_with)}; {runs[-1]['bleu_signature']}.",
+            table(runs),
+            past_future_table(runs),
+        ]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def main() -> None:
@@ -277,31 +290,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of settings, separated by semicolons; default: all")
     parser.add_argument("--again", metavar="WHY", help="repeat finished runs of --only; `WHY` goes with the old ones")
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--warm-steps", type=int, default=300)
+    parser.add_argument("--warmup-steps", type=int, default=300, help="of the runs from scratch")
+    parser.add_argument("--warm-steps", type=int, default=300, help="steps of a warm start")
     parser.add_argument("--train-size", type=int, default=30_000)
     parser.add_argument("--test-size", type=int, default=300)
     parser.add_argument("--max-words", type=int, default=14)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/synthetic"))
     args = parser.parse_args()
-    keys = ("steps", "warm_steps", "train_size", "test_size", "max_words")
-    settings = {key: getattr(args, key) for key in keys}
+    keys = ("steps", "warmup_steps", "warm_steps", "train_size", "test_size", "max_words")
+    settings = {**{key: getattr(args, key) for key in keys}, "same_start": True}
     args.output.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {"runs": []}
-    if (args.output / "results.json").exists():
-        results = json.loads((args.output / "results.json").read_text())
-    results["command"] = "python scripts/synthetic_study.py " + " ".join(sys.argv[1:])
+    results = StudyResults(args.output / "results.json", "python scripts/synthetic_study.py " + " ".join(sys.argv[1:]))
     wanted = [name.strip() for name in args.only.split(";") if name.strip()] or list(SETTINGS)
     unknown = [name for name in wanted if name not in SETTINGS]
     if unknown:
         parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(SETTINGS)}")
-    names = [(name, int(seed)) for name in wanted for seed in args.seeds.split(",")]
-    mine = [run for run in results["runs"] if run["settings"] == settings and "superseded" not in run]
+    names = [(name, int(seed)) for seed in args.seeds.split(",") for name in wanted]
     if args.again:
-        for run in mine:
-            if (run["setting"], run["seed"]) in names:
-                run["superseded"] = args.again
-    done = {(run["setting"], run["seed"]) for run in mine if "superseded" not in run}
+        results.supersede(settings, names, args.again)
+    done = results.done(settings)
     todo = [job for job in names if job not in done]
     # Warm starts need their baseline, so a baseline that is done but whose weights are gone is trained again.
     starts = dict.fromkeys((start, seed) for name, seed in todo if (start := SETTINGS[name][1]))
@@ -312,13 +320,13 @@ def main() -> None:
         for group in groups:
             for run in pool.imap_unordered(run_one, group):
                 if (run["setting"], run["seed"]) not in done:
-                    results["runs"].append(run)
-                    write(results, args.output)
+                    results.add(run)
+                    (args.output / "README.md").write_text(report(results))
                 print(
                     f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}",
                     flush=True,
                 )
-    print(table(results))
+    print(report(results))
 
 
 if __name__ == "__main__":

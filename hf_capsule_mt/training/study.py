@@ -38,9 +38,20 @@ class StudyResults:
     def runs(self) -> list[Run]:
         return self.content["runs"]
 
+    @property
+    def current(self) -> list[Run]:
+        """The runs that no later one has taken the place of."""
+        return [run for run in self.runs if "superseded" not in run]
+
     def done(self, settings: dict[str, Any]) -> set[tuple[str, int]]:
         """Setting and seed of the runs made with these `settings` of the study."""
-        return {(run["setting"], run["seed"]) for run in self.runs if run["settings"] == settings}
+        return {(run["setting"], run["seed"]) for run in self.current if run["settings"] == settings}
+
+    def supersede(self, settings: dict[str, Any], jobs: list[tuple[str, int]], why: str) -> None:
+        """The runs of these settings and seeds stay in the file and count no more."""
+        for run in self.current:
+            if run["settings"] == settings and (run["setting"], run["seed"]) in jobs:
+                run["superseded"] = why
 
     def add(self, run: Run) -> None:
         self.runs.append(run)
@@ -51,7 +62,7 @@ class StudyResults:
     def blocks(self) -> list[tuple[dict[str, Any], list[Run]]]:
         """The runs grouped by the `settings` of the study, in the order in which these were first used."""
         found: list[tuple[dict[str, Any], list[Run]]] = []
-        for run in self.runs:
+        for run in self.current:
             block = next((runs for settings, runs in found if settings == run["settings"]), None)
             if block is None:
                 found.append((run["settings"], [run]))

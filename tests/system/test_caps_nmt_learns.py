@@ -14,7 +14,7 @@ from hf_capsule_mt import (
 from hf_capsule_mt.data import marian_token_ids
 from hf_capsule_mt.training import SmallTask, small_task, train_small
 
-SEED, LONGEST, WIDTH = 1, 5, 96
+SEED, LONGEST, WIDTH = 1, 6, 96
 pytestmark = pytest.mark.system
 
 
