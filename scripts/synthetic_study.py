@@ -264,8 +264,8 @@ def report(results: StudyResults) -> str:
         f"The last command was `{results.content['command']}`. `results.json` holds every run with its loss curve, "
         "options and versions.\nWidth 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; "
         "batch 64, AdamW, peak learning rate 2e-3 after a warm-up, then linear to 0; `CapsuleSeq2SeqTrainer`; the "
-        "data seed is the run's seed.\nLoss: training loss without auxiliary terms, mean over the last 100 steps. Each "
-        "cell: mean over seeds (each seed).",
+        "data seed is the run's seed.\nLoss: training loss without auxiliary terms, mean over the last 100 steps. "
+        "Each cell: mean over seeds (each seed).",
     ]
     for settings, runs in reversed(results.blocks()):
         made_with = sorted({", ".join(f"{key} {value}" for key, value in run["versions"].items()) for run in runs})
