@@ -31,6 +31,7 @@ def setting(text: str) -> tuple[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder or a Hub id, with safetensors weights")
+    parser.add_argument("--revision", help="of a Hub id; refs/pr/N is its pull request N, main without it")
     parser.add_argument("--family", choices=sorted(MARIAN_FAMILIES), required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument(
@@ -45,6 +46,7 @@ def main() -> int:
             arguments.checkpoint,
             arguments.output,
             arguments.family,
+            revision=arguments.revision,
             same_outputs=same,
             export_code=arguments.export_code,
             **dict(arguments.settings),

@@ -14,6 +14,7 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab*",
+    "target_vocab*",  # of Marian, where the sides have vocabularies of their own
     "merges.txt",
     "*.spm",
     "*.model",

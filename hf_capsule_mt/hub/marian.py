@@ -5,14 +5,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import snapshot_download
-from transformers import MarianMTModel
+from transformers import MarianConfig, MarianMTModel
 
 from hf_capsule_mt.hub.export import TOKENIZER_FILES, copy_files
 from hf_capsule_mt.hub.load_alone import outputs_of
 from hf_capsule_mt.hub.verification import compare
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAggregatedMarianForConditionalGeneration
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
+from hf_capsule_mt.modeling.safe_loading import CONVERT
 
 # The classes, and the settings with which they start where the checkpoint is.
 MARIAN_FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -26,6 +28,7 @@ def convert_marian(
     output: str | PathLike[str],
     family: str,
     *,
+    revision: str | None = None,
     same_outputs: bool = True,
     export_code: bool = False,
     **settings: Any,
@@ -33,22 +36,56 @@ def convert_marian(
     """Write the Marian checkpoint `source`, a folder or Hub id, as a model of `family` to the folder `output`.
 
     `settings` are fields of the family's configuration. Logits and beams must be those of the checkpoint unless
-    `same_outputs=False`, which is for settings that change them, such as `aggregation_output="replace"`.
+    `same_outputs=False`, which is for settings that change them, such as `aggregation_output="replace"`. The weights
+    are written in float32, since training starts from them; some checkpoints have them in float16.
     """
     if family not in MARIAN_FAMILIES:
         raise ValueError(f"family={family!r}: must be one of {', '.join(MARIAN_FAMILIES)}")
-    folder, output = Path(source), Path(output)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(str(source), allow_patterns=[*TOKENIZER_FILES, "*.json", "*.safetensors"]))
+    output, folder = Path(output), _checkpoint(source, revision)
     found, unchanged = MARIAN_FAMILIES[family]
-    model = found.from_pretrained(folder, **{**unchanged, **settings})
+    model = found.from_pretrained(folder, **{"dtype": torch.float32, **unchanged, **settings})
+    _compute_positions(model, str(source))
     if same_outputs:
         # Safetensors only, as for the model itself.
-        marian = MarianMTModel.from_pretrained(folder, use_safetensors=True)
+        marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
+        _compute_positions(marian, str(source))
         compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
     model.save_pretrained(output, export_code=export_code)
     copy_files(folder, output, TOKENIZER_FILES)
     _name_tokenizer(output)
+
+
+def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
+    """The folder of a checkpoint that is there or has been downloaded; it holds Marian, and weights to read."""
+    folder = Path(source)
+    if not folder.is_dir():
+        patterns = [*TOKENIZER_FILES, "*.json", "*.safetensors"]
+        folder = Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
+    config, _ = MarianConfig.get_config_dict(folder)
+    if config.get("model_type") != "marian":
+        raise ValueError(
+            f"{source} has model_type {config.get('model_type')!r}: only a Marian checkpoint is converted"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise OSError(
+            f"{source} has no weights as safetensors. {CONVERT} On the Hub they are often in an open pull request of "
+            "the conversion bot, number N: revision='refs/pr/N'"
+        )
+    return folder
+
+
+@torch.no_grad()
+def _compute_positions(model: Any, source: str) -> None:
+    """Put Marian's sines and cosines into the position tables, as loading does for what is saved without them.
+
+    Older checkpoints hold the tables, some rounded to float16; Transformers reads them, but never saves them.
+    """
+    for name, module in model.named_modules():
+        if name.endswith("embed_positions"):
+            table = module.create_weight()
+            if not torch.allclose(module.weight, table, rtol=0, atol=0.005):
+                raise ValueError(f"{source}: {name} is no table of sines and cosines, and would not be saved")
+            module.weight.copy_(table)
 
 
 def _name_tokenizer(folder: Path) -> None:

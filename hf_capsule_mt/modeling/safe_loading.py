@@ -4,7 +4,7 @@ from typing import Any
 
 CONVERT = (
     "If the checkpoint has pytorch_model.bin only, convert it once, where you trust it: "
-    "MarianMTModel.from_pretrained(path).save_pretrained(new_path)."
+    "MarianMTModel.from_pretrained(path).save_pretrained(new_path), and copy its tokenizer files along."
 )
 
 

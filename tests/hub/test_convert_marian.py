@@ -1,51 +1,104 @@
 """A Marian checkpoint becomes one of our families and still says what it said."""
 
+import dataclasses
 import json
 import runpy
+import shutil
 import sys
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
 from hf_capsule_mt.configuration import GDRMarianConfig
 from hf_capsule_mt.hub import MARIAN_FAMILIES, convert_marian
+from hf_capsule_mt.hub.verification import compare
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "convert_marian.py"
-# What an opus-mt checkpoint had in its config.json before generation had a file of its own.
-OLD_GENERATION = {"num_beams": 3, "bad_words_ids": [[46]], "max_length": 9}
+# All that config.json of an opus-mt checkpoint says, with small numbers; generation had no file of its own.
+OPUS_CONFIG: dict[str, Any] = {
+    "_name_or_path": "/tmp/Helsinki-NLP/opus-mt-en-de",
+    "_num_labels": 3,
+    "activation_dropout": 0.0,
+    "activation_function": "swish",
+    "add_bias_logits": False,
+    "add_final_layer_norm": False,
+    "architectures": ["MarianMTModel"],
+    "attention_dropout": 0.0,
+    "bad_words_ids": [[46]],
+    "bos_token_id": 0,
+    "classif_dropout": 0.0,
+    "classifier_dropout": 0.0,
+    "d_model": 16,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 28,
+    "decoder_layerdrop": 0.0,
+    "decoder_layers": 2,
+    "decoder_start_token_id": 46,
+    "decoder_vocab_size": 47,
+    "dropout": 0.1,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 20,
+    "encoder_layerdrop": 0.0,
+    "encoder_layers": 2,
+    "eos_token_id": 0,
+    "extra_pos_embeddings": 47,
+    "force_bos_token_to_be_generated": False,
+    "forced_eos_token_id": 0,
+    "gradient_checkpointing": False,
+    "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"},
+    "init_std": 0.02,
+    "is_encoder_decoder": True,
+    "label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2},
+    "max_length": 9,
+    "max_position_embeddings": 24,
+    "model_type": "marian",
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "num_beams": 3,
+    "num_hidden_layers": 2,
+    "pad_token_id": 46,
+    "scale_embedding": True,
+    "share_encoder_decoder_embeddings": True,
+    "static_position_embeddings": True,
+    "transformers_version": "4.22.0.dev0",
+    "use_cache": True,
+    "vocab_size": 47,
+}
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+SHARERS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+SEPARATE = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 51}
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
-    """A small Marian that says different things, in the form of the older published ones."""
+def write_opus(
+    folder: Path, left_out: tuple[str, ...] = (), dtype: torch.dtype = torch.float32, **changes: Any
+) -> Path:
+    """A small checkpoint, which says different things, with the files and the tensors of a published one."""
+    folder.mkdir(exist_ok=True)
+    values = {**OPUS_CONFIG, **changes}
     torch.manual_seed(3)
-    config = MarianConfig(
-        vocab_size=47,
-        d_model=16,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=20,
-        decoder_ffn_dim=28,
-        max_position_embeddings=24,
-        pad_token_id=46,
-        eos_token_id=0,
-        decoder_start_token_id=46,
-        forced_eos_token_id=0,
-        init_std=0.5,
-    )
-    folder = tmp_path_factory.mktemp("marian")
-    MarianMTModel(config).save_pretrained(folder)
-    (folder / "generation_config.json").unlink()
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **OLD_GENERATION}))
+    fields = {field.name for field in dataclasses.fields(MarianConfig)}
+    known = {key: value for key, value in values.items() if key in fields and key != "architectures"}
+    model = MarianMTModel(MarianConfig(**{**known, "init_std": 0.5}))
+    model.final_logits_bias.normal_()
+    weights = {name: value.to(dtype, copy=True) for name, value in model.state_dict().items() if name not in left_out}
+    assert {*POSITIONS, "final_logits_bias"} - {*left_out} <= weights.keys()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(values))
     for name in ("source.spm", "target.spm", "vocab.json"):
         (folder / name).write_text(name)
     (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
     return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    """In the form of the older published ones."""
+    return write_opus(tmp_path_factory.mktemp("marian"))
 
 
 @pytest.mark.parametrize("family", sorted(MARIAN_FAMILIES))
@@ -66,6 +119,90 @@ def test_the_outputs_are_those_of_the_checkpoint(family: str, checkpoint, tmp_pa
     assert tokenizer == {"source_lang": "en", "target_lang": "de", "tokenizer_class": "MarianTokenizer"}
 
 
+FORMS: dict[str, dict[str, Any]] = {
+    "old": {},  # position tables and every name of a shared matrix are stored
+    "without positions": {"left_out": POSITIONS},
+    "new": {"left_out": (*POSITIONS, *SHARERS), "torch_dtype": "float32"},
+    "half": {"dtype": torch.float16, "torch_dtype": "float16"},
+    "half, unsaid": {"dtype": torch.float16},
+    "two vocabularies": SEPARATE,
+    "large, as in opus-mt-tc-big": {**SEPARATE, "dtype": torch.float16, "activation_function": "relu"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("family", sorted(MARIAN_FAMILIES))
+def test_all_published_forms_start_where_the_checkpoint_is(form, family, tmp_path):
+    folder = write_opus(tmp_path / "opus", **FORMS[form])
+    convert_marian(folder, tmp_path / "new", family)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").eval()
+    marian = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
+    assert model.dtype == torch.float32, "training starts from it"
+    source, target = torch.randint(1, 46, (2, 3, 6), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found, wanted = (one(source, decoder_input_ids=target).logits for one in (model, marian))
+    assert wanted.std() > 1 and wanted.shape[-1] == FORMS[form].get("decoder_vocab_size", 47)
+    # Positions that were rounded to float16 are computed again.
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.02 if "dtype" in FORMS[form] else 1e-5)
+    assert torch.equal(model.generate(source), marian.generate(source))
+
+
+def test_positions_that_would_be_lost_are_refused(tmp_path):
+    folder = write_opus(tmp_path / "opus")
+    weights = load_file(folder / "model.safetensors")
+    weights[POSITIONS[1]][3, 4] += 0.1
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="opus: model.decoder.embed_positions is no table of sines and cosines"):
+        convert_marian(folder, tmp_path / "new", "gdr_marian")
+
+
+def test_a_generation_file_goes_before_the_configuration(tmp_path):
+    folder = write_opus(tmp_path / "opus")
+    newer = {
+        "num_beams": 4,
+        "max_length": 7,
+        "bad_words_ids": [[46]],
+        "renormalize_logits": True,
+        "decoder_start_token_id": 46,
+    }
+    (folder / "generation_config.json").write_text(json.dumps(newer))
+    convert_marian(folder, tmp_path / "new", "gdr_marian")
+    found = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").generation_config
+    assert {name: getattr(found, name) for name in newer} == newer
+
+
+def test_the_tokenizer_goes_along_with_both_of_its_vocabularies(tmp_path):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    folder = write_opus(tmp_path / "opus", **SEPARATE)
+    lines = ["The sister wrote a letter.", "Who reads it?", "Die Schwester schrieb einen Brief.", "Wer liest ihn?"]
+    for side, name in (("source", "vocab.json"), ("target", "target_vocab.json")):
+        half = lines[:2] if side == "source" else lines[2:]
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(half), model_prefix=str(folder / side), vocab_size=29, hard_vocab_limit=False
+        )
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        pieces = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
+        names = ["</s>", "<unk>", *(pieces.id_to_piece(index) for index in range(3, len(pieces)))]
+        vocabulary = {name: index for index, name in enumerate(names)}
+        (folder / name).write_text(json.dumps({**vocabulary, "<pad>": 46}))
+    (folder / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
+    before = AutoTokenizer.from_pretrained(folder)
+    convert_marian(folder, tmp_path / "new", "gdr_marian")
+    after = AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert type(after) is type(before) and type(after).__name__ == "MarianTokenizer"
+    for text, target in zip(lines[:2], lines[2:], strict=True):
+        wanted = before(text, text_target=target)
+        assert after(text, text_target=target) == wanted and 1 not in wanted["input_ids"] + wanted["labels"]
+        assert after.decode(wanted["labels"], skip_special_tokens=True) == target
+
+
+def test_the_second_vocabulary_is_copied(tmp_path):
+    folder = write_opus(tmp_path / "opus", **SEPARATE)
+    (folder / "target_vocab.json").write_text("{}")
+    convert_marian(folder, tmp_path / "new", "gdr_marian")
+    assert (tmp_path / "new" / "target_vocab.json").is_file()
+
+
 @pytest.mark.parametrize("kind", ["guided_routing", "classifier", "attention", "none"])
 def test_every_kind_of_past_and_future_starts_there(kind: str, checkpoint, tmp_path):
     convert_marian(checkpoint, tmp_path, "gdr_marian", past_future=kind, export_code=True)
@@ -83,11 +220,32 @@ def test_settings_that_start_elsewhere_are_said_to(checkpoint, tmp_path):
 
 
 def test_a_pickled_checkpoint_is_refused(checkpoint, tmp_path):
-    model = MarianMTModel.from_pretrained(checkpoint)
-    model.config.save_pretrained(tmp_path)
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(OSError, match="convert it once, where you trust it"):
-        convert_marian(tmp_path, tmp_path / "new", "gdr_marian")
+    shutil.copytree(checkpoint, tmp_path / "opus")
+    (tmp_path / "opus" / "model.safetensors").unlink()
+    torch.save(MarianMTModel.from_pretrained(checkpoint).state_dict(), tmp_path / "opus" / "pytorch_model.bin")
+    says = "opus has no weights as safetensors. .*convert it once, where you trust it.*revision='refs/pr/N'"
+    with pytest.raises(OSError, match=says):
+        convert_marian(tmp_path / "opus", tmp_path / "new", "gdr_marian")
+    # What the message says to do.
+    MarianMTModel.from_pretrained(tmp_path / "opus").save_pretrained(tmp_path / "safe")
+    convert_marian(tmp_path / "safe", tmp_path / "new", "gdr_marian")
+
+
+def test_other_models_are_refused(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "bart")
+    (tmp_path / "bart" / "config.json").write_text(json.dumps({**OPUS_CONFIG, "model_type": "bart"}))
+    with pytest.raises(ValueError, match="bart has model_type 'bart': only a Marian checkpoint is converted"):
+        convert_marian(tmp_path / "bart", tmp_path / "new", "gdr_marian")
+
+
+def test_what_is_no_number_is_not_equal():
+    def outputs(logit: float) -> dict[str, Any]:
+        return {"logits": [1.0, logit], "beams": [[3]]}
+
+    compare("me", "changed", outputs(2.0), outputs(2.0 + 1e-5))
+    for found, wanted in ((nan, 2.0), (2.0, nan), (nan, nan), (inf, inf), (2.0, 2.1)):
+        with pytest.raises(ValueError, match="me: logits changed"):
+            compare("me", "changed", outputs(found), outputs(wanted))
 
 
 def test_an_unknown_family_is_refused(checkpoint, tmp_path):
