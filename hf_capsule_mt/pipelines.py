@@ -174,6 +174,12 @@ class CapsuleTranslationPipeline(Pipeline):
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[dict[str, Any]]:
         return model_outputs["found"]
 
+    def _prefix(self) -> str:
+        """What the checkpoint wants before a text, as those of T5 do: its instruction for the task."""
+        config = self.model.config
+        of_task = (getattr(config, "task_specific_params", None) or {}).get(self.task) or {}
+        return of_task.get("prefix") or getattr(config, "prefix", None) or ""
+
     def _positions(self) -> int | None:
         """The longest source that the model can read; None if it reads any."""
         return getattr(self.model.config, "max_position_embeddings", None)
@@ -190,7 +196,7 @@ class CapsuleTranslationPipeline(Pipeline):
         tokenizer: Any = self.tokenizer
         build = getattr(tokenizer, "_build_translation_inputs", None)
         if build is None:
-            return Piece(text, list(tokenizer(text, verbose=False)["input_ids"]), None)
+            return Piece(text, list(tokenizer(self._prefix() + text, verbose=False)["input_ids"]), None)
         before = {name: getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")}
         try:
             encoded = build(text, return_tensors=None, src_lang=src_lang, tgt_lang=tgt_lang, verbose=False)

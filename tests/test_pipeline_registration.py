@@ -34,16 +34,55 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 TASKS = """
 import json
+import torch
 import transformers.pipelines as there
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    AutoModel, AutoModelForSeq2SeqLM, BartConfig, BertConfig, BertForMaskedLM, BertForSequenceClassification,
+    GPT2Config, GPT2LMHeadModel, MarianConfig, PreTrainedTokenizerFast, T5Config,
+)
 
 def state():
     entries = {task: str(entry["impl"]) for task, entry in there.PIPELINE_REGISTRY.supported_tasks.items()}
     aliases = dict(there.PIPELINE_REGISTRY.task_aliases)
     return [there.get_supported_tasks(), entries, aliases, dict(getattr(there, "REMOVED_TASKS", {}))]
 
-before = state()
+def mappings():
+    "The classes of other models, and what a configuration of theirs says."
+    kinds = (BartConfig, MarianConfig, T5Config)
+    classes = [str(auto._model_mapping[kind]) for auto in (AutoModel, AutoModelForSeq2SeqLM) for kind in kinds]
+    return classes, [str(kind().to_dict()) for kind in kinds], [hasattr(kind, "custom_pipelines") for kind in kinds]
+
+def others():
+    "What pipelines of other models give, and the classes that make them."
+    made = [make("text-classification", BertForSequenceClassification, BertConfig(**bert))]
+    made.append(make("text-generation", GPT2LMHeadModel, GPT2Config(**gpt2)))
+    made.append(there.pipeline("fill-mask", model=BERT, tokenizer=TOKENIZER, device="cpu"))
+    texts = ["ba de [MASK]", "go [MASK]"]
+    given = [one(texts, **options) for one, options in zip(made, ({"top_k": None}, greedy, {}), strict=True)]
+    return [[str(type(one)), str(type(one.model)), str(type(one.model.config))] for one in made], given
+
+def make(task, kind, config):
+    torch.manual_seed(4)
+    return there.pipeline(task, model=kind(config).eval(), tokenizer=TOKENIZER, device="cpu")
+
+words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[MASK]", "ba", "de", "go", "lu"])}
+backend = Tokenizer(WordLevel(words, "[UNK]"))
+backend.pre_tokenizer = WhitespaceSplit()
+marks = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
+marks["model_input_names"] = ["input_ids", "attention_mask"]
+TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=backend, **marks)
+bert = {"vocab_size": 7, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+gpt2 = {"vocab_size": 7, "n_embd": 8, "n_layer": 1, "n_head": 2, "eos_token_id": 0}
+greedy = {"max_new_tokens": 3, "do_sample": False}
+torch.manual_seed(3)
+BERT = BertForMaskedLM(BertConfig(**bert)).eval()
+
+before = state(), others(), mappings()
 import hf_capsule_mt
-print(json.dumps([before, state()]))
+print(json.dumps([before, (state(), others(), mappings())]))
 """
 
 
@@ -51,7 +90,8 @@ def test_nothing_but_translation_changes() -> None:
     command, root = [sys.executable, "-c", TASKS], Path(__file__).parent.parent
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
     assert done.returncode == 0, done.stderr
-    (tasks, entries, aliases, removed), after = json.loads(done.stdout.splitlines()[-1])
+    ((tasks, entries, aliases, removed), *others), (after, *others_after) = json.loads(done.stdout.splitlines()[-1])
+    assert others == others_after and len(others[0][1][0][0]) == 2, "pipelines of other models, and their classes"
     assert "translation" not in tasks and (removed == {} or "translation" in removed)  # older ones have no such list
     ours = str(CapsuleTranslationPipeline)
     assert after[:3] == [sorted([*tasks, "translation"]), {**entries, "translation": ours}, aliases]

@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from family_cases import AGGREGATED_MARIAN, CAPS_NMT, FAMILIES, GDR_MARIAN, GDR_RNMT, Case
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, END, FAMILIES, GDR_MARIAN, GDR_RNMT, PAD, Case
 from pipeline_models import (
     LONG,
     LONGEST,
@@ -18,6 +18,7 @@ from pipeline_models import (
     NAMES,
     TEXTS,
     TOKENIZER,
+    UNKNOWN,
     WITH_POSITIONS,
     WORDS,
     built,
@@ -29,10 +30,14 @@ from pipeline_models import (
     texts_of,
 )
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
     pipeline,
 )
 from transformers.pipelines.pt_utils import KeyDataset
@@ -213,6 +218,48 @@ def test_wrong_options_are_named(name: str, options: dict[str, Any], message: st
         make(name, **options)
     with pytest.raises(ValueError, match=message):
         make(name)("ba", **options)
+
+
+SIZES = {"vocab_size": 61, "d_model": 16, "pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
+
+
+def stock(kind: Any, config: Any, **options: Any) -> Any:
+    """A model of Transformers that translates different sentences differently."""
+    torch.manual_seed(5)
+    model = kind(config(**SIZES, **options)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    settings = {"bad_words_ids": [[PAD], [UNKNOWN]], "min_length": 1 + LONGEST, "max_length": 1 + LONGEST}
+    model.generation_config.update(**settings, no_repeat_ngram_size=1, forced_eos_token_id=None)
+    return model
+
+
+def assert_translates_as(translator: Any, sources: list[str]) -> None:
+    wanted = translate(translator.model, TOKENIZER, sources)
+    assert len(set(wanted)) >= 3 and texts_of(translator(TEXTS, batch_size=2)) == wanted
+
+
+def test_bart() -> None:
+    sides = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    widths = {"encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "max_position_embeddings": 40, "bos_token_id": END}
+    model = stock(BartForConditionalGeneration, BartConfig, **sides, **widths)
+    model.generation_config.forced_bos_token_id = 7
+    translator = pipeline("translation", model=model, tokenizer=TOKENIZER, device="cpu")
+    assert_translates_as(translator, TEXTS)
+    assert all(text.startswith(WORDS[1]) for text in texts_of(translator(TEXTS)))
+
+
+def test_t5_gets_the_instruction_that_its_checkpoint_has_for_the_task() -> None:
+    shape = {"d_kv": 8, "d_ff": 20, "num_layers": 2, "num_heads": 2, "task_specific_params": T5_TASKS}
+    model = stock(T5ForConditionalGeneration, T5Config, **shape)
+    for task, prefix in (("translation_ba_to_de", "fu fo: "), ("translation_de_to_ba", ""), ("translation", "")):
+        translator = pipeline(task, model=model, tokenizer=TOKENIZER, device="cpu")
+        assert_translates_as(translator, [prefix + text for text in TEXTS])
+    model.config.prefix = "lu "
+    assert_translates_as(translator, ["lu " + text for text in TEXTS])
+
+
+T5_TASKS = {"translation_ba_to_de": {"prefix": "fu fo: ", "num_beams": 4}, "summarization": {"prefix": "su "}}
 
 
 def test_other_models_are_refused() -> None:
