@@ -41,6 +41,7 @@ _LAZY = {
     "CleaningRules": "hf_capsule_mt.data",
     "SyntheticPair": "hf_capsule_mt.data",
     "load_corpus": "hf_capsule_mt.data",
+    "preprocess_pairs": "hf_capsule_mt.data",
     "synthetic_dataset": "hf_capsule_mt.data",
     "train_tokenizer": "hf_capsule_mt.data",
     "corpus_scores": "hf_capsule_mt.evaluation",

@@ -12,7 +12,7 @@ import sys
 
 
 def main() -> int:
-    from hf_capsule_mt.hub import write_model_card
+    from hf_capsule_mt.hub import names_on_hub, write_model_card
     from hf_capsule_mt.training.recipe import parse_recipe
     from hf_capsule_mt.training.recipe_run import Interrupted, run_recipe
 
@@ -20,7 +20,12 @@ def main() -> int:
         recipe = parse_recipe()
         run_recipe(recipe)
         if recipe.training.process_index == 0:
-            write_model_card(recipe.training.output_dir, license=recipe.model.license)
+            write_model_card(
+                recipe.training.output_dir,
+                license=recipe.model.license,
+                datasets=names_on_hub(recipe.data.train, recipe.data.validation, recipe.data.test) or None,
+                base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
+            )
     except Interrupted:
         return 143  # as if SIGTERM had ended it at once
     except (ValueError, OSError) as error:

@@ -1,6 +1,7 @@
 """Warm start: a Marian checkpoint as one of our Marian families, whose outputs are still those of the checkpoint."""
 
 import json
+import time
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hf_capsule_mt.hub.load_alone import outputs_of
 from hf_capsule_mt.hub.verification import compare
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAggregatedMarianForConditionalGeneration
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
-from hf_capsule_mt.modeling.safe_loading import CONVERT
+from hf_capsule_mt.modeling.safe_loading import CONVERT, check_downloads
 
 # The classes, and the settings with which they start where the checkpoint is.
 MARIAN_FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -60,7 +61,9 @@ def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
     folder = Path(source)
     if not folder.is_dir():
         patterns = [*TOKENIZER_FILES, "*.json", "*.safetensors"]
+        started = time.time()
         folder = Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
+        check_downloads(source, started, revision=revision)
     config, _ = MarianConfig.get_config_dict(folder)
     if config.get("model_type") != "marian":
         raise ValueError(

@@ -1,6 +1,7 @@
 """The model card of a training run, from the `results.json` that the run wrote."""
 
 import json
+import re
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ CURVE_ROWS = 12
 PLACES = ("output_dir", "cache_dir", "resume_from_checkpoint", "hub_token", "num_proc", "report_to", "disable_tqdm")
 # Settings whose value may be a place.
 CORPORA = ("train", "validation", "test", "tokenizer", "init_from")
+HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 
 PAPERS = {
     "capsule_aggregated_marian": (
@@ -79,6 +81,16 @@ def write_model_card(folder: str | PathLike[str], name: str | None = None, **abo
     path = folder / "README.md"
     model_card(results, name or folder.resolve().name, **about).save(path)
     return path
+
+
+def names_on_hub(*names: str | None) -> list[str]:
+    """Of the checkpoints and corpora that a run has read, those that have a name on the Hub and are not here."""
+    found = [
+        name.partition(":")[0]
+        for name in names
+        if name and HUB_NAME.fullmatch(name) and not any(Path(name).parent.glob(f"{Path(name).name}*"))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def place_name(value: Any) -> Any:

@@ -17,6 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import yaml
+
 TOKEN, USER = "hf_of_the_tests", "me"
 LARGE = 8_000  # from this size on a file goes to the large file storage
 PART = 20_000  # and from this size on in several parts
@@ -79,6 +81,40 @@ def running_hub() -> Iterator[Hub]:
 
 def git_oid(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+ID = r"[\w.-]+(/[\w.-]+)?"
+LISTS = {"language": r"[a-z]{2,3}", "tags": r"[\w.:-]+", "datasets": ID, "metrics": r"\w+", "base_model": ID}
+# A few of those that the Hub knows.
+CHOICES = {
+    "license": ["apache-2.0", "mit", "cc-by-4.0", "cc-by-nc-4.0", "other", "unknown"],
+    "pipeline_tag": ["translation", "summarization"],
+    "library_name": ["transformers"],
+}
+
+
+def card_problems(content: str) -> list[str]:
+    """What the Hub would refuse or warn of in the metadata of a model card."""
+    head = re.match(r"---\n(.*?)\n---\n", content, re.DOTALL)
+    if not head:
+        return ["the metadata is missing"]
+    data = yaml.safe_load(head[1])
+    found = [f"{name} is missing" for name in ("language", *CHOICES) if not data.get(name)]
+    for name, pattern in LISTS.items():
+        values = data.get(name, [])
+        values = values if isinstance(values, list) else [values]
+        found += [f"{name}: {value!r}" for value in values if not re.fullmatch(pattern, str(value))]
+    found += [f"{name}: {data[name]!r}" for name, known in CHOICES.items() if data.get(name) not in [None, *known]]
+    for model in data.get("model-index", []):
+        found += [] if isinstance(model.get("name"), str) else ["model-index: a model without a name"]
+        for result in model["results"]:
+            wanted = [("task", "type"), ("dataset", "type"), ("dataset", "name")]
+            texts = [(f"{part}.{field}", result.get(part, {}).get(field)) for part, field in wanted]
+            texts += [("metrics.type", metric.get("type")) for metric in result["metrics"]]
+            found += [f"{where}: {value!r}" for where, value in texts if not isinstance(value, str) or not value]
+            values = [metric.get("value") for metric in result["metrics"]]
+            found += [f"metrics.value: {value!r}" for value in values if not isinstance(value, (int, float))]
+    return found
 
 
 class Refused(Exception):
@@ -170,7 +206,12 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(answer)
 
     def validate_yaml(self) -> None:
-        self.reply({"errors": [], "warnings": []})
+        problems = card_problems(json.loads(self.body)["content"])
+        # The client raises an error for errors, and warns of warnings.
+        missing = [problem for problem in problems if problem.endswith("is missing")]
+        told = {"errors": [one for one in problems if one not in missing], "warnings": missing}
+        kinds = {kind: [{"message": message} for message in messages] for kind, messages in told.items()}
+        self.reply(kinds, 400 if told["errors"] else 200)
 
     def set_faults(self) -> None:
         self.server.faults = Faults(**json.loads(self.body))

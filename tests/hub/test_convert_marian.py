@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
 
 from hf_capsule_mt.configuration import GDRMarianConfig
 from hf_capsule_mt.hub import MARIAN_FAMILIES, convert_marian
@@ -194,6 +194,11 @@ def test_the_tokenizer_goes_along_with_both_of_its_vocabularies(tmp_path):
         wanted = before(text, text_target=target)
         assert after(text, text_target=target) == wanted and 1 not in wanted["input_ids"] + wanted["labels"]
         assert after.decode(wanted["labels"], skip_special_tokens=True) == target
+    makers = (pipeline("translation", model=str(path), device="cpu") for path in (tmp_path / "new", folder))
+    found, wanted = (maker(lines[:2], return_scores=True) for maker in makers)
+    assert [one["translation_text"] for one in found] == [one["translation_text"] for one in wanted]
+    scores = [one["score"] for one in found]
+    assert scores == pytest.approx([one["score"] for one in wanted]) and scores[0] != scores[1]
 
 
 def test_the_second_vocabulary_is_copied(tmp_path):

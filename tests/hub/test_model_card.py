@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from family_cases import FAMILIES
+from hub_server import card_problems
 from huggingface_hub import ModelCard
 
 from hf_capsule_mt.hub import model_card, write_model_card
-from hf_capsule_mt.hub.model_card import PAPERS, TEMPLATE
+from hf_capsule_mt.hub.model_card import PAPERS, TEMPLATE, names_on_hub
 
 BLEU, CHRF = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0", "nrefs:1|case:mixed|nc:6|nw:0|version:2.6.0"
 SCORES = {"bleu": 27.123, "bleu_signature": BLEU, "chrf": 54.321, "chrf_signature": CHRF, "sentences": 2000}
@@ -63,6 +64,51 @@ def test_the_metadata_is_read_back(caplog, recwarn):
     }
 
 
+def quiet(text: str, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> bool:
+    """Whether the client reads a card without a warning, and writes the metadata as it read them."""
+    with caplog.at_level(logging.WARNING):
+        read = ModelCard(text)
+    assert ModelCard(str(read)).data.to_dict() == read.data.to_dict()
+    return not caplog.records and not recwarn.list
+
+
+def test_the_hub_accepts_the_metadata(caplog, recwarn):
+    bare = {name: value for name, value in RESULTS.items() if name != "test"}
+    cards = [card(), model_card(bare, "me/small", license="mit", base_model="Helsinki-NLP/opus-mt-en-de")]
+    for one in map(str, cards):
+        assert card_problems(one) == [] and quiet(one, caplog, recwarn)
+    assert ModelCard(str(cards[1])).data.base_model == "Helsinki-NLP/opus-mt-en-de"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "problem"),
+    [
+        ("\n- de\n", "\n- German\n", "language: 'German'"),
+        ("license: apache-2.0", "license: free", "license: 'free'"),
+        ("license: apache-2.0\n", "", "license is missing"),
+        ("pipeline_tag: translation", "pipeline_tag: text2text", "pipeline_tag: 'text2text'"),
+        ("- me/corpus", "- /somewhere/corpus", "datasets: '/somewhere/corpus'"),
+        ("      type: synthetic:2000\n", "", "dataset.type: None"),
+        ("value: 27.12", "value: high", "metrics.value: 'high'"),
+        ("---\n", "", "the metadata is missing"),
+    ],
+)
+def test_what_the_hub_does_not_accept(right: str, wrong: str, problem: str):
+    text = str(card())
+    assert right in text
+    assert problem in card_problems(text.replace(right, wrong, 1))
+
+
+def test_names_of_the_hub_and_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("data", "runs/base"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data" / "train.en.gz").touch()
+    here = ["data/train", "runs/base", "synthetic:2000", "./a/b", "/a/b", "~/a", "a.en,a.de", "data/{split}.en", None]
+    assert names_on_hub(*here) == []
+    assert names_on_hub("me/base", "me/corpus:de-en", "me/base", *here) == ["me/base", "me/corpus"]
+
+
 def test_the_text_says_what_the_run_wrote_down():
     text = card().text
     for line in (
@@ -80,6 +126,12 @@ def test_the_text_says_what_the_run_wrote_down():
     ):
         assert line in text, line
     assert text.count("\n| 1") + text.count("\n| 9") + text.count("\n| 4") < 20, "the curve is thinned"
+
+
+def test_limits_are_named_whether_they_are_given_or_not():
+    given = model_card(RESULTS, "me/small", license="mit", limits="For short sentences alone.").text
+    assert "## Limits\n\nFor short sentences alone.\n" in given
+    assert "## Limits\n\nTrained and tested on the corpora above" in card().text
 
 
 def test_places_and_secrets_stay_where_they_are():
@@ -105,11 +157,12 @@ SHIPPED = sorted((Path(__file__).parents[2] / "model_cards").glob("trained/*/res
 
 
 @pytest.mark.parametrize("results", SHIPPED, ids=lambda path: path.parent.name)
-def test_a_card_that_is_shipped_says_what_its_run_wrote(results: Path):
+def test_a_card_that_is_shipped_says_what_its_run_wrote(results: Path, caplog, recwarn):
     written = (results.parent / "README.md").read_text(encoding="utf-8")
     values = json.loads(results.read_text(encoding="utf-8"))
     made = model_card(values, results.parent.name, license=values["model"]["license"])
     assert written == str(made) and not PLACE.search(written)
+    assert card_problems(written) == [] and quiet(written, caplog, recwarn)
     found = [one for one in ModelCard(written).data.eval_results if one.dataset_split == "test"]
     scores = {one.metric_type: one.metric_value for one in found}
     assert scores["bleu"] == round(values["test"]["bleu"], 2) and scores["chrf"] == round(values["test"]["chrf"], 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_environment import make_bare_environment
+from bare_environment import INSTALLED, make_bare_environment, with_requirements
 from family_cases import CAPS_NMT, FAMILIES, Case, Family, every_family
 from transformers import AutoModelForSeq2SeqLM
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
@@ -140,6 +140,7 @@ def test_all_families_work_alone(exported, bare_python, monkeypatch):
     """With torch, transformers and tokenizers only: by model class and by pipeline, and saved again."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     hidden = ["hf_capsule_mt", "datasets", "evaluate", "accelerate", "sacrebleu", "pandas", "matplotlib", "peft"]
+    hidden += [] if "triton" in with_requirements(INSTALLED) else ["triton"]  # PyTorch for CUDA requires it
     there = ["torch", "transformers", "tokenizers", "safetensors"]
     ask = f"from importlib.util import find_spec\nprint([name for name in {hidden + there} if find_spec(name)])"
     found = subprocess.run([bare_python, "-P", "-c", ask], capture_output=True, text=True, check=True)
