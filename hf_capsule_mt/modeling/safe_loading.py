@@ -44,13 +44,13 @@ class SafeLoadingMixin:
         return loaded
 
 
-def check_downloads(name: str | os.PathLike[str], since: float, **places: Any) -> None:
+def check_downloads(name: str | os.PathLike[str] | None, since: float, **places: Any) -> None:
     """Raise an OSError, and delete the file, if a large file that came from the Hub since then is damaged.
 
     The Hub's client compares lengths alone, and what has the right one stays in its cache. A large file, as weights
     are, lies there under its SHA-256. `since` is in seconds since 1970, `places` as for `from_pretrained`.
     """
-    if os.path.isdir(name):
+    if name is None or os.path.isdir(name):
         return
     quietly = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     config = cached_file(name, "config.json", local_files_only=True, **quietly, **places)
