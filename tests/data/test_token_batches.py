@@ -49,6 +49,28 @@ def test_every_pair_once_within_the_budget(pairs, budget, processes, limit, seed
     assert seen == Counter(range(len(pairs)))
 
 
+def cut_one_by_one(ordered: list[list[int]], budget: int, limit: int | None) -> list[int]:
+    """Where batches start if pairs are put into them one after the other as long as they fit."""
+    starts = [0]
+    for index in range(len(ordered)):
+        source, target = (max(side) for side in zip(*ordered[starts[-1] : index + 1], strict=True))
+        count = index + 1 - starts[-1]
+        if count * (source + target) > budget or (limit is not None and count > limit):
+            starts.append(index)
+    return starts
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=60),
+    budget=st.integers(60, 400),
+    limit=st.none() | st.integers(1, 9),
+)
+def test_a_batch_is_closed_where_the_next_pair_does_not_fit(pairs, budget, limit) -> None:
+    sampler = TokenBatchSampler(pairs, budget, max_pairs=limit)
+    ordered = sampler.lengths[sampler._order(np.arange(len(pairs)))].tolist()
+    assert sampler.starts.tolist() == cut_one_by_one(ordered, budget, limit)
+
+
 def test_order_comes_from_seed_and_epoch_alone() -> None:
     lengths = lengths_of(500)
 
