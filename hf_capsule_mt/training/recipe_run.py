@@ -21,12 +21,12 @@ from transformers import (
 )
 
 from hf_capsule_mt.evaluation.scores import corpus_scores
+from hf_capsule_mt.training.checkpoint_files import last_checkpoint, named_checkpoint
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
 from hf_capsule_mt.training.recipe import Recipe
 from hf_capsule_mt.training.recipe_data import Data, load_data, say
 from hf_capsule_mt.training.recipe_fields import RecipeTrainingArguments
 from hf_capsule_mt.training.recipe_model import BuiltModel, build_model, checkpoint_config
-from hf_capsule_mt.training.resumable import last_checkpoint
 from hf_capsule_mt.training.study import versions
 from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
 
@@ -98,7 +98,7 @@ def data_seed(arguments: RecipeTrainingArguments) -> int:
 def checkpoint_to_resume(arguments: RecipeTrainingArguments) -> str | None:
     """The checkpoint that is named, or the last one in the output folder."""
     if arguments.resume_from_checkpoint is not None:
-        return arguments.resume_from_checkpoint
+        return named_checkpoint(arguments.resume_from_checkpoint)
     folder = str(arguments.output_dir)
     last = last_checkpoint(folder)
     if last is not None and not arguments.resume:

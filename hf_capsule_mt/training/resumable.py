@@ -1,13 +1,8 @@
-"""Checkpoints that are whole or not there, and runs that go on exactly where they stopped.
-
-A checkpoint is written into a folder of its own beside the others, flushed to disk, and only then takes its name: one
-that a dying process or a full disk cut short is never seen as a checkpoint, and those before it stay as they are.
-"""
+"""Runs that go on exactly where they stopped."""
 
 import json
-import os
 import random
-import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,40 +10,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
-from transformers import Seq2SeqTrainer, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers import TrainerCallback
 from transformers.utils import logging
 
-from hf_capsule_mt.training.stop_on_signal import StopOnSignal
+from hf_capsule_mt.training.checkpoint_files import RUNNING, last_checkpoint, named_checkpoint, running_state
+from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
+from hf_capsule_mt.training.whole_checkpoints import WholeCheckpointTrainer
 
 logger = logging.get_logger(__name__)
 
-UNFINISHED = "_unfinished_checkpoints"  # the Trainer's pushes to the Hub leave out names with this first character
-STATE = "trainer_state.json"
 
+class ResumableTrainer(WholeCheckpointTrainer):
+    """[`WholeCheckpointTrainer`] whose runs can be killed at any time.
 
-def last_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint in `folder` that training can go on from; None without any."""
-    found = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / STATE).is_file()]
-    steps = {path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"): path for path in found}
-    numbers = [int(step) for step in steps if step.isdigit()]
-    return steps[str(max(numbers))] if numbers else None
-
-
-class ResumableTrainer(Seq2SeqTrainer):
-    """[`Seq2SeqTrainer`] whose runs can be killed at any time.
-
-    - Checkpoints appear whole or not at all. One that cannot be written (a full disk) is an `OSError` that names the
-      last good one.
     - A run that is taken up again has the losses and the weights, bit for bit on a CPU, that it would have had. To
       what Transformers keeps comes what a log has summed up since the last one, of every process.
-    - SIGTERM ends training after the step or the evaluation at hand, with a checkpoint; `interrupted` says so.
+    - SIGTERM ends training after the step at hand, with a checkpoint; `interrupted` says so. An evaluation that is
+      due then, or under way, is made when the run is taken up again, and so is what a kill has cut off at the end of
+      an epoch. A checkpoint that was written for SIGTERM alone is removed when the run has gone on to the next one.
     - Evaluating draws no random number of training's: with more evaluations, or fewer, it is the same training.
     """
 
-    args: Any
     model: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -57,35 +41,97 @@ class ResumableTrainer(Seq2SeqTrainer):
             raise ValueError(
                 "enable_jit_checkpoint=True: this trainer writes a checkpoint on SIGTERM by itself; leave it out"
             )
-        self._writing_to: Path | None = None
-        self._resumes_from: Path | None = None
         self._stop_on_signal = StopOnSignal(self.accelerator)
         self.add_callback(self._stop_on_signal)
         self.add_callback(_Restore(self))
 
     @property
     def interrupted(self) -> bool:
-        """Whether the last `train` was ended by SIGTERM before its last step."""
-        return self._stop_on_signal.stopped and self.state.global_step < self.state.max_steps
+        """Whether SIGTERM ended the last `train` before all was done."""
+        return self._stop_on_signal.stopped
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """As in Transformers; with `resume_from_checkpoint=True` from the last whole checkpoint of `output_dir`."""
         if resume_from_checkpoint is True:
             found = last_checkpoint(self.args.output_dir)
             if found is None:
                 raise ValueError(f"{self.args.output_dir} has no checkpoint to go on from: leave resuming out")
             resume_from_checkpoint = str(found)
-        self._resumes_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        self._resumes_from = Path(named_checkpoint(resume_from_checkpoint)) if resume_from_checkpoint else None
+        self._left: dict[str, Any] = {}  # what the checkpoint says was still to be done after its step
+        self._evaluates_later = self._epoch_ended = False
+        self._due_at: int | None = None  # the last step with a checkpoint that was not written for SIGTERM alone
+        self._of_step: tuple[Any, Any] = None, None  # the norm of the gradient and the learning rate
+        self._ignored_keys = ignore_keys_for_eval
         try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval, **kwargs)
         finally:
             self._stop_on_signal.restore()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._make_up()
         if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
         else:  # the checkpoint is of the last step, or early stopping's; Transformers would train one more
             self.control.should_training_stop = True
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        self._make_up()  # of the last epoch
+        return super()._finalize_training(*args, **kwargs)
+
+    def _make_up(self) -> None:
+        """After the step of the checkpoint, do what was due there and is not in it."""
+        left, self._left = self._left, {}
+        if not left:
+            return
+        self._load_rng_state(str(self._resumes_from))  # it may be written once more
+        self._of_step = left["grad_norm"], left["learning_rate"]
+        if left["evaluates_later"]:
+            self.control.should_evaluate = True
+            self.control.should_save = left["due"]
+            self._end_of_step()
+        at_end = float(self.state.epoch or 0.0).is_integer() or self.state.global_step >= self.state.max_steps
+        if at_end and not self._epoch_ended and not self.interrupted:
+            self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            self._end_of_step()
+
+    def _end_of_step(self) -> None:
+        norm, rate = self._of_step
+        epoch: Any = self.state.epoch
+        self._maybe_log_save_evaluate(
+            self._tr_loss, norm, self.model_wrapped, None, epoch, self._ignored_keys, time.time(), learning_rate=rate
+        )
+
+    def _maybe_log_save_evaluate(
+        self, tr_loss: Tensor, grad_norm: Any, model: nn.Module, trial: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        self._of_step = grad_norm, kwargs.get("learning_rate")
+        self._evaluates_later = False
+        try:
+            super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
+        except EvaluationStopped:
+            self._evaluates_later = True
+            self._stop_on_signal.only_for_this |= not self.control.should_save
+            self.control.should_evaluate, self.control.should_training_stop = False, True
+            self._save_checkpoint(model, trial)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        if kwargs.get("skip_scheduler"):  # before the first step, when there is nothing to save
+            return super()._evaluate(*args, **kwargs)
+        rows = len(self.state.log_history)
+        try:
+            with self._stop_on_signal.leaving_evaluation():
+                return super()._evaluate(*args, **kwargs)
+        except EvaluationStopped:
+            del self.state.log_history[rows:]  # of several data sets one may be done
+            raise
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         with _random_state_kept():
@@ -104,19 +150,32 @@ class ResumableTrainer(Seq2SeqTrainer):
         self._globalstep_last_logged = state["last_logged"]
         self._total_loss_scalar = -float(self._mean_over_processes(self._tr_loss))  # not of the steps of this call
 
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if not self._stop_on_signal.only_for_this:
+            self._due_at = self.state.global_step
+        super()._save_checkpoint(model, trial)
+
     def save_beside(self, folder: Path) -> None:
-        """Write what else a checkpoint needs; every process calls this."""
-        state = self.running_state() | {"processes": self.args.world_size, "plan": self._plan()}
-        file = folder / f"running_{self.args.process_index}.json"
+        norm, rate = self._of_step
+        state = self.running_state() | {
+            "processes": self.args.world_size,
+            "plan": self._plan(),
+            "due": self._due_at == self.state.global_step,
+            "evaluates_later": self._evaluates_later,
+            "epoch_ended": self._epoch_ended,
+            "grad_norm": None if norm is None else float(norm),
+            "learning_rate": rate,
+        }
+        file = folder / RUNNING.format(self.args.process_index)
         file.write_text(json.dumps(state), encoding="utf-8")
 
     def load_beside(self, folder: Path) -> None:
         """Read what `save_beside` wrote."""
-        file = folder / f"running_{self.args.process_index}.json"
-        if not file.is_file():
+        self._load_left(folder)
+        state = running_state(folder, self.args.process_index)
+        if not state:
             logger.warning(f"{folder} says nothing of the steps since the last log: the next logged loss is partial")
             return
-        state = json.loads(file.read_text(encoding="utf-8"))
         if state["processes"] != self.args.world_size:
             logger.warning(
                 f"{folder} is of a run with {state['processes']} processes, this one has {self.args.world_size}: "
@@ -132,6 +191,15 @@ class ResumableTrainer(Seq2SeqTrainer):
             )
         self.load_running_state(state)
 
+    def _load_left(self, folder: Path) -> None:
+        """What was left to do, as the main process wrote it: in one mind, however many processes there are now."""
+        state = running_state(folder)
+        found = [state if "epoch_ended" in state else {}]
+        broadcast_object_list(found)
+        self._left = found[0]
+        self._epoch_ended = self._left.get("epoch_ended", True)
+        self._due_at = self.state.global_step if self._left.get("due", True) else None
+
     def _plan(self) -> dict[str, Any]:
         """What decides which pairs a step sees."""
         names = (
@@ -142,71 +210,6 @@ class ResumableTrainer(Seq2SeqTrainer):
             "data_seed",
         )
         return {name: getattr(self.args, name, None) for name in names}
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self._writing_to is None else str(self._writing_to)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._writing_to is None:  # else it is pushed when it has its name
-            super()._push_from_checkpoint(checkpoint_folder)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        folder = Path(super()._get_output_dir(trial))
-        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        part = folder / UNFINISHED
-        if self.is_local_process_zero():
-            shutil.rmtree(part, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
-        self._writing_to = part
-        try:
-            super()._save_checkpoint(model, trial)
-            (part / name).mkdir(parents=True, exist_ok=True)  # a process that had nothing to write
-            self.save_beside(part / name)
-            self._name_best(folder, part / name)
-            if self.is_local_process_zero():
-                _flush(part / name)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            self._say_what_is_left(folder, name, error)
-        finally:
-            self._writing_to = None
-        self._put_in_place(part, folder, name)
-        if self.args.push_to_hub:
-            self._push_from_checkpoint(str(folder / name))
-        if self.args.should_save:
-            rotate_checkpoints(
-                output_dir=str(folder),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
-            )
-
-    def _name_best(self, folder: Path, written: Path) -> None:
-        """The best checkpoint is called by the name it will have."""
-        best = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-        if self.state.best_global_step and (best.name == written.name or best.is_dir()):
-            self.state.best_model_checkpoint = str(best)
-            if self.args.should_save:
-                self.state.save_to_json(str(written / STATE))
-
-    def _put_in_place(self, part: Path, folder: Path, name: str) -> None:
-        self.accelerator.wait_for_everyone()  # every process has written its files
-        for main in (self.is_world_process_zero(), self.is_local_process_zero()):  # nodes may have disks of their own
-            if main and (part / name).is_dir():
-                if (folder / name).exists():  # of an earlier run
-                    (folder / name).rename(part / "replaced")
-                (part / name).rename(folder / name)
-                shutil.rmtree(part, ignore_errors=True)
-                _flush(folder, files=False)
-            self.accelerator.wait_for_everyone()
-
-    def _say_what_is_left(self, folder: Path, name: str, error: Exception) -> None:
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-        last = last_checkpoint(folder)
-        free = shutil.disk_usage(folder).free if folder.is_dir() else 0
-        raise OSError(
-            f"{folder / name} could not be written ({error}; {free / 1e9:.2f} GB are free): make room and train with "
-            + (f"resume_from_checkpoint={str(last)!r}, which is whole" if last else "another try, nothing was saved")
-        ) from error
 
     def _mean_over_processes(self, value: Tensor) -> Tensor:
         return self.accelerator.gather(value.detach().reshape(1)).mean()
@@ -220,7 +223,7 @@ class ResumableTrainer(Seq2SeqTrainer):
 
 
 class _Restore(TrainerCallback):
-    """When the Trainer has reset what it sums up, put back what the checkpoint says."""
+    """When the Trainer has reset what it sums up, put back what the checkpoint says; and know when an epoch ended."""
 
     def __init__(self, trainer: ResumableTrainer) -> None:
         self.trainer = trainer
@@ -229,22 +232,19 @@ class _Restore(TrainerCallback):
         if self.trainer._resumes_from is not None:
             self.trainer.load_beside(self.trainer._resumes_from)
 
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.trainer._epoch_ended = False
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        self.trainer._epoch_ended = True
+
 
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
     states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
-        yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-
-
-def _flush(folder: Path, files: bool = True) -> None:
-    """To disk: what is in `folder`, and its list of names."""
-    paths = [path for path in folder.rglob("*") if path.is_file()] if files else []
-    for path in [*paths, folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    try:
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])

@@ -1,4 +1,4 @@
-"""Runs that are killed, told to stop, or out of disk: what is left, and how they go on."""
+"""Runs that are killed or out of disk: what is left, and how they go on."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from training_run import Signal, history, run, weights
+from safetensors import SafetensorError
+from training_run import checkpoints, ends_like, history, run
 from transformers import TrainerCallback
 
-from hf_capsule_mt.training.resumable import UNFINISHED, last_checkpoint
+from hf_capsule_mt.training.checkpoint_files import UNFINISHED, disk_is_full, last_checkpoint
 
 PROGRAM = Path(__file__).with_name("training_run.py")
 SEED = int(os.environ.get("RESUME_TEST_SEED", "1"))
@@ -33,14 +33,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def program(**options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(PROGRAM), json.dumps(options)], capture_output=True, text=True)
-
-
-def ends_like(whole: Any, folder: Path, **arguments: Any) -> None:
-    again = run(folder, **arguments)
-    again.train(resume_from_checkpoint=True)
-    assert history(again) == history(whole)
-    for (name, value), expected in zip(weights(again).items(), weights(whole).values(), strict=True):
-        assert torch.equal(value, expected), name
 
 
 def test_killed_at_any_step(whole: Any, tmp_path: Path) -> None:
@@ -60,18 +52,6 @@ def test_killed_while_a_checkpoint_is_written(whole: Any, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
     ends_like(whole, tmp_path)
     assert not (tmp_path / UNFINISHED).exists() and (tmp_path / "checkpoint-8").is_dir()
-
-
-@pytest.mark.parametrize("step", [5, 8])  # 8: where it saves and evaluates anyway
-def test_sigterm_saves_and_stops(whole: Any, tmp_path: Path, step: int) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    trainer = run(tmp_path)
-    trainer.add_callback(Signal(step - 1, signal.SIGTERM))
-    trainer.train()
-    assert trainer.interrupted and trainer.state.global_step == step
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{step}"
-    ends_like(whole, tmp_path)
 
 
 class LittleDisk(TrainerCallback):
@@ -94,6 +74,40 @@ def test_full_disk(whole: Any, tmp_path: Path) -> None:
     ends_like(whole, tmp_path)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("device-side assert"), PermissionError(13, "no"), KeyError("name")])
+def test_what_is_no_full_disk_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    trainer = run(tmp_path)
+
+    def fail(folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(trainer, "save_beside", fail)
+    with pytest.raises(type(error)) as raised:
+        trainer.train()
+    assert raised.value is error and checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(28, "No space left on device"), True),
+        (OSError(122, "Disk quota exceeded"), True),
+        (OSError(5, "Input/output error"), False),
+        (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), True),
+        (SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)"), False),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), True),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (ValueError("x"), False),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_errors_that_mean_a_full_disk(error: Exception, full: bool) -> None:
+    assert disk_is_full(error) is full
+    wrapped = RuntimeError("could not save")
+    wrapped.__cause__ = error
+    assert disk_is_full(wrapped) is full
+
+
 def test_a_run_that_was_at_its_end_only_ends_again(whole: Any, tmp_path: Path) -> None:
     """With the average of the weights, which is not what the last checkpoint holds."""
     shutil.copytree(whole.args.output_dir, tmp_path, dirs_exist_ok=True)
@@ -114,6 +128,8 @@ def test_nothing_to_go_on_from(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-3").mkdir()  # not whole
     with pytest.raises(ValueError, match="has no checkpoint to go on from"):
         run(tmp_path).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="resume_from_checkpoint='nowhere': must be a checkpoint folder"):
+        run(tmp_path).train(resume_from_checkpoint="nowhere")
 
 
 def test_an_older_run_in_the_same_folder_is_replaced(tmp_path: Path) -> None:

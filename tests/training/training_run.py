@@ -130,6 +130,20 @@ def weights(trainer: Any) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
 
+def checkpoints(folder: str | Path) -> list[int]:
+    """The steps of those in a folder."""
+    return sorted(int(path.name.removeprefix("checkpoint-")) for path in Path(folder).glob("checkpoint-*"))
+
+
+def ends_like(whole: Any, folder: Path, **arguments: Any) -> None:
+    """The run in `folder`, taken up again, has the losses and weights of the whole one, bit for bit."""
+    again = run(folder, **arguments)
+    again.train(resume_from_checkpoint=True)
+    assert history(again) == history(whole) and not again.interrupted
+    for (name, value), expected in zip(weights(again).items(), weights(whole).values(), strict=True):
+        assert torch.equal(value, expected), name
+
+
 def kill_while_saving(checkpoints: int) -> None:
     """Ends this process, as `kill -9` does, in the middle of writing the given checkpoint."""
     save, calls = torch.save, iter(range(1_000))

@@ -1,0 +1,81 @@
+"""What the files of a checkpoint say: whether it is whole and was due, and of which run; and why there is none."""
+
+import errno
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+UNFINISHED = "_unfinished_checkpoints"  # the Trainer's pushes to the Hub leave out names with this first character
+STATE = "trainer_state.json"
+RUNNING = "running_{}.json"  # of every process
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def last_checkpoint(folder: str | Path) -> Path | None:
+    """The newest checkpoint in `folder` that training can go on from; None without any."""
+    found = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / STATE).is_file()]
+    steps = {path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"): path for path in found}
+    numbers = [int(step) for step in steps if step.isdigit()]
+    return steps[str(max(numbers))] if numbers else None
+
+
+def named_checkpoint(name: str) -> str:
+    """`name`, if training can go on from it."""
+    if not (Path(name) / STATE).is_file():
+        raise ValueError(
+            f"resume_from_checkpoint={name!r}: must be a checkpoint folder with {STATE}, such as "
+            f"runs/model/{PREFIX_CHECKPOINT_DIR}-500"
+        )
+    return name
+
+
+def running_state(folder: Path, process: int = 0) -> dict[str, Any]:
+    """What a process of our trainers has written beside the checkpoint; empty if there is nothing."""
+    file = folder / RUNNING.format(process)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def was_due(folder: Path) -> bool:
+    """Whether the run was to write this checkpoint anyway; SIGTERM is what else it writes one for."""
+    return running_state(folder).get("due", True)
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """What the run had logged when it wrote the checkpoint."""
+    try:
+        return json.loads((folder / STATE).read_text(encoding="utf-8"))["log_history"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder}: its {STATE} cannot be read ({error}): name the checkpoints you want") from error
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether that is why a file could not be written. Python says it by a number, safetensors has the number in its
+    text, and torch.save only says that it failed to write."""
+    while error is not None:
+        text = str(error)
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            return True
+        if isinstance(error, SafetensorError) and FULL_DISK & set(
+            map(int, re.findall(r"(?:error|code:) (\d+)", text))
+        ):
+            return True
+        if isinstance(error, RuntimeError) and re.search(r"PytorchStreamWriter failed writing|unexpected pos", text):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def flush(folder: Path, files: bool = True) -> None:
+    """To disk: what is in `folder`, and its list of names."""
+    paths = [path for path in folder.rglob("*") if path.is_file()] if files else []
+    for path in [*paths, folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

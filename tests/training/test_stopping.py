@@ -1,0 +1,118 @@
+"""Runs that are told to stop, or killed in an evaluation: what they leave is made up for when they go on."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_run import Signal, checkpoints, ends_like, history, run
+from transformers import TrainerCallback
+
+from hf_capsule_mt.training.checkpoint_files import last_checkpoint
+
+
+def evaluations(trainer: Any) -> list[int]:
+    return [row["step"] for row in history(trainer) if "eval_loss" in row]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run that nothing happens to: epochs of 6 steps, an evaluation and a checkpoint every fourth step."""
+    trainer = run(tmp_path_factory.mktemp("whole"))
+    trainer.train()
+    assert evaluations(trainer) == checkpoints(trainer.args.output_dir) == [4, 8, 12, 14]
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("sent", "ends"),
+    [
+        (6, 7),  # where it does nothing else
+        (7, 8),  # where it saves and evaluates anyway
+        (4, 4),  # while it evaluates
+        (5, 6),  # after the last step of an epoch
+    ],
+)
+def test_sigterm_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: int) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = run(tmp_path)
+    trainer.add_callback(Signal(sent, signal.SIGTERM))
+    trainer.train()
+    assert trainer.interrupted and trainer.state.global_step == ends
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{ends}"
+    assert evaluations(trainer) == [4][: ends // 5], "what was due at the end is left for later"
+    ends_like(whole, tmp_path)
+    assert checkpoints(tmp_path) == [4, 8, 12, 14], "the one for SIGTERM alone is gone"
+
+
+class SignalWhileEvaluating(TrainerCallback):
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_an_evaluation_may_be_left_again_and_again(whole: Any, tmp_path: Path) -> None:
+    for callback in (Signal(14, signal.SIGTERM), SignalWhileEvaluating(), SignalWhileEvaluating()):
+        trainer = run(tmp_path)
+        trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=bool(checkpoints(tmp_path)))
+        assert trainer.interrupted and evaluations(trainer) == [4, 8, 12]
+    ends_like(whole, tmp_path)
+
+
+EPOCHS: list[dict[str, Any]] = [
+    {"save_steps": 3, "max_steps": 14},  # ends within an epoch
+    {"save_strategy": "epoch", "max_steps": 12},
+]
+
+
+@pytest.fixture(scope="module", params=EPOCHS, ids=["steps", "epochs"])
+def whole_epochs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run that logs and evaluates at the end of epochs and that nothing happens to, and its arguments."""
+    arguments = {"eval_strategy": "epoch", "logging_strategy": "epoch", **request.param}
+    trainer = run(tmp_path_factory.mktemp("epochs"), **arguments)
+    trainer.train()
+    assert evaluations(trainer) == [6, 12, 14][: arguments["max_steps"] - 10]
+    return trainer, arguments
+
+
+class Dies(TrainerCallback):
+    """In the middle of the evaluation after a step, as if by `kill -9`."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.step:
+            raise Died
+
+
+class Died(Exception):
+    pass
+
+
+@pytest.mark.parametrize("whole_epochs", EPOCHS[:1], ids=["steps"], indirect=True)
+@pytest.mark.parametrize("step", [6, 14])
+def test_what_a_kill_cuts_off_at_the_end_of_an_epoch_is_made_up(whole_epochs: Any, tmp_path: Path, step: int) -> None:
+    whole, arguments = whole_epochs
+    trainer = run(tmp_path, **arguments)
+    trainer.add_callback(Dies(step))
+    with pytest.raises(Died):
+        trainer.train()
+    assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{step}"
+    ends_like(whole, tmp_path, **arguments)
+
+
+@pytest.mark.parametrize("at_last", [False, True])
+def test_sigterm_at_the_end_of_an_epoch(whole_epochs: Any, tmp_path: Path, at_last: bool) -> None:
+    """Before an evaluation, or in it."""
+    whole, arguments = whole_epochs
+    step = arguments["max_steps"] if at_last else 6
+    trainer = run(tmp_path, **arguments)
+    trainer.add_callback(Signal(step if at_last else step - 1, signal.SIGTERM))
+    trainer.train()
+    assert trainer.interrupted and last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{step}"
+    assert evaluations(trainer) == [one for one in evaluations(whole) if one < step]
+    ends_like(whole, tmp_path, **arguments)
+    assert checkpoints(tmp_path) == checkpoints(whole.args.output_dir)
