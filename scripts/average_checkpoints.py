@@ -3,6 +3,9 @@
 python scripts/average_checkpoints.py runs/model --last 5 --output runs/model/averaged
 python scripts/average_checkpoints.py runs/model --best 3 --metric eval_bleu --output runs/model/averaged
 python scripts/average_checkpoints.py first second third --output averaged
+
+`--last` and `--best` take checkpoints that one run wrote when they were due: not those that it wrote for SIGTERM alone
+nor what an earlier run left in the folder. They say which they leave out.
 """
 
 import argparse
@@ -33,7 +36,7 @@ def main() -> int:
             greater = not arguments.smaller_is_better
             folders = best_checkpoints(folders[0], arguments.best, arguments.metric, greater)
         average_checkpoints(folders, arguments.output)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{arguments.output}: the mean of {', '.join(str(folder) for folder in folders)}")

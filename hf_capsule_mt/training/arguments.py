@@ -26,7 +26,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             Keep an exponential moving average of the weights; evaluate and end with it. 0.999 suits runs of a few
             thousand steps, 0.9999 long ones.
         average_checkpoints (`int`, *optional*):
-            End with the mean of so many checkpoints, as the papers do.
+            End with the mean of so many checkpoints, as the papers do; of those that this run wrote when they were
+            due, not for SIGTERM alone.
         average_best (`bool`, defaults to `False`):
             Average the checkpoints with the best `metric_for_best_model` in place of the last.
     """

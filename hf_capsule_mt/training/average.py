@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers.utils import logging
+
+from hf_capsule_mt.training.checkpoint_files import STATE, logged, was_due
+
+logger = logging.get_logger(__name__)
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -26,18 +31,48 @@ def checkpoints_of(folder: str | Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def regular_checkpoints(folder: str | Path, history: list[dict[str, Any]] | None = None) -> dict[int, Path]:
+    """Of `checkpoints_of`, those that one run wrote when they were due; a warning names the others.
+
+    Left out are those that were written for SIGTERM alone, which say so, and those of another run: what had been
+    logged when they were written is not what the run began with. The run is the one with `history`, its log, or else
+    the one with the highest step.
+    """
+    found = {step: path for step, path in checkpoints_of(folder).items() if was_due(path)}
+    if history is None:
+        with_log = [path for path in found.values() if (path / STATE).is_file()]
+        history = logged(with_log[-1]) if with_log else []
+    rows = [json.dumps(row, sort_keys=True) for row in history]  # as text NaN equals itself
+
+    def of_run(path: Path) -> bool:
+        begun = [json.dumps(row, sort_keys=True) for row in logged(path)] if (path / STATE).is_file() else []
+        return begun == rows[: len(begun)]
+
+    regular = {step: path for step, path in found.items() if of_run(path)}
+    left_out = [path.name for path in checkpoints_of(folder).values() if path not in regular.values()]
+    if left_out:
+        logger.warning(f"{folder}: left out {', '.join(left_out)}, of another run or written for SIGTERM alone")
+    return regular
+
+
 def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
-    """The newest `count` checkpoints in `folder`, oldest first."""
-    return _enough(list(checkpoints_of(folder).values()), count, f"checkpoints in {folder}")[-count:]
+    """The newest `count` checkpoints in `folder`, oldest first; see `regular_checkpoints` for those that count."""
+    return _enough(list(regular_checkpoints(folder).values()), count, f"checkpoints in {folder}")[-count:]
 
 
-def best_checkpoints(folder: str | Path, count: int, metric: str = "eval_bleu", greater: bool = True) -> list[Path]:
-    """The `count` checkpoints in `folder` with the best logged `metric`, oldest first; of equals the newer."""
-    found = checkpoints_of(folder)
-    values: dict[int, float] = {}
-    if found:
-        state = json.loads((found[max(found)] / "trainer_state.json").read_text(encoding="utf-8"))
-        values = {row["step"]: row[metric] for row in state["log_history"] if metric in row}
+def best_checkpoints(
+    folder: str | Path,
+    count: int,
+    metric: str = "eval_bleu",
+    greater: bool = True,
+    history: list[dict[str, Any]] | None = None,
+) -> list[Path]:
+    """The `count` checkpoints in `folder` with the best logged `metric`, oldest first; of equals the newer. See
+    `regular_checkpoints` for those that count, and `history`."""
+    found = regular_checkpoints(folder, history)
+    if history is None:
+        history = logged(found[max(found)]) if found else []
+    values = {row["step"]: row[metric] for row in history if metric in row}
     steps = _enough([step for step in found if step in values], count, f"checkpoints with {metric} in {folder}")
     steps.sort(key=lambda step: (values[step] if greater else -values[step], step))
     return [found[step] for step in sorted(steps[-count:])]
@@ -64,7 +99,7 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     save_file(averaged, part, metadata={"format": "pt"})
     part.replace(output / WEIGHTS)
     for path in sources[-1].iterdir():
-        if path.is_file() and path.suffix in COPIED and path.name not in (INDEX, "trainer_state.json"):
+        if path.is_file() and path.suffix in COPIED and path.name not in (INDEX, STATE):
             shutil.copyfile(path, output / path.name)
     return output
 
@@ -83,8 +118,11 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
         raise ValueError(f"{folder} has no {WEIGHTS}: not a checkpoint with safetensors weights")
     files: dict[str, Path] = {}
     for shard in shards:
-        with safe_open(shard, framework="pt") as opened:
-            files.update(dict.fromkeys(opened.keys(), shard))
+        try:
+            with safe_open(shard, framework="pt") as opened:
+                files.update(dict.fromkeys(opened.keys(), shard))
+        except SafetensorError as error:
+            raise ValueError(f"{shard} is damaged ({error}): leave its checkpoint out") from error
     return files
 
 

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, best_checkpoints, checkpoints_of
+from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, best_checkpoints, regular_checkpoints
 from hf_capsule_mt.training.metered import MeteredTrainer
 
 logger = logging.get_logger(__name__)
@@ -127,18 +127,16 @@ class AveragingTrainer(MeteredTrainer):
         return result
 
     def _average_checkpoints(self) -> None:
-        count, output = self.args.average_checkpoints, Path(self.args.output_dir) / "averaged"
+        count, folder, history = self.args.average_checkpoints, Path(self.args.output_dir), self.state.log_history
+        output = folder / "averaged"
         if self.args.should_save:
             if self.args.average_best:
                 metric = (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
                 better = self.args.greater_is_better is not False
-                chosen = best_checkpoints(self.args.output_dir, count, f"eval_{metric}", better)
+                chosen = best_checkpoints(folder, count, f"eval_{metric}", better, history)
             else:
-                there = [
-                    path
-                    for step, path in checkpoints_of(self.args.output_dir).items()
-                    if step <= self.state.global_step
-                ]
+                found = regular_checkpoints(folder, history)
+                there = [path for step, path in found.items() if step <= self.state.global_step]
                 if len(there) < count:
                     logger.warning(f"average_checkpoints={count}: {len(there)} are there, their mean is taken")
                 chosen = there[-count:]

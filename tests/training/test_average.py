@@ -1,7 +1,7 @@
 """Averaged checkpoints: the mean of every weight, loadable, from the checkpoints that were asked for."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,7 +11,13 @@ from safetensors.torch import load_file, save_file
 from test_trainer import gdr
 
 from hf_capsule_mt import GDRMarianForConditionalGeneration
-from hf_capsule_mt.training.average import average_checkpoints, best_checkpoints, last_checkpoints
+from hf_capsule_mt.training import average
+from hf_capsule_mt.training.average import (
+    average_checkpoints,
+    best_checkpoints,
+    last_checkpoints,
+    regular_checkpoints,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -81,6 +87,43 @@ def test_the_last_and_the_best(tmp_path: Path) -> None:
         last_checkpoints(run, 0)
 
 
+def test_what_is_not_of_the_run_or_was_not_due_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints of SIGTERM, and those of an earlier run between those of the later."""
+    said: list[str] = []
+    monkeypatch.setattr(average.logger, "warning", said.append)
+    folder = run_folder(tmp_path, {4: 10.0, 8: float("nan"), 10: 30.0, 12: 20.0})
+    last_checkpoints(folder, 4)
+    assert said == []
+    (folder / "checkpoint-10" / "running_0.json").write_text(json.dumps({"due": False}))
+    (folder / "checkpoint-12" / "running_0.json").write_text(json.dumps({"due": True}))
+    save(folder / "checkpoint-6", 5.0)
+    older = [{"step": 4, "eval_bleu": 11.0}, {"step": 6, "eval_bleu": 99.0}]
+    (folder / "checkpoint-6" / "trainer_state.json").write_text(json.dumps({"log_history": older}))
+    assert [path.name for path in last_checkpoints(folder, 3)] == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
+    assert len(said) == 1 and "left out checkpoint-6, checkpoint-10, of another run or" in said[0]
+    assert [path.name for path in best_checkpoints(folder, 1)] == ["checkpoint-12"]
+    assert list(regular_checkpoints(folder, older)) == [6], "of the run with this log"
+    with pytest.raises(ValueError, match="4 checkpoints in .* are wanted, 3 are there"):
+        last_checkpoints(folder, 4)
+
+
+def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, {1: 1.0, 2: 2.0})
+    state = folder / "checkpoint-2" / "trainer_state.json"
+    state.write_text(state.read_text()[:20])
+    with pytest.raises(ValueError, match="checkpoint-2: its trainer_state.json cannot be read"):
+        last_checkpoints(folder, 2)
+    state.unlink()
+    (folder / "checkpoint-1" / "trainer_state.json").unlink()
+    assert len(last_checkpoints(folder, 2)) == 2  # nothing says that they are not of one run
+    with pytest.raises(ValueError, match="checkpoint-2: its trainer_state.json cannot be read"):
+        best_checkpoints(folder, 1)
+    weights = folder / "checkpoint-2" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ValueError, match="checkpoint-2/model.safetensors is damaged"):
+        average_checkpoints(last_checkpoints(folder, 2), tmp_path / "out")
+
+
 def test_checkpoints_that_do_not_belong_together(tmp_path: Path) -> None:
     save(tmp_path / "one", 0.0)
     gdr(past_capsules=3).save_pretrained(tmp_path / "wider")
@@ -100,21 +143,26 @@ def test_checkpoints_that_do_not_belong_together(tmp_path: Path) -> None:
         average_checkpoints([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
 
 
-def test_command_line(tmp_path: Path) -> None:
+def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_folder(tmp_path / "run", {1: 1.0, 2: 2.0, 3: 3.0})
+    monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        script = [sys.executable, str(ROOT / "scripts" / "average_checkpoints.py")]
-        return subprocess.run([*script, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["average_checkpoints.py", str(run), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "scripts" / "average_checkpoints.py"), run_name="__main__")
+        return ended.value.code, *capsys.readouterr()
 
-    done = call(str(run), "--best", "2", "--output", "mean")
-    assert done.returncode == 0, done.stderr
-    assert "checkpoint-2" in done.stdout and "checkpoint-3" in done.stdout and "checkpoint-1" not in done.stdout
+    code, said, _ = call("--best", "2", "--output", "mean")
+    assert code == 0 and "checkpoint-2" in said and "checkpoint-3" in said and "checkpoint-1" not in said
     averaged = load_file(tmp_path / "mean" / "model.safetensors")
     bias = "model.encoder.layers.0.fc1.bias"
     states = [load_file(run / f"checkpoint-{step}" / "model.safetensors")[bias] for step in (2, 3)]
     torch.testing.assert_close(averaged[bias], (states[0] + states[1]) / 2)
     assert not (tmp_path / "mean" / "trainer_state.json").exists()
-    failed = call(str(run), "--last", "4", "--output", "none")
-    assert failed.returncode == 1 and failed.stderr.startswith("error: 4 checkpoints in")
-    assert call(str(run), "--last", "1", "--best", "1", "--output", "none").returncode == 2
+    code, _, error = call("--last", "4", "--output", "none")
+    assert code == 1 and error.startswith("error: 4 checkpoints in")
+    assert call("--last", "1", "--best", "1", "--output", "none")[0] == 2
+    (run / "checkpoint-3" / "trainer_state.json").unlink()
+    code, _, error = call("--best", "1", "--output", "none")
+    assert code == 1 and error.startswith("error: ") and "checkpoint-3: its trainer_state.json" in error

@@ -1,13 +1,14 @@
 """Averaged weights, early stopping, and what is logged beside the loss."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_run import Collate, corpus, history, run, weights
+from training_run import Collate, Signal, checkpoints, corpus, history, run, weights
 from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
@@ -62,6 +63,26 @@ def test_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     recorder = recorded(trainer)
     expected = {name: (recorder.steps[11][name] + recorder.steps[13][name]) / 2 for name in recorder.steps[0]}
     assert equal(weights(trainer), expected)
+
+
+def test_only_what_the_run_wrote_when_it_was_due_is_averaged(tmp_path: Path) -> None:
+    """Not checkpoints of an earlier run in the folder; nor of SIGTERM, where no more are kept than are averaged."""
+    arguments: dict[str, Any] = {"ema_decay": None, "eval_strategy": "no", "average_checkpoints": 3}
+    whole = run(tmp_path / "whole", **arguments)
+    whole.train()
+    run(tmp_path / "later", **{**arguments, "average_checkpoints": None}, seed=9, save_steps=5, max_steps=10).train()
+    later = run(tmp_path / "later", **arguments)
+    later.train()
+    assert checkpoints(tmp_path / "later") == [4, 5, 8, 10, 12, 14]
+    stopped = run(tmp_path / "stopped", **arguments, save_total_limit=3)
+    stopped.add_callback(Signal(12, signal.SIGTERM))
+    stopped.train()
+    assert stopped.interrupted and checkpoints(tmp_path / "stopped") == [8, 12, 13]
+    again = run(tmp_path / "stopped", **arguments, save_total_limit=3)
+    again.train(resume_from_checkpoint=True)
+    assert checkpoints(tmp_path / "stopped") == [8, 12, 14]
+    for trainer in (later, again):
+        assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(trainer).items())
 
 
 def test_mean_of_the_best_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
