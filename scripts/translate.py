@@ -5,7 +5,8 @@
     python scripts/translate.py --model runs/demo --score target.txt source.txt
 
 Any model for `AutoModelForSeq2SeqLM` will do. One line of output for a line of input, in the same order; with
-`--n-best` as many, and with `--scores` each has its score before it, separated by a tab. Blank lines stay blank.
+`--n-best` as many, and with `--scores` each has its score before it, separated by a tab. Blank lines stay blank, and
+whatever would end a line within a translation is a space.
 """
 
 import argparse
@@ -15,21 +16,21 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 
 def read(files: list[Path]) -> Iterator[str]:
-    """The lines of all files, or of standard input; only a line feed ends a line."""
+    """The lines of all files, or of standard input; only a line feed ends a line, and a carriage return before it."""
     for file in files or [None]:
         with ExitStack() as stack:
-            source: TextIO
-            if file is None:
-                sys.stdin.reconfigure(encoding="utf-8", newline="\n")
-                source = sys.stdin
-            else:
-                source = stack.enter_context(open(file, encoding="utf-8", newline="\n"))
-            for line in source:
-                yield line.rstrip("\n")
+            source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(open(file, "rb"))
+            for number, line in enumerate(source, 1):
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    name = file or "standard input"
+                    raise ValueError(f"{name}, line {number}: must be UTF-8 ({error}); convert it first") from error
+                yield text.removesuffix("\n").removesuffix("\r")
 
 
 def run(arguments: argparse.Namespace, output: TextIO) -> None:
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace, output: TextIO) -> None:
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     import hf_capsule_mt  # noqa: F401  (its families become known)
-    from hf_capsule_mt.evaluation.streaming import score_pairs, translate_lines
+    from hf_capsule_mt.evaluation.streaming import one_line, score_pairs, translate_lines
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     dtype = getattr(torch, arguments.dtype)
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace, output: TextIO) -> None:
     )
     for translations in found:
         for translation in translations:
-            text = " ".join(translation.text.split("\n"))
+            text = one_line(translation.text)
             print(f"{translation.score:.6f}\t{text}" if arguments.scores else text, file=output)
         output.flush()
 

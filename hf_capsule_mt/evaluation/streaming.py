@@ -9,6 +9,7 @@ model had room for the end token.
 Legend: `B` sentences, `T` target positions, `V` target vocabulary.
 """
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_capsule_mt.data.token_batches import TokenBatchSampler
 from hf_capsule_mt.evaluation.decoding import length_limit, source_limit
 
+# Whatever ends a line or confuses what reads lines: control characters, line and paragraph separators.
+NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -29,6 +33,11 @@ class Translation:
 
     text: str
     score: float | None = None
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, for whatever reads it."""
+    return NO_TEXT.sub(" ", text)
 
 
 def translate_lines(
@@ -56,6 +65,9 @@ def translate_lines(
     beams = generation.get("num_beams") or model.generation_config.num_beams or 1
     if not 1 <= n_best <= beams:
         raise ValueError(f"n_best={n_best}: must be 1 to the number of beams, {beams}; raise num_beams")
+    for name, value in (("window", window), ("max_tokens", max_tokens)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be at least 1")
     if length_penalty is None:
         length_penalty = getattr(model.generation_config, "length_penalty", None)
         length_penalty = 1.0 if length_penalty is None else length_penalty
@@ -91,6 +103,8 @@ def score_pairs(
     """How likely the model finds each target as the translation of its source: the scores of this file's legend."""
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens={max_tokens}: must be at least 1")
     encoded = _encode(model, tokenizer, sources, list(range(1, len(sources) + 1)))
     labels = tokenizer(text_target=targets)["input_ids"] if targets else []
     return _force_decode(model, tokenizer, encoded, labels, max_tokens, length_penalty)

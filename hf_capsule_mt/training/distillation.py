@@ -22,7 +22,6 @@ they hold sentences of like length.
 
 import hashlib
 import json
-import re
 import shutil
 import time
 from contextlib import ExitStack
@@ -35,15 +34,13 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_capsule_mt.evaluation.decoding import source_limit
-from hf_capsule_mt.evaluation.streaming import translate_lines
+from hf_capsule_mt.evaluation.streaming import one_line, translate_lines
 from hf_capsule_mt.training.processes import from_main, only_run, replacing, this_process
 
 # Lines. Batches of 4096 tokens are then at most 7 % more than if the whole corpus were sorted by length (captions,
 # short and long sentences); with shards of 2048 lines they are 7 to 27 % more.
 LARGEST_SHARD = 8192
 SHARDS_PER_PROCESS = 16  # at least, so that processes end at about the same time and the bar moves
-# Whatever ends a line or confuses what reads lines: control characters, line and paragraph separators.
-NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 CHANGING = ("_name_or_path", "transformers_version", "dtype")  # say nothing about what a model writes
 
 
@@ -183,7 +180,9 @@ class Distillation:
         written = {path.resolve() for path in (Path(self.output), *outputs)}
         if written & {Path(name.strip()).resolve() for name in names}:
             raise ValueError(f"output {str(self.output)!r} is the corpus itself: name another")
-        known = json.loads(self._manifest.read_text("utf-8")) if self._manifest.exists() and not overwrite else {}
+        known = {}
+        if self._manifest.exists() and not overwrite:
+            known = _read(self._manifest, "put it back from a copy, or start from nothing with overwrite")
         existing = [path for path in outputs if path.exists()]
         if existing and not known and not overwrite:
             raise ValueError(f"{existing[0]} exists and {self._manifest} does not: move it away or overwrite it")
@@ -236,7 +235,7 @@ class Distillation:
         from sacrebleu.metrics import BLEU
 
         tokenizer, model, options = self._teacher
-        sources, references = ([_line(row[language]) for row in rows] for language in (self.source, self.target))
+        sources, references = ([one_line(row[language]) for row in rows] for language in (self.source, self.target))
         asked = [self.prefix + line if line.strip() else "" for line in sources]
         limit = source_limit(model, tokenizer)
         too_long = [limit is not None and len(ids) > limit for ids in tokenizer(asked)["input_ids"]]
@@ -254,7 +253,7 @@ class Distillation:
             do_sample=False,
             **options,
         )
-        texts = [_line(translations[0].text).strip() for translations in found]
+        texts = [one_line(translations[0].text).strip() for translations in found]
         seconds = time.perf_counter() - started
         bleu = BLEU()
         score = bleu.corpus_score(texts, [references])
@@ -277,14 +276,14 @@ class Distillation:
         with ExitStack() as stack:
             sources, targets = (stack.enter_context(replacing(path, self._shards)) for path in outputs)
             for number, start in enumerate(range(0, len(self._pairs), size)):
-                shard = json.loads(self._shard(number).read_text("utf-8"))
+                shard = _read(self._shard(number), "delete it and run again")
                 rows = self._pairs[start : start + size]["translation"]
                 if len(shard["translations"]) != len(rows):
                     raise ValueError(
                         f"{self._shard(number)} holds {len(shard['translations'])} translations of {len(rows)} lines: "
                         "delete it and run again"
                     )
-                sources.writelines(_line(row[self.source]) + "\n" for row in rows)
+                sources.writelines(one_line(row[self.source]) + "\n" for row in rows)
                 targets.writelines(line + "\n" for line in shard["translations"])
                 for name in ("too_long", "blank", "target_tokens", "seconds"):
                     sums[name] = sums.get(name, 0) + shard[name]
@@ -306,8 +305,11 @@ class Distillation:
         return report
 
 
-def _line(text: str) -> str:
-    return NO_TEXT.sub(" ", text)
+def _read(path: Path, fix: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): {fix}") from error
 
 
 def _model_digest(tokenizer: Any, model: Any) -> str:

@@ -1,5 +1,6 @@
 """Translating lines and scoring pairs: order, n-best, scores by two routes, the command line."""
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from hf_capsule_mt import (
     translate_lines,
 )
 from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
+from hf_capsule_mt.evaluation.streaming import one_line
 
 ROOT = Path(__file__).parent.parent.parent
 PAIRS = synthetic_dataset(9, seed=6, split="test", max_words=9)["translation"]
@@ -139,6 +141,11 @@ def test_blank_lines_and_errors(made: tuple[Any, Any]) -> None:
     assert len(found[1]) == 2 and found[1][0].score < 0.0 and list(translate_lines(model, tokenizer, [])) == []
     with pytest.raises(ValueError, match="n_best=3: must be 1 to the number of beams, 2"):
         list(translate_lines(model, tokenizer, SOURCES, num_beams=2, n_best=3))
+    for option in ("window", "max_tokens"):
+        with pytest.raises(ValueError, match=f"{option}=0: must be at least 1"):
+            list(translate_lines(model, tokenizer, SOURCES, num_beams=2, **{option: 0}))
+    with pytest.raises(ValueError, match="max_tokens=0: must be at least 1"):
+        score_pairs(model, tokenizer, ["a"], ["b"], max_tokens=0)
     with pytest.raises(ValueError, match="1 sources and 2 targets"):
         score_pairs(model, tokenizer, ["a"], ["b", "c"])
 
@@ -161,17 +168,17 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     model, tokenizer = made
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    lines = [SOURCES[0], "", "a\u0085b", *SOURCES[1:4]]
+    lines = [SOURCES[0], "", "a\u0085b", "c\rd", *SOURCES[1:4]]
     expected = [part[0] for part in translate_lines(model, tokenizer, lines, num_beams=2, with_scores=True)]
     done = call(tmp_path, "--beam", "2", "--scores", text="\n".join(lines))
     assert done.returncode == 0, done.stderr.decode()
     rows = [row.split("\t") for row in done.stdout.decode().split("\n")[:-1]]
-    assert [row[1] for row in rows] == [" ".join(translation.text.split("\n")) for translation in expected]
+    assert [row[1] for row in rows] == [one_line(translation.text) for translation in expected]
     assert [float(row[0]) for row in rows] == pytest.approx([part.score for part in expected], abs=1e-4)
     done = call(tmp_path, "--beam", "2", "--int8", text="\n".join(lines))
     assert done.returncode == 0, done.stderr.decode()
     quantized = [part[0].text for part in translate_lines(quantize_for_cpu(model), tokenizer, lines, num_beams=2)]
-    assert done.stdout.decode().split("\n")[:-1] == [" ".join(text.split("\n")) for text in quantized]
+    assert done.stdout.decode().split("\n")[:-1] == [one_line(text) for text in quantized]
     (tmp_path / "source.txt").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
     (tmp_path / "target.txt").write_text("\n".join(pair["de"] for pair in PAIRS) + "\n", encoding="utf-8")
     done = call(tmp_path, "--score", "target.txt", "source.txt", "-o", "scores.txt")
@@ -181,6 +188,17 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     assert scores == pytest.approx(wanted, abs=1e-4)
     failed = call(tmp_path, "--beam", "2", "--n-best", "3", text="x\n")
     assert failed.returncode == 1 and b"error: n_best=3" in failed.stderr and b"Traceback" not in failed.stderr
+
+
+def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "translate.py"))
+    (tmp_path / "a").write_bytes("eins\r\nzw\rei\u2028\u0085\n\nend".encode())
+    (tmp_path / "b").write_bytes(b"good\nb\xfcd\n")
+    lines = script["read"]([tmp_path / "a", tmp_path / "b"])
+    assert [next(lines) for _ in range(5)] == ["eins", "zw\rei\u2028\u0085", "", "end", "good"]
+    with pytest.raises(ValueError, match="b, line 2: must be UTF-8 .*0xfc in position 1"):
+        next(lines)
+    assert one_line("a\rb\r\n\tc\u2028\u0085d \x00e ") == "a b c d  e "
 
 
 @pytest.mark.system

@@ -302,11 +302,28 @@ def test_a_damaged_shard_is_named(place: Path, teacher: Path, monkeypatch: pytes
     shard = place / "new" / "train.shards" / "000001.json"
     content = json.loads(shard.read_text())
     content["translations"].pop()
-    shard.write_text(json.dumps(content))
+    whole = json.dumps(content)
+    shard.write_text(whole)
     with pytest.raises(ValueError, match="000001.json holds 3 translations of 4 lines: delete it and run again"):
+        setting(place, teacher).run()
+    shard.write_text(whole[:30])
+    with pytest.raises(ValueError, match=r"000001.json is damaged \(.*\): delete it and run again"):
         setting(place, teacher).run()
     shard.unlink()
     assert setting(place, teacher).run()["lines"] == LINES
+
+
+def test_a_damaged_manifest_is_named(place: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        interrupt(patch, after=3)
+        setting(place, teacher).run()
+    manifest = place / "new" / "train.distill.json"
+    for text in (manifest.read_text()[:40], "", "\x00", "3"):
+        manifest.write_text(text)
+        with pytest.raises(ValueError, match=r"train.distill.json is damaged \(.*\): put it back from a copy, or"):
+            setting(place, teacher).run()
+    assert len(list((place / "new" / "train.shards").iterdir())) == 3, "nothing is thrown away"
+    assert setting(place, teacher).run(overwrite=True)["lines"] == LINES
 
 
 @pytest.mark.parametrize(("lines", "size"), [(1, 1), (16, 1), (17, 2), (23, 2)])
