@@ -4,7 +4,7 @@ Legend: `N` pairs of sentences; a batch of n pairs costs n times (its longest so
 of both sides with their padding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,14 +138,22 @@ def pair_lengths(dataset: Any) -> np.ndarray:
     import datasets
 
     if not isinstance(dataset, datasets.Dataset):
-        rows = (dataset[index] for index in range(len(dataset)))
-        return np.asarray([(len(row["input_ids"]), len(row["labels"])) for row in rows])
-    missing = {"input_ids", "labels"} - set(dataset.column_names)
-    if missing:
-        raise ValueError(f"the training set has no column {sorted(missing)[0]!r}: tokenize it first, preprocess_pairs")
+        lengths = []
+        for index in range(len(dataset)):
+            row = dataset[index]
+            _check_columns(row, f"pair {index} of the data set")
+            lengths.append((len(row["input_ids"]), len(row["labels"])))
+        return np.asarray(lengths)
+    _check_columns(dataset.column_names, "the data set")
     sides = []
     for name in ("input_ids", "labels"):
         column = dataset.with_format("arrow", columns=[name])
         chunks = [chunk for part in column.iter(batch_size=10_000) for chunk in part[name].chunks]
         sides.append(np.concatenate([chunk.value_lengths().to_numpy() for chunk in chunks]))
     return np.stack(sides, axis=1)
+
+
+def _check_columns(found: Container[str], where: str) -> None:
+    missing = [name for name in ("input_ids", "labels") if name not in found]
+    if missing:
+        raise ValueError(f"{where} has no column {missing[0]!r}: tokenize it first, preprocess_pairs")

@@ -42,6 +42,12 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
                 f"n_gpu={self.args.n_gpu}: several GPUs in one process (DataParallel) would average the terms of the "
                 "loss wrongly; start one process for each with `accelerate launch`"
             )
+        auxiliary = {name: getattr(self.model.config, name, 0.0) for name in ("bow_loss_weight", "bca_loss_weight")}
+        if self.compute_loss_func is not None and any(auxiliary.values()):
+            raise ValueError(
+                f"compute_loss_func: Transformers keeps the labels from a model then, which needs them for the "
+                f"auxiliary losses of {auxiliary}; set these to 0, or leave compute_loss_func out"
+            )
         self.padding_share: float | None = None  # of the training batches, once they are made
         patience = getattr(self.args, "early_stopping_patience", None)
         if patience is not None and self.args.metric_for_best_model == "bleu" and self.is_fsdp_enabled:
@@ -141,6 +147,11 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         """As in Transformers, per target token of all processes and accumulated batches whatever the model does, and
         keeps the terms of a training step for the next log."""
         labels = inputs.get("labels")
+        if labels is None and model.training and self.compute_loss_func is None and "labels" in self.label_names:
+            raise ValueError(
+                f"the training batches hold {', '.join(inputs)} and no labels: tokenize both sides of the training "
+                "set, as preprocess_pairs does"
+            )
         if labels is None or self.compute_loss_func is not None:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         elif not model.training:  # without smoothing, so that runs with and without it can be compared

@@ -86,8 +86,10 @@ def test_lengths_without_reading_the_rows() -> None:
     expected = [[len(row["input_ids"]), len(row["labels"])] for row in rows]
     assert pair_lengths(rows).tolist() == pair_lengths(list(rows)).tolist() == expected
     assert pair_lengths(rows.select([4, 2, 9])).tolist() == [expected[index] for index in (4, 2, 9)]
-    with pytest.raises(ValueError, match="no column 'labels'"):
+    with pytest.raises(ValueError, match="the data set has no column 'labels': tokenize it first"):
         pair_lengths(rows.remove_columns("labels"))
+    with pytest.raises(ValueError, match="pair 1 of the data set has no column 'labels': tokenize it first"):
+        pair_lengths([rows[0], {"input_ids": [1]}])
 
 
 def test_a_streamed_training_set_is_refused(tmp_path: Path) -> None:

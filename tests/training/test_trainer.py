@@ -127,6 +127,30 @@ def test_a_new_run_forgets_the_terms_of_the_last(tmp_path: Path):
     assert training_logs(again)[0]["bow_loss"] == pytest.approx(first["bow_loss"])
 
 
+def test_a_training_set_without_labels_is_said(tmp_path: Path) -> None:
+    run = trainer(gdr(), tmp_path)
+    run.train_dataset = [{name: value for name, value in row.items() if name != "labels"} for row in pairs()]
+    with pytest.raises(ValueError, match="training batches hold input_ids, .* and no labels: tokenize both sides"):
+        run.train()
+
+
+def test_a_loss_of_ones_own(tmp_path: Path) -> None:
+    """In the place of the translation loss; with auxiliary losses it would silently put an end to them."""
+
+    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        return outputs.logits.pow(2).mean() + (labels != -100).float().mean() * 100
+
+    def build(**weights: float) -> Any:
+        args = Seq2SeqTrainingArguments(str(tmp_path), max_steps=1, logging_steps=1, report_to="none")
+        return CapsuleSeq2SeqTrainer(gdr(**weights), args, train_dataset=pairs(), compute_loss_func=loss)
+
+    with pytest.raises(ValueError, match="compute_loss_func: .* 'bca_loss_weight': 0.5}; set these to 0"):
+        build(bow_loss_weight=0.0, bca_loss_weight=0.5)
+    run = build(bow_loss_weight=0.0, bca_loss_weight=0.0)
+    run.train()
+    assert training_logs(run)[0]["loss"] > 70
+
+
 def test_evaluation_is_the_translation_loss_alone(tmp_path: Path):
     model = gdr()
     run = trainer(model, tmp_path, per_device_eval_batch_size=3)
