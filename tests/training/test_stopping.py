@@ -9,7 +9,7 @@ import pytest
 from training_run import Signal, checkpoints, ends_like, history, run
 from transformers import TrainerCallback
 
-from hf_capsule_mt.training.checkpoint_files import last_checkpoint
+from hf_capsule_mt.training.checkpoint_files import last_checkpoint, logged
 
 
 def evaluations(trainer: Any) -> list[int]:
@@ -45,6 +45,12 @@ def test_sigterm_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: in
     assert evaluations(trainer) == [4][: ends // 5], "what was due at the end is left for later"
     ends_like(whole, tmp_path)
     assert checkpoints(tmp_path) == [4, 8, 12, 14], "the one for SIGTERM alone is gone"
+    for step in (4, 8):
+        found, expected = (
+            [row["step"] for row in logged(Path(folder) / f"checkpoint-{step}")]
+            for folder in (tmp_path, whole.args.output_dir)
+        )
+        assert found == expected, "what was due has the evaluation"
 
 
 class SignalWhileEvaluating(TrainerCallback):
