@@ -31,6 +31,7 @@ class ResumableTrainer(WholeCheckpointTrainer):
       due then, or under way, is made when the run is taken up again, and so is what a kill has cut off at the end of
       an epoch. A checkpoint that was written for SIGTERM alone is removed when the run has gone on to the next one.
     - Evaluating draws no random number of training's: with more evaluations, or fewer, it is the same training.
+    - What a collator draws in a worker process (`dataloader_num_workers`) is all that is not taken up again.
     """
 
     model: Any

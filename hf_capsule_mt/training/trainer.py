@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
@@ -87,6 +88,14 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """As in Transformers, or by tokens with `max_tokens_per_batch`."""
+        loader = self._training_batches()
+        if self.args.dataloader_persistent_workers:
+            # Each time a loader starts workers it draws a number. Those that live on are started once in a run, and
+            # once more when it is taken up again: not from training's own random numbers, which would be others then.
+            getattr(loader, "base_dataloader", loader).generator = torch.Generator().manual_seed(self.args.seed)
+        return loader
+
+    def _training_batches(self) -> DataLoader:
         budget = getattr(self.args, "max_tokens_per_batch", None)
         if budget is None:
             return super().get_train_dataloader()

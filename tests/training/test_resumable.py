@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import SafetensorError
-from training_run import checkpoints, ends_like, history, run
+from training_run import checkpoints, ends_like, history, run, weights
 from transformers import TrainerCallback
 
 from hf_capsule_mt.training.checkpoint_files import UNFINISHED, disk_is_full, last_checkpoint
@@ -167,3 +168,25 @@ def test_other_number_of_processes_is_said(
     file.write_text(json.dumps(json.loads(file.read_text()) | {"processes": 3}))
     run(tmp_path, max_steps=5).train(resume_from_checkpoint=True)
     assert len(said) == 1 and "a run with 3 processes, this one has 1" in said[0]
+
+
+LIVE_ON: dict[str, Any] = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+
+
+def test_workers_that_live_on_change_nothing(tmp_path: Path) -> None:
+    """Taken up at the end of an epoch, and in the middle of one after which another comes."""
+    whole = run(tmp_path, **LIVE_ON, eval_strategy="no", max_steps=8, save_steps=3)
+    whole.train()
+    for step in (3, 6):
+        again = run(tmp_path, **LIVE_ON, eval_strategy="no", max_steps=8)
+        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        assert history(again) == history(whole)
+        assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
+
+
+def test_workers_that_live_on_draw_no_random_number_of_training(tmp_path: Path) -> None:
+    """In batches by pairs too, which are Transformers'."""
+    loader = run(tmp_path, **LIVE_ON, max_tokens_per_batch=None).get_train_dataloader()
+    before = torch.get_rng_state()
+    next(iter(loader))
+    assert torch.equal(torch.get_rng_state(), before)
