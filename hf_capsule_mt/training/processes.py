@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
+
+PATIENCE = timedelta(days=30)
 
 
 def this_process(device: str | None) -> PartialState:
     """This process among those of `accelerate launch`; none gives up on another that is still at work."""
     cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-    return PartialState(cpu=cpu, timeout=timedelta(days=30))
+    return PartialState(cpu=cpu, timeout=PATIENCE)
 
 
 def from_main(state: PartialState, make: Callable[[], Any]) -> Any:
@@ -31,6 +34,25 @@ def from_main(state: PartialState, make: Callable[[], Any]) -> Any:
     if found[1] is not None:
         raise found[1] if state.is_main_process else SystemExit(1)
     return found[0]
+
+
+@contextmanager
+def main_first() -> Iterator[None]:
+    """The main process goes first, and the others wait as long as that takes. Transformers' `main_process_first` ends
+    a run in which it takes longer than `ddp_timeout`, half an hour, which should stay short: in training a process
+    that lets the others wait so long is dead."""
+    if not (dist.is_available() and dist.is_initialized()):
+        yield
+        return
+    group = dist.new_group(timeout=PATIENCE)
+    dist.barrier(group)  # they connect now: for that none waits longer than usual
+    if dist.get_rank() > 0:
+        dist.barrier(group)
+    try:
+        yield
+    finally:
+        if dist.get_rank() == 0:
+            dist.barrier(group)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from transformers import (
 from hf_capsule_mt.evaluation.scores import corpus_scores
 from hf_capsule_mt.training.checkpoint_files import last_checkpoint, named_checkpoint
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
+from hf_capsule_mt.training.processes import main_first
 from hf_capsule_mt.training.recipe import Recipe
 from hf_capsule_mt.training.recipe_data import Data, load_data, say
 from hf_capsule_mt.training.recipe_fields import RecipeTrainingArguments
@@ -60,7 +61,7 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
         f"seeds: {arguments.seed} (Python, NumPy, PyTorch), {data_seed(arguments)} (order of the pairs), "
         f"{recipe.data.corpus_seed} (synthetic corpora)",
     )
-    with arguments.main_process_first(local=False, desc="corpora and tokenizer"):
+    with main_first():
         if arguments.process_index == 0:
             prepare_folder(recipe, folder, checkpoint)
         data = load_data(recipe, folder, trained=checkpoint is not None or arguments.process_index != 0)

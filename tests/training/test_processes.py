@@ -1,0 +1,38 @@
+"""What processes of one run agree on: here two of them, by gloo."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILE = str(Path(__file__).parents[2] / "hf_capsule_mt" / "training" / "processes.py")
+# The main process takes longer than the others would wait for it by default; all begin when all are there.
+PROGRAM = """
+import runpy, sys, time
+from datetime import timedelta
+from pathlib import Path
+import torch.distributed as dist
+
+rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+main_first = runpy.run_path(sys.argv[3])["main_first"]  # alone, the package takes seconds
+(folder / str(rank)).touch()
+while not (folder / str(1 - rank)).exists():
+    time.sleep(0.01)
+dist.init_process_group("gloo", f"file://{folder}/store", timedelta(seconds=4), world_size=2, rank=rank)
+with main_first():
+    time.sleep(6 if rank == 0 else 0)
+    print("done", time.monotonic(), flush=True)
+"""
+
+
+@pytest.mark.system
+def test_the_others_wait_for_the_main_process_as_long_as_it_takes(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(tmp_path), FILE], stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    found = [process.communicate(timeout=120)[0].split() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [words[0] for words in found] == ["done", "done"] and float(found[0][1]) < float(found[1][1])
