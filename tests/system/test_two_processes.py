@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "training"))
-from training_run import corpus, history, run, weights  # noqa: E402
+from training_run import PAD, corpus, history, run, weights  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "training" / "training_run.py"
 CPU = ROOT / "scripts" / "accelerate" / "cpu.yaml"
@@ -106,14 +106,31 @@ def test_gradients_and_evaluation_of_two_processes_are_those_of_one(tmp_path: Pa
     assert processes[0]["loss"] == processes[1]["loss"] == pytest.approx(alone.metrics["test_loss"], rel=1e-5)
 
 
+def check_same_translations(one: Any, processes: list[dict[str, Any]]) -> None:
+    """Of ten sentences in batches of four, which two processes fill up; in the order of the data set."""
+
+    def real(rows: Any) -> list[list[int]]:
+        return [[token for token in row if token not in (-100, PAD)] for row in rows[:10]]
+
+    one.args.predict_with_generate, one.args.generation_max_length = True, 12
+    expected = one.predict(corpus(10)).predictions
+    for process in processes:
+        assert real(process["references"]) == list(corpus(10)["labels"])
+        assert real(process["predictions"]) == real(expected)
+
+
+TRANSLATE: dict[str, Any] = {"predict_with_generate": True, "generation_max_length": 12}
+
+
 def test_fsdp(tmp_path: Path) -> None:
     """Weights cut up between two processes, from the settings for GPUs; taken up again from a checkpoint."""
     settings = yaml.safe_load((ROOT / "scripts" / "accelerate" / "fsdp2.yaml").read_text())
     config = tmp_path / "fsdp2.yaml"
     config.write_text(yaml.safe_dump(settings | {"num_processes": 2, "use_cpu": True, "mixed_precision": "no"}))
-    first = launch(tmp_path / "two", config, **PLAIN, fsdp=True)
+    first = launch(tmp_path / "two", config, **PLAIN, fsdp=True, predict=True, **TRANSLATE)
     assert first[0]["sharded"] and first[1]["sharded"]
     one = in_one_process(tmp_path / "one", first)
     check_same_training(one, first, tmp_path / "two" / "final")
+    check_same_translations(one, first)
     again = launch(tmp_path / "two", config, **PLAIN, fsdp=True, resume=str(tmp_path / "two" / "checkpoint-4"))
     check_same_training(one, again, tmp_path / "two" / "final")

@@ -175,6 +175,7 @@ def main(options: dict[str, Any]) -> None:
         "history": history(trainer),
         "batches": batches,
         "predictions": None if predicted is None else predicted.predictions.tolist(),
+        "references": None if predicted is None else predicted.label_ids.tolist(),
         "loss": None if predicted is None else predicted.metrics["test_loss"],
         "interrupted": trainer.interrupted,
         "steps": trainer.state.global_step,
