@@ -242,6 +242,14 @@ def test_a_run_a_warm_start_from_it_and_both_taken_up_again(recipe_file: str, tm
         run(recipe_file, tmp_path / "third", *warm, "--config.d_model", "32")
 
 
+def test_a_checkpoint_that_is_not_there_is_named(recipe_file: str, tmp_path: Path):
+    with pytest.raises(
+        ValueError, match=f"resume_from_checkpoint='{tmp_path}': must be a checkpoint folder with train"
+    ):
+        run(recipe_file, tmp_path / "run", "--resume_from_checkpoint", str(tmp_path))
+    assert not (tmp_path / "run").exists(), "before anything is read or written"
+
+
 def test_a_start_from_what_is_no_checkpoint_is_named(recipe_file: str, tmp_path: Path):
     for family, message in (("caps_nmt", "no checkpoint can be read there"), ("marian", "no checkpoint can be read")):
         Path(recipe_file).write_text(f"train: synthetic:60\nfamily: {family}\noutput_dir: {tmp_path / 'run'}\n")
