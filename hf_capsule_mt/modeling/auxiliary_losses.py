@@ -8,18 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsule_outputs import GDRSeq2SeqLMOutput, GDRSeq2SeqModelOutput
 from hf_capsule_mt.modeling.past_future import HolisticContext, ScaledLinear
-from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
+from hf_capsule_mt.modeling.seq2seq_loss import TranslationLoss
+from hf_capsule_mt.modeling.vocabulary_loss import log_partition
 
 logger = logging.get_logger(__name__)
-
-# Scores of the vocabulary that are held at a time.
-CPU_BLOCK_ELEMENTS = 2**23
-ACCELERATOR_BLOCK_ELEMENTS = 2**27
 
 
 class AuxiliaryTerms(NamedTuple):
@@ -169,12 +165,12 @@ class PastFutureLosses:
     def _translation_output(
         self,
         outputs: GDRSeq2SeqModelOutput,
-        logits: Tensor,
+        logits: Tensor | None,
+        losses: TranslationLoss | None,
         labels: Tensor | None,
         num_items_in_batch: Tensor | int | None,
     ) -> GDRSeq2SeqLMOutput:
-        lm_loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
-        loss: Any = lm_loss
+        loss: Any = None if losses is None else losses.smooth
         terms = AuxiliaryTerms(None, None)
         auxiliary = self.auxiliary_losses
         if auxiliary is not None and self.training:
@@ -189,8 +185,9 @@ class PastFutureLosses:
                 )
                 loss = loss + self._weighted(terms.bow, terms.bca)
         states = {key: value for key, value in outputs.items() if key not in ("last_hidden_state", "guide_states")}
+        plain = None if losses is None else losses.plain
         return GDRSeq2SeqLMOutput(
-            loss=loss, logits=logits, lm_loss=lm_loss, bow_loss=terms.bow, bca_loss=terms.bca, **states
+            loss=loss, logits=logits, lm_loss=plain, bow_loss=terms.bow, bca_loss=terms.bca, **states
         )
 
     def _weighted(self, bow: Tensor | None, bca: Tensor | None) -> Tensor | float:
@@ -232,65 +229,3 @@ def _context(outputs: Any) -> HolisticContext:
     if outputs.past_contents is None:
         raise ValueError("the output holds no past and future: call the model with output_past_future=True")
     return HolisticContext(outputs.get("last_hidden_state"), outputs.past_contents, outputs.future_contents)
-
-
-class _LogPartition(torch.autograd.Function):
-    """`sum_n weights_n * logsumexp(hidden_n E^T)` without a `[N, V]` tensor.
-
-    The gradient is known as soon as a block of scores is: it is taken in the forward pass, so that no product with
-    the vocabulary is made twice, and scaled in the backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx, hidden: Tensor, embedding: Tensor, weights: Tensor, training: bool) -> Tensor:
-        needs_hidden, needs_embedding = (need and training for need in ctx.needs_input_grad[:2])
-        total = weights.new_zeros(())
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if needs_embedding else None
-        kept = embedding.to(hidden.dtype)
-        for rows in _row_blocks(hidden, len(embedding)):
-            scores = (hidden[rows] @ kept.mT).to(weights.dtype)
-            norms = scores.logsumexp(dim=-1)
-            total += weights[rows] @ norms
-            if grad_hidden is None and grad_embedding is None:
-                continue
-            shares = scores.sub_(norms.unsqueeze(-1)).exp_().mul_(weights[rows].unsqueeze(-1)).to(hidden.dtype)
-            if grad_hidden is not None:
-                torch.mm(shares, kept, out=grad_hidden[rows])
-            if grad_embedding is not None:
-                if grad_embedding.dtype == shares.dtype:
-                    grad_embedding.addmm_(shares.mT, hidden[rows])
-                else:
-                    grad_embedding += shares.mT @ hidden[rows]
-        ctx.save_for_backward(grad_hidden, grad_embedding)
-        ctx.embedding_dtype = embedding.dtype
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_total: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_embedding = ctx.saved_tensors
-        if grad_hidden is not None:
-            grad_hidden = (grad_hidden * grad_total).to(grad_hidden.dtype)
-        if grad_embedding is not None:
-            grad_embedding = (grad_embedding * grad_total).to(ctx.embedding_dtype)
-        return grad_hidden, grad_embedding, None, None
-
-
-def _row_blocks(hidden: Tensor, vocabulary: int) -> list[slice]:
-    limit = CPU_BLOCK_ELEMENTS if hidden.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
-    length = max(1, limit // vocabulary)
-    return [slice(start, start + length) for start in range(0, len(hidden), length)]
-
-
-def log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
-    """`sum_n weights_n * log sum_v exp(hidden_n . E_v)`; `hidden` `[N, d]`, `embedding` `[V, d]`, `weights` `[N]`."""
-    if torch.compiler.is_compiling():
-        scores = (hidden @ embedding.mT.to(hidden.dtype)).to(weights.dtype)
-        return weights @ scores.logsumexp(dim=-1)
-    if hidden.device.type == "cpu":
-        # Rows that count for nothing are padding. Finding them would make an accelerator wait.
-        rows = weights.nonzero().squeeze(-1)
-        if len(rows) < len(weights):
-            hidden, weights = hidden.index_select(0, rows), weights.index_select(0, rows)
-    return _LogPartition.apply(hidden, embedding, weights, torch.is_grad_enabled())

@@ -1,8 +1,12 @@
 """The translation loss: cross-entropy over real target tokens."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from hf_capsule_mt.modeling.vocabulary_loss import cross_entropy_of_states
 
 # Rows of the logits that are worked on at a time: their exponentials stay in the cache of a CPU.
 CPU_BLOCK_ELEMENTS = 2**18
@@ -59,7 +63,16 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return _SummedCrossEntropy.apply(logits, labels)
 
 
-def translation_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+class TranslationLoss(NamedTuple):
+    """`smooth` is what is learnt from; `plain` the same without label smoothing, to be reported."""
+
+    smooth: Tensor
+    plain: Tensor
+
+
+def translation_loss(
+    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, smoothing: float = 0.0
+) -> Tensor:
     """Cross-entropy of `logits` `[B, T, V]` and `labels` `[B, T]`, -100 where there is no token.
 
     The mean over the tokens of this batch, or, where the Trainer gives the number of tokens of all the batches that
@@ -67,7 +80,33 @@ def translation_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor 
     tokens were split. Labels that are all padding give 0, not NaN.
     """
     labels = labels.to(logits.device)
-    total = summed_cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+    rows, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    if smoothing:
+        precise = rows if rows.dtype == torch.float64 else rows.float()
+        total = nn.functional.cross_entropy(precise, wanted, reduction="sum", label_smoothing=smoothing)
+    else:
+        total = summed_cross_entropy(rows, wanted)
+    return total / _tokens(labels, num_items_in_batch)
+
+
+def loss_of_states(
+    states: Tensor,
+    embedding: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    smoothing: float = 0.0,
+) -> TranslationLoss:
+    """`translation_loss` of the logits `states E^T + bias` without these in memory; `states` `[B, T, d]`, `embedding`
+    `[V, d]`, `bias` `[1, V]`."""
+    labels = labels.to(states.device)
+    sums = cross_entropy_of_states(states.flatten(0, 1), embedding, labels.flatten(), bias.flatten(), smoothing)
+    count = _tokens(labels, num_items_in_batch)
+    smooth, plain = (total / count for total in sums)
+    return TranslationLoss(smooth, plain if smoothing else smooth)
+
+
+def _tokens(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
     if num_items_in_batch is None:
-        return total / labels.ne(-100).sum().clamp(min=1)
-    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
+        return labels.ne(-100).sum().clamp(min=1)
+    return torch.as_tensor(num_items_in_batch, device=labels.device).clamp(min=1)

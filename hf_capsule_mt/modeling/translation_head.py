@@ -15,7 +15,8 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.modeling.capsule_outputs import CapsuleSeq2SeqLMOutput, CapsuleSeq2SeqModelOutput
 from hf_capsule_mt.modeling.input_checks import check_labels
-from hf_capsule_mt.modeling.seq2seq_loss import translation_loss
+from hf_capsule_mt.modeling.seq2seq_loss import TranslationLoss, loss_of_states, translation_loss
+from hf_capsule_mt.modeling.split_linear import SplitLinear
 
 # Releases whose beam search takes the number of target words from the wrong field.
 OLD_BEAM_SEARCH = tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 20)
@@ -26,6 +27,8 @@ class TranslationHead:
 
     # The loss is divided by `num_items_in_batch` here, see `translation_loss`.
     accepts_loss_kwargs = True
+    # `forward` knows `skip_logits` and `loss_smoothing`.
+    can_skip_logits = True
 
     config: Any
     model: nn.Module
@@ -48,6 +51,8 @@ class TranslationHead:
         use_cache: bool | None = None,
         output_routings: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        loss_smoothing: float = 0.0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CapsuleSeq2SeqLMOutput:
         r"""
@@ -59,6 +64,13 @@ class TranslationHead:
         num_items_in_batch (`int` or `torch.Tensor`, *optional*):
             The number of target tokens that the loss is divided by, instead of this batch's own; the Trainer gives
             the number over all the batches it accumulates.
+        skip_logits (`bool`, *optional*):
+            With labels, compute the loss without ever holding a score for every word at every position, the largest
+            tensors of a training step. `logits` is None then, except where they cannot be avoided: in a compiled
+            function, and with an output layer that is not a plain linear one (LoRA's, for example).
+        loss_smoothing (`float`, defaults to 0.0):
+            Label smoothing of `loss`, as in `torch.nn.functional.cross_entropy`; an `lm_loss` beside it is reported
+            without.
         """
         if labels is not None:
             check_labels(labels, self.final_logits_bias.shape[-1])
@@ -79,11 +91,21 @@ class TranslationHead:
             return_dict=True,
             **{**kwargs, **self._needed_outputs(labels)},
         )
-        logits = self.lm_head(outputs.last_hidden_state)
-        bias = self.final_logits_bias
-        # In place where the type allows: a second [B, T, V] tensor is the largest of a training step.
-        logits = logits.add_(bias) if logits.dtype == bias.dtype else logits + bias
-        return self._translation_output(outputs, logits, labels, num_items_in_batch)
+        states, head, bias = outputs.last_hidden_state, self.lm_head, self.final_logits_bias
+        avoidable = type(head) in (nn.Linear, SplitLinear) and not torch.compiler.is_compiling()
+        logits = losses = None
+        if labels is not None and skip_logits and avoidable:
+            losses = loss_of_states(states, head.weight, bias, labels, num_items_in_batch, loss_smoothing)
+        else:
+            logits = head(states)
+            # In place where the type allows: a second [B, T, V] tensor is the largest of a training step.
+            logits = logits.add_(bias) if logits.dtype == bias.dtype else logits + bias
+        if labels is not None and logits is not None:
+            smooth = plain = translation_loss(logits, labels, num_items_in_batch, loss_smoothing)
+            if loss_smoothing:
+                plain = translation_loss(logits.detach(), labels, num_items_in_batch)
+            losses = TranslationLoss(smooth, plain)
+        return self._translation_output(outputs, logits, losses, labels, num_items_in_batch)
 
     def _needed_outputs(self, labels: Tensor | None) -> dict[str, bool]:
         """Arguments with which the base model returns what `_translation_output` needs of it."""
@@ -92,11 +114,12 @@ class TranslationHead:
     def _translation_output(
         self,
         outputs: CapsuleSeq2SeqModelOutput,
-        logits: Tensor,
+        logits: Tensor | None,
+        losses: TranslationLoss | None,
         labels: Tensor | None,
         num_items_in_batch: Tensor | int | None,
     ) -> CapsuleSeq2SeqLMOutput:
-        loss = None if labels is None else translation_loss(logits, labels, num_items_in_batch)
+        loss = None if losses is None else losses.smooth
         states = {key: value for key, value in outputs.items() if key != "last_hidden_state"}
         return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)
 

@@ -30,6 +30,9 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             due, not for SIGTERM alone.
         average_best (`bool`, defaults to `False`):
             Average the checkpoints with the best `metric_for_best_model` in place of the last.
+        skip_logits (`bool`, defaults to `False`):
+            In training, compute the translation loss of a model of this package, smoothed or not, without a score for
+            every word at every position in memory. Its outputs hold no logits then.
     """
 
     max_tokens_per_batch: int | None = field(
@@ -46,6 +49,9 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     )
     average_checkpoints: int | None = field(
         default=None, metadata={"help": "End with the mean of so many checkpoints, the last ones."}
+    )
+    skip_logits: bool = field(
+        default=False, metadata={"help": "Train without the logits in memory: less memory, the same loss."}
     )
     average_best: bool = field(
         default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model, not the last."}

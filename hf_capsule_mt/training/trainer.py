@@ -49,6 +49,12 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
                 f"compute_loss_func: Transformers keeps the labels from a model then, which needs them for the "
                 f"auxiliary losses of {auxiliary}; set these to 0, or leave compute_loss_func out"
             )
+        self._skips_logits = bool(getattr(self.args, "skip_logits", False))
+        if self._skips_logits and not getattr(self.model, "can_skip_logits", False):
+            raise ValueError(
+                f"skip_logits=True: {type(self.model).__name__} cannot compute its loss without logits, models of "
+                "hf_capsule_mt can; leave it out"
+            )
         self.padding_share: float | None = None  # of the training batches, once they are made
         patience = getattr(self.args, "early_stopping_patience", None)
         if patience is not None and self.args.metric_for_best_model == "bleu" and self.is_fsdp_enabled:
@@ -166,6 +172,8 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         elif not model.training:  # without smoothing, so that runs with and without it can be compared
             outputs = model(**inputs)
             loss = outputs["loss"]
+        elif self._skips_logits:
+            loss, outputs = self._loss_of_states(model, inputs, num_items_in_batch)
         elif self.label_smoother is None and self._is_ours(model):
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
@@ -181,6 +189,16 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         """Whether the model divides its loss by `num_items_in_batch`. Others, stock Marian for one, take the argument
         and do not, so that accumulated batches would count several times."""
         return hasattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss")
+
+    def _loss_of_states(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
+    ) -> tuple[Tensor, Any]:
+        """All terms of the loss, smoothed if that is wanted, by the model itself and without logits."""
+        smoothing = 0.0 if self.label_smoother is None else self.label_smoother.epsilon
+        counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
+        outputs = model(**inputs, **counted, skip_logits=True, loss_smoothing=smoothing)
+        factor = self.accelerator.num_processes if self.sums_over_processes(num_items_in_batch) else 1
+        return outputs["loss"] * factor, outputs
 
     def _loss_of_logits(
         self, model: nn.Module, inputs: dict[str, Any], labels: Tensor, num_items_in_batch: Tensor | int | None

@@ -154,3 +154,41 @@ def test_a_few_steps_lower_the_loss(case: Case):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0], losses
+
+
+@chosen_cases
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("items", [None, 40])
+def test_training_without_logits_is_the_same(case: Case, smoothing: float, items: int | None):
+    plain = case.build().train()
+    with torch.no_grad():
+        plain.final_logits_bias.copy_(torch.linspace(-1, 1, plain.final_logits_bias.numel()))
+    saving = copy.deepcopy(plain)
+    batch = make_pairs(case.config()).batch() | {"num_items_in_batch": items, "loss_smoothing": smoothing}
+    expected, found = plain(**batch), saving(**batch, skip_logits=True)
+    assert found.logits is None and expected.logits is not None
+    assert_close(found.loss, expected.loss, 1e-5)
+    lm_loss = expected.get("lm_loss")
+    if lm_loss is not None:
+        assert_close(found.lm_loss, lm_loss, 1e-5)
+    if smoothing and lm_loss is None:
+        assert abs(expected.loss - plain(**{**batch, "loss_smoothing": 0.0}).loss) > 1e-3
+    expected.loss.backward()
+    found.loss.backward()
+    assert_same_gradients(saving, plain, tolerance=1e-5)
+
+
+def test_logits_that_cannot_be_avoided_are_there():
+    """An output layer that is more than a product, LoRA's for one."""
+
+    class Doubled(nn.Linear):
+        def forward(self, states):
+            return 2 * super().forward(states)
+
+    model = CASES[0].build().train()
+    batch = make_pairs(model.config).batch()
+    head = Doubled(*model.lm_head.weight.T.shape, bias=False)
+    head.weight = model.lm_head.weight
+    model.lm_head = head
+    found, expected = model(**batch, skip_logits=True), model(**batch)
+    assert found.logits is not None and torch.equal(found.loss, expected.loss)

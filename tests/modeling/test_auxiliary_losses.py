@@ -9,8 +9,7 @@ from family_cases import assert_close
 from torch import Tensor
 
 from hf_capsule_mt import GDRMarianConfig
-from hf_capsule_mt.modeling import auxiliary_losses
-from hf_capsule_mt.modeling.auxiliary_losses import AuxiliaryLosses, log_partition
+from hf_capsule_mt.modeling.auxiliary_losses import AuxiliaryLosses
 from hf_capsule_mt.modeling.past_future import HolisticContext
 
 WIDTH, WORDS, STEPS = 7, 13, 6
@@ -179,104 +178,3 @@ def test_low_precision_is_close_to_float64(dtype: torch.dtype):
     for term, wanted in zip(terms, exact, strict=True):
         assert term.dtype == torch.float32
         assert_close(term.double(), wanted, 8 * torch.finfo(dtype).eps)
-
-
-def plain_log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
-    return weights @ (hidden @ embedding.mT.to(hidden.dtype)).to(weights.dtype).logsumexp(dim=-1)
-
-
-def partition_inputs(dtype: torch.dtype, embedding_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Nine rows, three of which count for nothing."""
-    generator = torch.Generator().manual_seed(8)
-    hidden = torch.randn(9, 5, generator=generator, dtype=torch.float64)
-    embedding = torch.randn(11, 5, generator=generator, dtype=torch.float64)
-    weights = torch.rand(9, generator=generator, dtype=torch.float64) * 3
-    weights[[0, 4, 8]] = 0
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
-    return (
-        hidden.to(dtype).requires_grad_(),
-        embedding.to(embedding_dtype or dtype).requires_grad_(),
-        weights.to(exact),
-    )
-
-
-@pytest.mark.parametrize("block", [1, 11, 35, 2**20])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_log_partition_is_the_plain_one(dtype: torch.dtype, block: int, monkeypatch):
-    monkeypatch.setattr(auxiliary_losses, "CPU_BLOCK_ELEMENTS", block)
-    hidden, embedding, weights = partition_inputs(dtype)
-    found = 1.7 * log_partition(hidden, embedding, weights)
-    wanted = 1.7 * plain_log_partition(hidden, embedding, weights)
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
-    assert_close(found, wanted, tolerance)
-    grads = torch.autograd.grad(found, (hidden, embedding))
-    for grad, right in zip(grads, torch.autograd.grad(wanted, (hidden, embedding)), strict=True):
-        assert right.abs().max() > 0.1 and grad.dtype == dtype
-        assert_close(grad, right, tolerance)
-    assert (grads[0][[0, 4, 8]] == 0).all()
-    if dtype == torch.float64:
-        assert torch.autograd.gradcheck(lambda h, e: log_partition(h, e, weights), (hidden, embedding))
-
-
-@pytest.mark.parametrize("learns", ["hidden", "embedding", "neither"])
-def test_log_partition_with_one_side_frozen(learns: str):
-    hidden, embedding, weights = partition_inputs(torch.float64)
-    both = torch.autograd.grad(log_partition(hidden, embedding, weights), (hidden, embedding))
-    inputs = {"hidden": hidden, "embedding": embedding}
-    given = {name: tensor if name == learns else tensor.detach() for name, tensor in inputs.items()}
-    total = log_partition(given["hidden"], given["embedding"], weights)
-    assert_close(total, log_partition(hidden, embedding, weights), 1e-12)
-    assert total.requires_grad == (learns != "neither")
-    if learns != "neither":
-        (grad,) = torch.autograd.grad(total, inputs[learns])
-        assert_close(grad, both[list(inputs).index(learns)], 1e-12)
-
-
-@pytest.mark.parametrize("block", [1, 35, 2**20])
-@pytest.mark.parametrize(
-    ("dtype", "embedding_dtype"),
-    [(torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float16, torch.float32)],
-    ids=str,
-)
-def test_log_partition_is_as_exact_as_torch(dtype, embedding_dtype, block: int, monkeypatch):
-    """At most twice the error that plain torch makes with the same types; the second and third are autocast's."""
-    monkeypatch.setattr(auxiliary_losses, "CPU_BLOCK_ELEMENTS", block)
-    inputs = partition_inputs(dtype, embedding_dtype)
-    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    results = []
-    for function, (hidden, embedding, weights) in (
-        (log_partition, inputs),
-        (plain_log_partition, inputs),
-        (plain_log_partition, exact),
-    ):
-        total = function(hidden, embedding, weights)
-        results.append((total, *torch.autograd.grad(total, (hidden, embedding))))
-    for name, found, torchs, wanted in zip(("total", "hidden", "embedding"), *results, strict=True):
-        assert found.dtype == torchs.dtype and torch.isfinite(found).all()
-        error = (found.double() - wanted).abs().max().item()
-        allowed = (torchs.double() - wanted).abs().max().item()
-        assert error <= 2 * allowed + 1e-6, f"{name}: {error}, torch's own {allowed}"
-
-
-def test_log_partition_of_huge_scores_is_finite():
-    hidden = torch.tensor([[1e19, 0.0], [0.0, 0.0], [-1e19, 1e19]], requires_grad=True)
-    embedding = torch.tensor([[1e19, 1.0], [-1e19, 0.0], [0.0, 2.0]], requires_grad=True)
-    total = log_partition(hidden, embedding, torch.ones(3))
-    total.backward()
-    assert torch.isfinite(total)
-    assert torch.isfinite(hidden.grad).all() and torch.isfinite(embedding.grad).all()
-
-
-@pytest.mark.parametrize("block", [1, 1000, 2**20])
-def test_log_partition_keeps_no_scores(block: int, monkeypatch):
-    monkeypatch.setattr(auxiliary_losses, "CPU_BLOCK_ELEMENTS", block)
-    hidden, embedding = torch.randn(50, 4, requires_grad=True), torch.randn(101, 4, requires_grad=True)
-
-    def kept(function) -> int:
-        saved: list[Tensor] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-            function(hidden, embedding, torch.ones(50))
-        return max(tensor.numel() for tensor in saved)
-
-    assert kept(log_partition) <= embedding.numel()
-    assert kept(plain_log_partition) == 50 * 101

@@ -323,6 +323,8 @@ def test_what_a_training_step_keeps(kind: str, monkeypatch):
     assert max(tensor.numel() for tensor in kept.values()) == logits
     large = [tensor for tensor in kept.values() if tensor.numel() > 1201 * model.config.d_model]
     assert [tensor.numel() for tensor in large] == [logits]
+    without = kept_for_backward(model, {**batch, "skip_logits": True, "loss_smoothing": 0.1})
+    assert max(tensor.numel() for tensor in without.values()) < logits
     # The same test sees both where they are.
     monkeypatch.setenv("HF_CAPSULE_MT_ROUTING", "reference")
     assert max(tensor.numel() for tensor in kept_for_backward(model, batch).values()) >= routed

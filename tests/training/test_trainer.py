@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 import torch
 from training_run import SIZES
-from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
+from transformers import (
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    set_seed,
+)
 from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_capsule_mt import (
@@ -15,7 +22,7 @@ from hf_capsule_mt import (
     GDRMarianConfig,
     GDRMarianForConditionalGeneration,
 )
-from hf_capsule_mt.training import CapsuleSeq2SeqTrainer
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
 
 
 def gdr(**options: Any) -> GDRMarianForConditionalGeneration:
@@ -49,7 +56,8 @@ def trainer(model: PreTrainedModel, folder: Path, kind: type = CapsuleSeq2SeqTra
         "seed": 1,
     }
     arguments = {**settings, **arguments}
-    return kind(model=model, args=Seq2SeqTrainingArguments(**arguments), train_dataset=pairs(), eval_dataset=pairs(3))
+    settings = Seq2SeqTrainingArguments if "skip_logits" not in arguments else CapsuleSeq2SeqTrainingArguments
+    return kind(model=model, args=settings(**arguments), train_dataset=pairs(), eval_dataset=pairs(3))
 
 
 def training_logs(run: Any) -> list[dict[str, float]]:
@@ -163,3 +171,37 @@ def test_evaluation_is_the_translation_loss_alone(tmp_path: Path):
     predictions = run.predict(pairs(3)).predictions
     logits = predictions[0] if isinstance(predictions, tuple) else predictions
     assert logits.shape == (3, 5, 31)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["gdr", "em"])
+def test_without_logits_training_is_the_same(kind: str, smoothing: float, tmp_path: Path):
+    """Over accumulated batches; every forward pass of training goes without them."""
+    logs, seen = [], []
+    for skip in (False, True):
+        set_seed(3)
+        model = (
+            gdr()
+            if kind == "gdr"
+            else CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**SIZES))
+        )
+        model.register_forward_hook(lambda module, args, outputs: seen.append(outputs.get("logits") is None))
+        run = trainer(
+            model,
+            tmp_path / str(skip),
+            skip_logits=skip,
+            label_smoothing_factor=smoothing,
+            gradient_accumulation_steps=2,
+            per_device_train_batch_size=2,
+        )
+        run.train()
+        logs.append(training_logs(run))
+    assert seen == [False] * 8 + [True] * 8
+    for with_logits, without in zip(*logs, strict=True):
+        for name in ("loss", "grad_norm", *(("lm_loss", "bow_loss", "bca_loss") if kind == "gdr" else ())):
+            assert without[name] == pytest.approx(with_logits[name], rel=2e-4), name
+
+
+def test_logits_of_other_models_cannot_be_skipped(tmp_path: Path):
+    with pytest.raises(ValueError, match="skip_logits=True: MarianMTModel cannot"):
+        trainer(MarianMTModel(MarianConfig(**SIZES)), tmp_path, skip_logits=True)

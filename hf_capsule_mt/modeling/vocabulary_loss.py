@@ -1,0 +1,122 @@
+"""Losses over a large vocabulary without a score for every word at every position in memory.
+
+Legend: `N` positions, `d` width of the states and of the output embedding `[V, d]`, `V` vocabulary. The scores of
+position n are `hidden_n E^T`, plus a bias where there is one.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Scores of the vocabulary that are held at a time.
+CPU_BLOCK_ELEMENTS = 2**23
+ACCELERATOR_BLOCK_ELEMENTS = 2**27
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    """`sum_n weights_n * (logsumexp(scores_n) - wanted_n)`, a block of positions at a time.
+
+    `wanted_n` is 0 without `labels`, else the score of the label, of which `smoothing` goes to the mean of all
+    scores. Also returns the sum without smoothing, as a figure that has no gradient.
+
+    The gradient is known as soon as a block of scores is: it is taken in the forward pass, so that no product with
+    the vocabulary is made twice, and scaled in the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        hidden: Tensor,
+        embedding: Tensor,
+        weights: Tensor,
+        labels: Tensor | None,
+        bias: Tensor | None,
+        smoothing: float,
+        training: bool,
+    ) -> tuple[Tensor, Tensor]:
+        needs_hidden, needs_embedding = (need and training for need in ctx.needs_input_grad[:2])
+        total, plain = weights.new_zeros(()), weights.new_zeros(())
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if needs_embedding else None
+        kept = embedding.to(hidden.dtype)
+        for rows in _row_blocks(hidden, len(embedding)):
+            scores = hidden[rows] @ kept.mT
+            scores = (scores if bias is None else scores.add_(bias)).to(weights.dtype)
+            norms = scores.logsumexp(dim=-1)
+            wanted = torch.zeros_like(norms) if labels is None else scores.gather(-1, labels[rows, None]).squeeze(-1)
+            # No products of vectors: autocast would round them.
+            plain += (weights[rows] * (norms - wanted)).sum()
+            if smoothing:
+                wanted = torch.lerp(wanted, scores.mean(dim=-1), smoothing)
+            total += (weights[rows] * (norms - wanted)).sum()
+            if grad_hidden is None and grad_embedding is None:
+                continue
+            shares = scores.sub_(norms.unsqueeze(-1)).exp_()
+            if labels is not None:
+                if smoothing:
+                    shares -= smoothing / len(embedding)
+                shares.scatter_add_(-1, labels[rows, None], shares.new_full((len(shares), 1), smoothing - 1.0))
+            shares = shares.mul_(weights[rows].unsqueeze(-1)).to(hidden.dtype)
+            if grad_hidden is not None:
+                torch.mm(shares, kept, out=grad_hidden[rows])
+            if grad_embedding is not None:
+                if grad_embedding.dtype == shares.dtype:
+                    grad_embedding.addmm_(shares.mT, hidden[rows])
+                else:
+                    grad_embedding += shares.mT @ hidden[rows]
+        ctx.save_for_backward(grad_hidden, grad_embedding)
+        ctx.embedding_dtype = embedding.dtype
+        ctx.mark_non_differentiable(plain)
+        return total, plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_embedding = ctx.saved_tensors
+        if grad_hidden is not None:
+            grad_hidden = (grad_hidden * grad_total).to(grad_hidden.dtype)
+        if grad_embedding is not None:
+            grad_embedding = (grad_embedding * grad_total).to(ctx.embedding_dtype)
+        return grad_hidden, grad_embedding, *[None] * 5
+
+
+def _row_blocks(hidden: Tensor, vocabulary: int) -> list[slice]:
+    limit = CPU_BLOCK_ELEMENTS if hidden.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    length = max(1, limit // vocabulary)
+    return [slice(start, start + length) for start in range(0, len(hidden), length)]
+
+
+def _real_rows(weights: Tensor) -> Tensor | None:
+    """On a CPU, the rows that count for something if some do not, being padding. Finding them would make an
+    accelerator wait."""
+    rows = weights.nonzero().squeeze(-1) if weights.device.type == "cpu" else weights
+    return rows if len(rows) < len(weights) else None
+
+
+def log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
+    """`sum_n weights_n * log sum_v exp(hidden_n . E_v)`; `hidden` `[N, d]`, `embedding` `[V, d]`, `weights` `[N]`."""
+    if torch.compiler.is_compiling():
+        scores = (hidden @ embedding.mT.to(hidden.dtype)).to(weights.dtype)
+        return (weights * scores.logsumexp(dim=-1)).sum()
+    if (rows := _real_rows(weights)) is not None:
+        hidden, weights = hidden.index_select(0, rows), weights.index_select(0, rows)
+    return _VocabularyLoss.apply(hidden, embedding, weights, None, None, 0.0, torch.is_grad_enabled())[0]
+
+
+def cross_entropy_of_states(
+    hidden: Tensor, embedding: Tensor, labels: Tensor, bias: Tensor | None = None, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the scores of `hidden` `[N, d]` and `labels` `[N]` (-100: none), summed, in float32 or better;
+    with label smoothing, and without it and without a gradient. `embedding` `[V, d]`, `bias` `[V]`.
+
+    As in PyTorch, `smoothing` of the label's share is spread over all words. The bias gets no gradient.
+    """
+    kind = hidden.device.type
+    if torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64:
+        hidden = hidden.to(torch.get_autocast_dtype(kind))  # as the product with the embedding would do
+    weights = labels.ne(-100).to(torch.float64 if hidden.dtype == torch.float64 else torch.float32)
+    if (rows := _real_rows(weights)) is not None:
+        hidden, labels, weights = (tensor.index_select(0, rows) for tensor in (hidden, labels, weights))
+    bias = None if bias is None else bias.to(hidden.dtype)
+    given = weights, labels.clamp(min=0), bias, smoothing, torch.is_grad_enabled()
+    return _VocabularyLoss.apply(hidden, embedding, *given)
