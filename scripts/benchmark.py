@@ -1,42 +1,46 @@
 """Speed and memory of capsule models against stock Marian of the same size, in one run.
 
-    python scripts/benchmark.py train  --models em,dynamic --baseline marian --device cpu --json out.json
-    python scripts/benchmark.py decode --models em --baseline marian --device cpu --json out.json
+    python scripts/benchmark.py train   --models em,dynamic --baseline marian --device cpu --json out.json
+    python scripts/benchmark.py decode  --models em --baseline marian --device cpu --json out.json
+    python scripts/benchmark.py decode  --models caps_nmt,caps_nmt-int8,ctranslate2-int8 --threads 1
+    python scripts/benchmark.py memory  --models em --batches 8,32 --lengths 16,64
     python scripts/benchmark.py scaling --models caps_nmt --device cpu --json out.json --plot out.png
-    python scripts/benchmark.py decode --models caps_nmt,caps_nmt-int8,ctranslate2-int8 --threads 1
+    python scripts/benchmark.py scaling --axis iterations --values 1,2,3 --models em
+    python scripts/benchmark.py op      --ops em,dynamic --device cuda --dtype bf16
+    python scripts/benchmark.py loss    --positions 2048
+    python scripts/benchmark.py train --end-to-end --train data/train --valid data/val --models em
+    python scripts/benchmark.py table
 
 `caps_nmt-int8` is what `quantize_for_cpu` makes of `caps_nmt`. The `ctranslate2` models are stock Marian converted to
 int8, `-6+1` with a decoder of one layer; they need the extra `benchmark`.
 
 Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
-figures are medians, and ratios are to the baseline of the same run. Peak memory on the CPU is what one process grows
-by while it trains or decodes with one model alone; on CUDA it is the allocator's own peak. `scaling` measures encoder,
-decode step and whole sentence against length; see `benchmark_scaling.py`.
+figures are medians with quartiles, and ratios are to the baseline of the same run. Peak memory on the CPU is what one
+process grows by while it trains or decodes with one model alone; on CUDA it is the allocator's own peak. `scaling`
+measures against length (`benchmark_scaling.py`) or another axis (`benchmark_axes.py`), `op` routing functions alone
+(`benchmark_ops.py`), `loss` losses over a vocabulary (`benchmark_losses.py`), `train --end-to-end` whole trainers
+(`benchmark_training.py`); `table` writes what all results say (`benchmark_table.py`).
 """
 
 import argparse
 import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import torch
-import transformers
-from benchmark_scaling import LENGTHS, measure_scaling, plot_scaling, print_scaling
-from transformers import MarianConfig, MarianMTModel, PreTrainedModel
+from benchmark_arguments import parse_arguments
+from benchmark_axes import measure_axis, measure_memory, peak_memory, plot_axis, print_axis, print_memory
+from benchmark_losses import loss_memory, measure_losses, print_losses
+from benchmark_measure import device_name, report, spread, take_turns
+from benchmark_ops import measure_ops, op_memory, print_ops
+from benchmark_scaling import measure_scaling, plot_scaling, print_scaling
+from transformers import MarianConfig, MarianMTModel, PreTrainedConfig, PreTrainedModel
 
-import hf_capsule_mt
 from hf_capsule_mt import (
     CapsNMTConfig,
     CapsNMTForConditionalGeneration,
@@ -93,10 +97,20 @@ DECODE_ONLY = ("caps_nmt-int8", "ctranslate2-int8", "ctranslate2-int8-6+1")
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
 
+def changed(config_class: type[PreTrainedConfig], fields: dict[str, Any], args: argparse.Namespace) -> Any:
+    """A configuration of these fields, and of those of `args.changes` that it has."""
+    known = set(field_defaults(config_class))
+    if config_class is GDRRNMTConfig:
+        known.discard("decoder_layers")  # a conditional GRU is one layer
+    changes = {field: value for field, value in getattr(args, "changes", {}).items() if field in known}
+    return config_class(**{**fields, **changes})
+
+
 def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
     """A model of the asked size with random weights from the seed."""
     size = SIZES[args.size]
     last = size["vocab"] - 1
+    lengths = [*getattr(args, "lengths", ()), args.source_length, args.target_length]
     common = {
         "vocab_size": size["vocab"],
         "d_model": size["d_model"],
@@ -106,7 +120,7 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
         "decoder_attention_heads": size["heads"],
         "encoder_ffn_dim": size["ffn"],
         "decoder_ffn_dim": size["ffn"],
-        "max_position_embeddings": max([512, *(2 * length for length in args.lengths)]),
+        "max_position_embeddings": max([512, *(2 * length for length in lengths)]),
         "pad_token_id": last,
         "decoder_start_token_id": last,
         "eos_token_id": 0,
@@ -117,21 +131,22 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
     model: PreTrainedModel
     if options is None:
         shallow = {"decoder_layers": 1} if name.endswith("6+1") else {}
-        model = MarianMTModel(MarianConfig(**{**common, **shallow}))
+        model = MarianMTModel(changed(MarianConfig, {**common, **shallow}, args))
     elif name.startswith("caps_nmt"):
         # The depths of the paper's base model: 4 layers and 3.
         shared = {field: value for field, value in common.items() if field in field_defaults(CapsNMTConfig)}
         shared.update(encoder_layers=CapsNMTConfig.encoder_layers, decoder_layers=CapsNMTConfig.decoder_layers)
-        model = CapsNMTForConditionalGeneration(CapsNMTConfig(**{**shared, **options}))
+        model = CapsNMTForConditionalGeneration(changed(CapsNMTConfig, {**shared, **options}, args))
     elif name.startswith("rnmt"):
         shared = {field: value for field, value in common.items() if field in field_defaults(GDRRNMTConfig)}
         recurrent = {field: factor * size["d_model"] for field, factor in RECURRENT.items()}
         recurrent.update(encoder_layers=1, decoder_layers=1)
-        model = GDRRNMTForConditionalGeneration(GDRRNMTConfig(**{**shared, **recurrent, **options}))
+        model = GDRRNMTForConditionalGeneration(changed(GDRRNMTConfig, {**shared, **recurrent, **options}, args))
     elif "past_future" in options:
-        model = GDRMarianForConditionalGeneration(GDRMarianConfig(**common, **options))
+        model = GDRMarianForConditionalGeneration(changed(GDRMarianConfig, {**common, **options}, args))
     else:
-        model = CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**common, **options))
+        config = changed(CapsuleAggregatedMarianConfig, {**common, **options}, args)
+        model = CapsuleAggregatedMarianForConditionalGeneration(config)
     dtype = torch.bfloat16 if args.dtype == "bf16" and args.command != "train" else torch.float32
     return model.to(args.device, dtype)
 
@@ -209,74 +224,15 @@ def ctranslate2_step(model: PreTrainedModel, args: argparse.Namespace) -> Callab
 STEPS = {"train": train_step, "decode": decode_step}
 
 
-def synchronize(args: argparse.Namespace) -> None:
-    if args.device == "cuda":
-        torch.cuda.synchronize()
-
-
 def measure(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Seconds a step of every model, taking turns."""
+    """Seconds a step of every model, taking turns, and the peak memory of each alone."""
     models = {name: build(name, args) for name in names}
-    steps = {name: STEPS[args.command](name, model, args) for name, model in models.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for round_number in range(args.warmup + args.rounds):
-        # Every second round backwards: no model always runs right after the same other one.
-        for name in names if round_number % 2 == 0 else reversed(names):
-            synchronize(args)
-            start = time.perf_counter()
-            steps[name]()
-            synchronize(args)
-            if round_number >= args.warmup:
-                seconds[name].append(time.perf_counter() - start)
-        print(f"\rround {round_number + 1}/{args.warmup + args.rounds}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return {
-        name: {
-            "parameters": models[name].num_parameters(),
-            "median_s": statistics.median(values),
-            "fastest_s": min(values),
-            "slowest_s": max(values),
-        }
-        for name, values in seconds.items()
-    }
-
-
-def resident_bytes(field: str) -> int:
-    """VmRSS (now) or VmHWM (highest so far) of this process; Linux only."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {field} in /proc/self/status")
-
-
-def peak_memory(name: str, args: argparse.Namespace) -> int:
-    """Bytes that one model needs at its peak, parameters and optimizer state included."""
-    if args.device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    before = resident_bytes("VmRSS") if args.device == "cpu" else torch.cuda.memory_allocated()
-    step = STEPS[args.command](name, build(name, args), args)
-    for _ in range(3):
-        step()
-    return (resident_bytes("VmHWM") if args.device == "cpu" else torch.cuda.max_memory_allocated()) - before
-
-
-def peak_in_subprocess(name: str) -> int:
-    """`peak_memory` in a process of its own, started with the arguments of this one."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--memory-of", name]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return int(output.strip().splitlines()[-1])
-
-
-def device_name(args: argparse.Namespace) -> str:
-    if args.device == "cuda":
-        return torch.cuda.get_device_name()
-    name, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else []:
-        if line.startswith("model name"):
-            name = line.split(":", 1)[1].strip()
-            break
-    return f"{name}, {torch.get_num_threads()} threads"
+    seconds = take_turns({name: STEPS[args.command](name, model, args) for name, model in models.items()}, args)
+    rows = {name: {"parameters": models[name].num_parameters(), **spread(times)} for name, times in seconds.items()}
+    del models
+    for name, row in () if args.no_memory else rows.items():
+        row["peak_bytes"] = peak_memory(name, args, build, STEPS[args.command])
+    return rows
 
 
 def add_ratios(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
@@ -293,120 +249,75 @@ def add_ratios(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> Non
         print(f"{name:<20}{row['parameters'] / 1e6:>11.1f}M{speed}{memory}")
 
 
-def report(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
-    """What goes into the JSON."""
-    return {
-        "what": args.command,
-        "command": "python scripts/benchmark.py " + " ".join(sys.argv[1:]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device_name(args),
-        "settings": {key: value for key, value in vars(args).items() if key not in ("json", "plot", "memory_of")},
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "accelerate": accelerate.__version__,
-            "hf_capsule_mt": hf_capsule_mt.__version__,
-            **({"ctranslate2": sys.modules["ctranslate2"].__version__} if "ctranslate2" in sys.modules else {}),
-        },
-        "rows": rows,
-    }
+def memory_alone(args: argparse.Namespace) -> int:
+    """The one figure that another process of this script asks for."""
+    if args.command == "op":
+        return op_memory(args.memory_of, args)
+    if args.command == "loss":
+        return loss_memory(args.memory_of, args)
+    return peak_memory(args.memory_of, args, build, STEPS[args.command])
 
 
-def numbers(text: str) -> list[int]:
-    """Different integers from a comma-separated list, smallest first."""
-    return sorted({int(part) for part in text.split(",")})
+def run(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
+    """Measure, print, and return what goes into the JSON."""
+    more: dict[str, Any] = {}
+    if args.command == "op":
+        rows, more["machine"] = measure_ops(args, argv)
+        print_ops(rows, more["machine"])
+    elif args.command == "loss":
+        rows = measure_losses(args, argv)
+        print_losses(rows)
+    else:
+        names = list(dict.fromkeys([args.baseline, *args.models.split(",")]))
+        if args.command == "memory":
+            rows = measure_memory(names, args, build, STEPS)
+            print_memory(rows, args)
+        elif args.command == "scaling" and args.axis != "length":
+            rows = measure_axis(names, args, build, train_step)
+            print_axis(rows, args)
+        elif args.command == "scaling":
+            models = {name: build(name, args) for name in names}
+            rows = measure_scaling(models, partial(decode_step, ""), args)
+            print_scaling(rows)
+        else:
+            rows = measure(names, args)
+            add_ratios(rows, args)
+    return report(rows, args, argv, **more)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=[*sorted(STEPS), "scaling"])
-    parser.add_argument("--models", default="em", help=f"comma-separated, any of {', '.join(MODELS)}")
-    parser.add_argument("--baseline", default="marian", choices=sorted(MODELS))
-    parser.add_argument("--size", default="base", choices=sorted(SIZES))
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast when training")
-    parser.add_argument("--batch", type=int, help="sentences a step; default 64 for train, 1 for decode")
-    parser.add_argument(
-        "--source-length", type=int, help="tokens; default 25 for decode, else 32; scaling: while the target grows"
-    )
-    parser.add_argument(
-        "--target-length", type=int, help="tokens; default as the source; scaling: while the source grows"
-    )
-    parser.add_argument("--beams", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--lengths", type=numbers, default=LENGTHS, help=f"scaling: tokens; default {LENGTHS}")
-    parser.add_argument("--sentence-rounds", type=int, default=5, help="scaling: rounds with whole sentences")
-    parser.add_argument("--repeats", type=int, default=8, help="scaling: times in a row, of which the median counts")
-    parser.add_argument(
-        "--clock",
-        default="wall",
-        choices=("wall", "processor"),
-        help="scaling: processor time leaves out when a busy machine runs others; for --device cpu --threads 1",
-    )
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
-    parser.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--plot", type=Path, help="scaling: draw the results here, as PNG")
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    args.batch = args.batch or (64 if args.command == "train" else 1)
-    args.source_length = args.source_length or (25 if args.command == "decode" else 32)
-    args.target_length = args.target_length or args.source_length
-    if args.command != "scaling":
-        args.lengths = []
-        if args.plot:
-            parser.error("--plot draws scaling only")
-    elif len(args.lengths) < 4 or args.lengths[0] < 1:
-        parser.error(f"--lengths {args.lengths}: at least four different ones, each at least 1, make a fit")
-    if args.sentence_rounds < 1:
-        parser.error(f"--sentence-rounds {args.sentence_rounds}: must be at least 1")
-    if args.clock == "processor" and (args.device, args.threads) != ("cpu", 1):
-        parser.error("--clock processor adds up the time of all threads: give --device cpu --threads 1")
-    unknown = [name for name in args.models.split(",") if name not in MODELS]
-    if unknown:
-        parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(MODELS)}")
-    alone = [name for name in (args.baseline, *args.models.split(",")) if name in DECODE_ONLY]
-    if alone and (args.command != "decode" or args.device != "cpu" or args.dtype != "fp32"):
-        parser.error(f"{','.join(alone)}: decodes on the CPU only, made from an fp32 model")
-    if any(name.startswith("ctranslate2") for name in alone) and find_spec("ctranslate2") is None:
-        parser.error(f"{','.join(alone)}: CTranslate2 is not installed; pip install -c constraints.txt '.[benchmark]'")
-    return args
+def main(argv: list[str]) -> None:
+    if argv[:2] == ["train", "--end-to-end"]:
+        import benchmark_training  # takes seconds; processes that measure memory do without
 
-
-def main() -> None:
-    args = parse()
+        benchmark_training.main(argv[2:], build)
+        return
+    args = parse_arguments(argv, __doc__, MODELS, SIZES, DECODE_ONLY)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if args.command == "table":
+        import benchmark_table
+
+        benchmark_table.write(args.folder)
+        return
     if args.device == "cpu" and not Path("/proc/self/status").exists():
+        if args.command == "memory":
+            raise SystemExit("peak memory on the CPU is read from /proc: cannot be measured here")
         print("peak memory on the CPU is read from /proc: not measured here", file=sys.stderr)
         args.no_memory = True
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.memory_of:
-        print(peak_memory(args.memory_of, args))
+        print(memory_alone(args))
         return
-    names = list(dict.fromkeys([args.baseline, *args.models.split(",")]))
-    print(f"seed {args.seed}, {device_name(args)}, {args.size}, {args.dtype}", file=sys.stderr)
-    if args.command == "scaling":
-        models = {name: build(name, args) for name in names}
-        rows = measure_scaling(models, partial(decode_step, ""), lambda: synchronize(args), args)
-        print_scaling(rows)
-    else:
-        rows = measure(names, args)
-        for name, row in () if args.no_memory else rows.items():
-            row["peak_bytes"] = peak_memory(name, args) if args.device == "cuda" else peak_in_subprocess(name)
-        add_ratios(rows, args)
-    results = report(rows, args)
+    print(f"seed {args.seed}, {device_name(args)}, {args.dtype}", file=sys.stderr)
+    results = run(args, argv)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(results, indent=2, default=str) + "\n")
         print(f"written to {args.json}")
-    if args.plot:
-        plot_scaling(results, args.plot)
+    if getattr(args, "plot", None):
+        (plot_scaling if args.axis == "length" else plot_axis)(results, args.plot)
         print(f"drawn in {args.plot}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

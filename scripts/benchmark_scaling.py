@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmark_measure import synchronize
 from transformers import PreTrainedModel
 
 from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
 
-LENGTHS = "8,16,32,64,128,256,512,1024"
+LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
 ENOUGH = 0.5  # seconds after which a visit repeats nothing any more
 KINDS = {
     "encode": ("encoder", "source tokens"),
@@ -120,17 +121,27 @@ def jobs(
 def measure_scaling(
     models: dict[str, PreTrainedModel],
     translating: Callable[[PreTrainedModel, argparse.Namespace], Callable[[], None]],
-    synchronize: Callable[[], None],
     args: argparse.Namespace,
 ) -> dict[str, dict[str, Any]]:
     """A row a model: for each kind of time the medians and quartiles over rounds at every length, and both fits."""
+    every = list(jobs(models, translating, args))
+    run_jobs(every, args)
+    rows: dict[str, dict[str, Any]] = {name: {"parameters": model.num_parameters()} for name, model in models.items()}
+    for name, row in rows.items():
+        for kind in KINDS:
+            row[kind] = curve([job for job in every if (job.model, job.kind) == (name, kind)])
+    return rows
+
+
+def run_jobs(every: list[Job], args: argparse.Namespace) -> None:
+    """Visit all of them in every round, each time in another order."""
     read = time.process_time if args.clock == "processor" else time.perf_counter
 
     def clock() -> float:
-        synchronize()
+        synchronize(args)
         return read()
 
-    every, order = list(jobs(models, translating, args)), random.Random(args.seed)
+    order = random.Random(args.seed)
     began = time.perf_counter()
     for number in range(-args.warmup, args.rounds):
         # Whole sentences take longest by far and are measured in the first rounds only.
@@ -143,11 +154,6 @@ def measure_scaling(
             state = f"round {number + 1}/{args.rounds}, {done + 1}/{len(turn)}, {time.perf_counter() - began:.0f} s"
             print(f"\r{state:<60}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    rows: dict[str, dict[str, Any]] = {name: {"parameters": model.num_parameters()} for name, model in models.items()}
-    for name, row in rows.items():
-        for kind in KINDS:
-            row[kind] = curve([job for job in every if (job.model, job.kind) == (name, kind)])
-    return rows
 
 
 def curve(points: list[Job]) -> dict[str, Any]:
@@ -184,15 +190,25 @@ def top_term(fit: dict[str, Any], unit: float) -> str:
     return f"{value * unit:.3g} ({low * unit:.3g}, {high * unit:.3g})"
 
 
-def plot_scaling(results: dict[str, Any], path: Path) -> None:
-    """A panel a kind of time: medians with quartiles, and the line, or the parabola where its bend differs from 0."""
+def new_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
-    figure = Figure(figsize=(10, 7.2), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+
+
+def plot_scaling(results: dict[str, Any], path: Path) -> None:
+    """A panel a kind of time: medians with quartiles, and the line, or the parabola where its bend differs from 0."""
+    figure = new_figure(10, 7.2)
     for axes, (kind, (what, against)) in zip(figure.subplots(2, 2).flat, KINDS.items(), strict=True):
         unit = 1.0 if kind == "sentence" else 1e3
         for color, (name, row) in enumerate(results["rows"].items()):
@@ -214,5 +230,4 @@ def plot_scaling(results: dict[str, Any], path: Path) -> None:
         axes.legend(fontsize=8)
     settings = results["settings"]
     figure.suptitle(f"{results['device']}, {settings['dtype']}, batch {settings['batch']}, {settings['clock']} time")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
+    save_figure(figure, path)

@@ -1,9 +1,10 @@
-"""Throughput of `CapsuleSeq2SeqTrainer` against the stock `Seq2SeqTrainer`: the same stock Marian, in one run.
+"""`benchmark.py train --end-to-end`: `CapsuleSeq2SeqTrainer` against the stock `Seq2SeqTrainer`, in one run.
 
-    python scripts/benchmark_training.py --train data/multi30k/train --valid data/multi30k/val --json out.json
+    python scripts/benchmark.py train --end-to-end --train data/multi30k/train --valid data/multi30k/val
 
-Three rows: `stock` with its default of 8 pairs a batch, `stock-large` with as many pairs as our batches have on
-average, and `ours` with batches of `--budget` tokens. Training: target tokens a second of whole steps, as the labels
+Three rows with stock Marian: `stock` with its default of 8 pairs a batch, `stock-large` with as many pairs as our
+batches have on average, and `ours` with batches of `--budget` tokens; and `ours`, a space and its name for each of
+`--models`. Training: target tokens a second of whole steps, as the labels
 count them, the loading of batches included. Evaluation: greedy translation and loss of `--valid-pairs` sentences,
 scored with BLEU and chrF. The model is first trained for a while, untimed, so that its translations end. The trainers
 take turns; figures are medians over rounds.
@@ -19,19 +20,19 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_measure import commit
 from transformers import (
     DataCollatorForSeq2Seq,
-    MarianConfig,
-    MarianMTModel,
+    PreTrainedModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     TrainerCallback,
-    set_seed,
 )
 
 from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
@@ -40,6 +41,7 @@ from hf_capsule_mt.data.token_batches import pair_lengths
 from hf_capsule_mt.training.study import versions
 
 KINDS = ("stock", "stock-large", "ours")
+Build = Callable[[str, argparse.Namespace], PreTrainedModel]
 
 
 class Stopwatch(TrainerCallback):
@@ -70,7 +72,7 @@ class Stopwatch(TrainerCallback):
 
 
 class Benchmark:
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, build: Build) -> None:
         self.args = args
         train, valid = (load_corpus(name, args.source, args.target) for name in (args.train, args.valid))
         texts = [text for pair in train.pairs[:20_000]["translation"] for text in pair.values()]
@@ -78,24 +80,27 @@ class Benchmark:
         self.train = preprocess_pairs(train.pairs, self.tokenizer, args.source, args.target)
         pairs = valid.pairs.select(range(min(args.valid_pairs, len(valid.pairs))))
         self.valid = preprocess_pairs(pairs, self.tokenizer, args.source, args.target)
-        set_seed(args.seed)
-        self.model = MarianMTModel(
-            MarianConfig(
-                **marian_token_ids(self.tokenizer),
-                d_model=args.d_model,
-                encoder_layers=args.layers,
-                decoder_layers=args.layers,
-                encoder_attention_heads=4,
-                decoder_attention_heads=4,
-                encoder_ffn_dim=4 * args.d_model,
-                decoder_ffn_dim=4 * args.d_model,
-                scale_embedding=True,
-                dropout=0.1,
-            )
-        )
-        self.model.generation_config.max_length = 60
+        self.model_of = {**dict.fromkeys(KINDS, "marian"), **{f"ours {name}": name for name in args.models}}
+        self.models = {name: self.make(name, build) for name in dict.fromkeys(self.model_of.values())}
         per_batch = round(args.budget / pair_lengths(self.train).sum(axis=1).mean())
-        self.pairs = {"stock": 8, "stock-large": per_batch, "ours": per_batch}
+        self.pairs = {kind: 8 if kind == "stock" else per_batch for kind in self.model_of}
+
+    def make(self, name: str, build: Build) -> PreTrainedModel:
+        args = self.args
+        parts = {"layers": args.layers, "attention_heads": 4, "ffn_dim": 4 * args.d_model}
+        changes = {
+            **marian_token_ids(self.tokenizer),
+            **{f"{side}_{part}": count for side in ("encoder", "decoder") for part, count in parts.items()},
+            "d_model": args.d_model,
+            "recurrent_dim": 2 * args.d_model,
+            "attention_dim": 2 * args.d_model,
+            "scale_embedding": True,
+            "dropout": 0.1,
+        }
+        given = {"size": "tiny", "source_length": 256, "target_length": 256, "dtype": "fp32", "device": "cpu"}
+        model = build(name, argparse.Namespace(command="train", seed=args.seed, changes=changes, **given))
+        model.generation_config.max_length = 60
+        return model
 
     def steps(self, kind: str) -> int:
         """Timed steps of a round: of about as many pairs for all."""
@@ -103,7 +108,8 @@ class Benchmark:
 
     def trainer(self, kind: str, steps: int, folder: str) -> tuple[Any, Stopwatch]:
         args = self.args
-        collator = DataCollatorForSeq2Seq(self.tokenizer, model=self.model, padding=True)
+        model = self.models[self.model_of[kind]]
+        collator = DataCollatorForSeq2Seq(self.tokenizer, model=model, padding=True)
         watch = Stopwatch(collator, skip=args.warmup)
         settings: dict[str, Any] = {
             "output_dir": folder,
@@ -122,14 +128,14 @@ class Benchmark:
             "use_cpu": args.device == "cpu",
         }
         common = {
-            "model": copy.deepcopy(self.model),
+            "model": copy.deepcopy(model),
             "train_dataset": self.train,
             "eval_dataset": self.valid,
             "data_collator": watch,
             "processing_class": self.tokenizer,
             "callbacks": [watch],
         }
-        if kind != "ours":
+        if kind.startswith("stock"):
             settings = Seq2SeqTrainingArguments(**settings)
             return Seq2SeqTrainer(args=settings, compute_metrics=self.scores, **common), watch
         settings = CapsuleSeq2SeqTrainingArguments(max_tokens_per_batch=args.budget, **settings)
@@ -147,21 +153,24 @@ class Benchmark:
         return {"bleu": found.bleu, "chrf": found.chrf}
 
     def learn(self, folder: str) -> None:
-        trainer, _ = self.trainer("ours", self.args.learn_steps, folder)
-        trainer.train()
-        self.model.load_state_dict(trainer.model.state_dict())
-        self.model.to("cpu")
+        """Untimed, so that translations end."""
+        for kind, name in self.model_of.items():
+            if kind.startswith("ours"):
+                trainer, _ = self.trainer(kind, self.args.learn_steps, folder)
+                trainer.train()
+                self.models[name].load_state_dict(trainer.model.state_dict())
+                self.models[name].to("cpu")
 
     def run(self) -> dict[str, Any]:
         args = self.args
         found: dict[str, dict[str, Any]] = {
-            kind: {"train_target_tokens_per_second": [], "evaluation_seconds": []} for kind in KINDS
+            kind: {"train_target_tokens_per_second": [], "evaluation_seconds": []} for kind in self.model_of
         }
         turns = random.Random(args.seed)  # trainers reset the global generator
         with tempfile.TemporaryDirectory() as folder:
             self.learn(folder)
             for number in range(args.rounds):
-                for kind in turns.sample(KINDS, len(KINDS)):
+                for kind in turns.sample(sorted(self.pairs), len(self.pairs)):
                     row = found[kind]
                     trainer, watch = self.trainer(kind, args.warmup + self.steps(kind), folder)
                     trainer.train()
@@ -186,10 +195,12 @@ class Benchmark:
         return {"rows": found}
 
 
-def main() -> None:
+def main(argv: list[str], build: Build) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True, help="corpus to train on; see load_corpus")
     parser.add_argument("--valid", required=True, help="corpus to evaluate on")
+    names = "capsule models, as train without --end-to-end names them"
+    parser.add_argument("--models", type=lambda text: text.split(","), default=[], help=names)
     parser.add_argument("--source", default="en")
     parser.add_argument("--target", default="de")
     parser.add_argument("--budget", type=int, default=1500, help="tokens of our batches, both sides with padding")
@@ -206,16 +217,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the results here")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if args.threads:
         torch.set_num_threads(args.threads)
     device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
     print(f"seed {args.seed}, {device}, {torch.get_num_threads()} threads", file=sys.stderr)
-    results = Benchmark(args).run()
+    results = Benchmark(args, build).run()
     for kind, row in results["rows"].items():
         print(
-            f"{kind:12}{row['train_target_tokens_per_second']['median']:9.0f} target tokens/s   padding "
+            f"{kind:20}{row['train_target_tokens_per_second']['median']:9.0f} target tokens/s   padding "
             f"{100 * row['padding_share']:4.1f} %   evaluation {row['evaluation_seconds']['median']:6.2f} s   "
             f"BLEU {row['bleu']:.2f}   ours: training {row['ours_trains_faster_by']:.2f}x, evaluation "
             f"{row['ours_evaluates_faster_by']:.2f}x"
@@ -225,6 +236,7 @@ def main() -> None:
         report = {
             "what": "trainer",
             "corpus": [Path(args.train).parent.name or args.train, Path(args.valid).parent.name or args.valid],
+            "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "device": device,
             "threads": torch.get_num_threads(),
@@ -235,7 +247,3 @@ def main() -> None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(report, indent=2) + "\n")
         print(f"written to {args.json}")
-
-
-if __name__ == "__main__":
-    main()

@@ -64,31 +64,3 @@ def test_scaling_writes_every_curve_with_its_fits(tmp_path):
                 assert [len(values) for values in curve[fit].values()] == [terms] * 3
             assert curve["growth"] in result.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("scaling --lengths 8,16,32,8", "--lengths [8, 16, 32]: at least four different ones"),
-        ("scaling --lengths 8,16,many", "--lengths: invalid numbers value: '8,16,many'"),
-        ("scaling --clock processor", "give --device cpu --threads 1"),
-        ("scaling --sentence-rounds 0", "must be at least 1"),
-        ("train --plot out.png", "--plot draws scaling only"),
-    ],
-)
-def test_options_that_do_not_fit(arguments, message):
-    script = [sys.executable, "scripts/benchmark.py", *arguments.split()]
-    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 2 and message in result.stderr
-
-
-def test_unknown_model_is_named(tmp_path):
-    script = [sys.executable, "scripts/benchmark.py", "train", "--models", "no-such"]
-    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 2 and "no-such: no such model; choose from marian" in result.stderr
-
-
-def test_int8_does_not_train():
-    script = [sys.executable, "scripts/benchmark.py", "train", "--models", "caps_nmt-int8"]
-    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 2 and "caps_nmt-int8: decodes on the CPU only" in result.stderr

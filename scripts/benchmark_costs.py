@@ -1,0 +1,76 @@
+"""What routing costs at least: bytes and operations, counted by formulas from the sizes.
+
+Bytes: what a pass cannot do without, read or written once: votes and capsules forward; votes, the gradient of the
+capsules and that of the votes backward. For guided routing all its arguments, their gradients, and the capsules.
+
+Operations: those of the fused kernels, counted from their source: 1 for an addition, product, comparison or fused
+multiply-add, 2 for an exponential. Work for each output, not for each vote, is left out, and so is what rounding sizes
+up to powers of two adds. The backward pass keeps nothing but the arguments: before each round that it goes back
+through it runs the rounds before that one again.
+
+Legend: `P` positions, `I` inputs, `O` outputs, `D` size of a capsule, `B` sentences, `T` target steps.
+"""
+
+from typing import NamedTuple
+
+DIRECTIONS = ("forward", "backward")
+SOFTMAX = 6  # maximum, difference, exponential (2), sum, quotient
+TANH = 22  # exponential, quotient, and the series near 0
+
+
+class Cost(NamedTuple):
+    bytes: int
+    operations: int
+
+    def floor_s(self, bandwidth: float, rate: float) -> float:
+        """Seconds that nothing can be faster than at `bandwidth` bytes and `rate` operations a second."""
+        return max(self.bytes / bandwidth, self.operations / rate)
+
+
+def routing_operations(op: str, direction: str, size: int, iterations: int) -> int:
+    """Of one input for one output. Rounds but the last end with new assignments."""
+    if op == "em":
+        m_step = 3 + 4 * size  # Eq. (11)-(14), DLA
+        e_step = SOFTMAX + 3 * size  # Eq. (15), (16)
+        derivative = m_step + 5 + 12 * size
+        last, whole = m_step, m_step + e_step
+    else:
+        last = 1 + size  # Eq. (6), DLA
+        whole = last + size + 1 + SOFTMAX
+        derivative = last + 4 + 4 * size
+    if direction == "forward":
+        return (iterations - 1) * whole + last
+    again = iterations * (iterations - 1) // 2 * whole
+    return again + iterations * derivative
+
+
+def routing_cost(
+    op: str, direction: str, positions: int, inputs: int, outputs: int, size: int, iterations: int, itemsize: int
+) -> Cost:
+    """Of `dynamic` or `em` for votes `[P, I, O, D]` of `itemsize` bytes each."""
+    votes, capsules = inputs * outputs * size, outputs * size
+    moved = (votes if direction == "forward" else 2 * votes) + capsules
+    operations = inputs * outputs * routing_operations(op, direction, size, iterations)
+    return Cost(itemsize * positions * moved, positions * operations)
+
+
+def guided_cost(
+    direction: str, sentences: int, steps: int, inputs: int, outputs: int, size: int, iterations: int, itemsize: int
+) -> Cost:
+    """Of `guided_routing`: votes and keys `[B, I, O, D]`, guide `[B, T, D]`, W_o `[D, D]`, w `[D]`."""
+    arguments = 2 * sentences * inputs * outputs * size + sentences * steps * size + size * size + size
+    capsules = sentences * steps * outputs * size
+    pairs = sentences * steps * inputs * outputs
+    updates = iterations - 1
+    per_size = TANH + 2  # the sum under the tangent, and that of Eq. (7), GDR
+    if direction == "backward":
+        per_size = 2 * (TANH + 4)  # tangents twice again, once for the sums over inputs, once for those over steps
+    passes = 1 if direction == "forward" else 2  # a product has two gradients
+    operations = (
+        updates * per_size * pairs * size
+        + passes * iterations * pairs * size  # Eq. (4), GDR
+        + passes * updates * capsules * size  # W_o times the capsules
+        + iterations * SOFTMAX * pairs
+    )
+    moved = (arguments if direction == "forward" else 2 * arguments) + capsules
+    return Cost(itemsize * moved, operations)

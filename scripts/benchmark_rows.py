@@ -1,0 +1,258 @@
+"""The rows of `benchmark.py table`: what each kind of result says, beside what the papers report."""
+
+from typing import Any, NamedTuple
+
+NOT_MEASURED = "not measured"
+Results = dict[str, dict[str, Any]]
+
+
+class Target(NamedTuple):
+    """A row of the targets: base size, bfloat16, on a GPU, against stock Marian."""
+
+    what: str
+    model: str
+    train: float | None
+    decode: float
+    memory: float | None
+
+
+TARGETS = (
+    Target("EM over layers, both sides", "em", 0.92, 0.97, 1.25),
+    Target("dynamic routing over layers", "dynamic", 0.94, 0.97, 1.25),
+    Target("EM in encoder heads, layers 1-2", "heads-em-two", 0.97, 0.99, 1.10),
+    Target("EM in all attentions", "heads-em-all", 0.80, 0.90, 1.40),
+    Target("GDR", "gdr", 0.92, 0.97, 1.15),
+    Target("GDR + BoW + BCA", "gdr-bow-bca", 0.80, 0.97, 1.25),
+    Target("CapsNMT, decoding batch 1", "caps_nmt", None, 3.0, None),
+)
+# Speeds that the papers report: training, decoding. RNMT's are against RNMT, all others against the Transformer.
+PAPERS: dict[str, dict[str, float]] = {
+    "linear": {"train": 0.88, "decode": 0.95},
+    "dynamic-combination": {"train": 0.84, "decode": 0.91},
+    "dynamic": {"train": 0.77, "decode": 0.87},
+    "em": {"train": 0.61, "decode": 0.80},
+    "heads-simple": {"train": 0.64, "decode": 0.99},
+    "heads-em": {"train": 0.63, "decode": 0.99},
+    "heads-em-all": {"train": 0.34, "decode": 0.53},
+    "heads-em-two": {"train": 0.87},
+    "gdr": {"train": 0.77, "decode": 0.94},
+    "gdr-bow-bca": {"train": 0.67, "decode": 0.94},
+    "rnmt-recurrent": {"train": 0.54, "decode": 0.74},
+    "rnmt-gdr-bow-bca": {"train": 0.62, "decode": 0.90},
+    "caps_nmt": {"decode": 1.47},
+}
+TRANSFORMERS = ("marian", "none", "gdr-none")
+
+
+def paper(model: str, baseline: str, mode: str) -> str:
+    """What the paper reports, where ours is measured against the same kind of baseline."""
+    if baseline not in (("rnmt",) if model.startswith("rnmt") else TRANSFORMERS):
+        return "–"
+    value = PAPERS.get(model, {}).get(mode)
+    return "–" if value is None else f"{value:.2f}"
+
+
+def target_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for target in TARGETS:
+        alone = target.train is None
+        train = {} if alone else _measured(results, "train", target.model, tokens=32_000)
+        decode = _measured(results, "decode", target.model, batch=1 if alone else 64)
+        cells = [target.what]
+        for wanted, row, field, mode in (
+            (target.train, train, "time_ratio", "train"),
+            (target.decode, decode, "time_ratio", "decode"),
+            (target.memory, train, "memory_ratio", ""),
+        ):
+            if wanted is None:
+                cells.append("–")
+                continue
+            ratio = row.get(field)
+            seen = NOT_MEASURED if ratio is None else f"{ratio if field == 'memory_ratio' else 1 / ratio:.2f}"
+            reported = PAPERS[target.model].get(mode)
+            sign = "≤" if field == "memory_ratio" else "≥"
+            cells.append(f"{seen} ({sign} {wanted:.2f})" + (f" [{reported:.2f}]" if reported else ""))
+        rows.append(cells)
+    return rows
+
+
+def _measured(results: Results, mode: str, model: str, tokens: int = 0, batch: int = 0) -> Any:
+    """The newest row of the kind that the targets ask for; empty without any."""
+    found: dict[str, Any] = {}
+    for result in results.values():
+        settings = result["settings"]
+        wanted = {"device": "cuda", "dtype": "bf16", "size": "base", "baseline": "marian"}
+        if result["what"] != mode or any(settings.get(name) != value for name, value in wanted.items()):
+            continue
+        if mode == "train" and settings["batch"] * settings["target_length"] < tokens:
+            continue
+        if mode == "decode" and (settings["batch"] != batch or (batch == 64 and settings["beams"] != 4)):
+            continue
+        found = result["rows"].get(model, found)
+    return found
+
+
+def fused_target_rows(results: Results) -> list[list[str]]:
+    wanted = {"device": "cuda", "positions": 32768, "inputs": 6, "outputs": 512, "size": 1}
+    rows = []
+    for op, what in (("em", "EM routing"), ("dynamic", "dynamic routing")):
+        for dtype in ("bf16", "fp32"):
+            found: dict[str, Any] = {}
+            for result in of_kind(results, "op").values():
+                if all(result["settings"][name] == value for name, value in {**wanted, "dtype": dtype}.items()):
+                    found = result["rows"].get(f"{op}/fused", found)
+            cells = [f"{what}, {dtype}"]
+            for direction in ("forward", "backward"):
+                seen = found.get(direction)
+                cells.append(f"{100 * seen['share_of_bandwidth']:.0f} %" if seen else NOT_MEASURED)
+                cells.append(f"{seen['speed_ratio']:.1f}" if seen else NOT_MEASURED)
+            rows.append(cells)
+    return rows
+
+
+def speed_rows(results: Results, mode: str) -> list[list[str]]:
+    rows = []
+    for name, result in of_kind(results, mode).items():
+        settings = result["settings"]
+        lengths = f"{settings['source_length']} → {settings['target_length']}"
+        sizes = f"{settings['size']}, {settings['batch']} x {lengths}, {settings['dtype']}"
+        sizes += f", beam {settings['beams']}" if mode == "decode" and settings["beams"] > 1 else ""
+        for model, row in result["rows"].items():
+            speed = 1 / row["time_ratio"]
+            rows.append(
+                [
+                    f"`{model}`",
+                    f"{row['parameters'] / 1e6:.1f}M",
+                    f"{row['median_s'] * 1e3:.0f} ({row['fastest_s'] * 1e3:.0f}–{row['slowest_s'] * 1e3:.0f})",
+                    f"{speed:.2f}",
+                    paper(model, settings["baseline"], mode),
+                    f"{row['memory_ratio']:.2f}" if "memory_ratio" in row else NOT_MEASURED,
+                    sizes,
+                    result["device"],
+                    link(name),
+                ]
+            )
+    return rows
+
+
+def trainer_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, result in of_kind(results, "trainer").items():
+        field = "train_target_tokens_per_second"
+        base = result["rows"]["stock"]
+        for kind, row in result["rows"].items():
+            speed = row[field]["median"] / base[field]["median"]
+            evaluation = base["evaluation_seconds"]["median"] / row["evaluation_seconds"]["median"]
+            cells = [kind, str(row["pairs_of_a_batch"]), f"{row[field]['median']:.0f}", f"{speed:.2f}"]
+            cells += [f"{evaluation:.2f}", f"{100 * row['padding_share']:.1f} %"]
+            rows.append([*cells, f"{result['device']}, {result['threads']} threads", link(name)])
+    return rows
+
+
+def length_rows(results: Results) -> list[list[str]]:
+    kinds = ("encode", "step_by_source", "step_by_number", "sentence")
+    rows = []
+    for name, result in of_kind(results, "scaling").items():
+        if result["settings"].get("axis", "length") != "length":
+            continue
+        for model, row in result["rows"].items():
+            cells = []
+            for kind in kinds:
+                curve = row[kind]
+                first, last = (curve["median_s"][place] * 1e3 for place in (0, -1))
+                ends = f"{first:.3g} → {last:.3g}"
+                cells.append(f"{ends} ({curve['lengths'][0]} → {curve['lengths'][-1]} tokens: {curve['growth']})")
+            rows.append([f"`{model}`", *cells, result["device"], link(name)])
+    return rows
+
+
+def axis_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, result in of_kind(results, "scaling").items():
+        axis = result["settings"].get("axis", "length")
+        if axis == "length":
+            continue
+        for model, row in result["rows"].items():
+            for kind, what in (("train", "training step"), ("decode", "decode step")):
+                found = row[kind]
+                cells = [
+                    f"{value}: {median * 1e3:.1f} ({1 / ratio:.2f})"
+                    for value, median, ratio in zip(
+                        found["values"], found["median_s"], found["time_ratio"], strict=True
+                    )
+                ]
+                rows.append([axis, f"`{model}`", what, ", ".join(cells), result["device"], link(name)])
+    return rows
+
+
+def memory_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, result in of_kind(results, "memory").items():
+        for model, row in result["rows"].items():
+            for kind, found in row.items():
+                cells = [
+                    f"{batch} x {length}: {peak / 1e6:.0f} ({ratio:.2f})"
+                    for (batch, length), peak, ratio in zip(
+                        found["batch_and_length"], found["peak_bytes"], found["memory_ratio"], strict=True
+                    )
+                ]
+                what = "training step" if kind == "train" else "decoding"
+                rows.append([f"`{model}`", what, ", ".join(cells), result["device"], link(name)])
+    return rows
+
+
+def op_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, result in of_kind(results, "op").items():
+        rates = result["machine"]
+        machine = f"{rates['copy_bytes_per_s'] / 1e9:.1f} GB/s, {rates['multiply_adds_per_s'] / 1e9:.0f} x 10^9"
+        for op, row in result["rows"].items():
+            for direction in ("forward", "backward"):
+                found = row.get(direction)
+                cells = [NOT_MEASURED, *["–"] * 6]
+                if found is not None:
+                    cells = [
+                        f"{found['median_s'] * 1e3:.3f}",
+                        f"{found['bytes'] / 1e6:.0f}",
+                        f"{found['operations'] / 1e9:.2f}",
+                        f"{found['floor_s'] * 1e3:.3f}",
+                        f"{found['gap']:.1f}",
+                        f"{100 * found['share_of_bandwidth']:.1f} %, {100 * found['share_of_rate']:.1f} %",
+                        f"{found['speed_ratio']:.2f}",
+                    ]
+                where = f"{result['device']}, {result['settings']['dtype']}; {machine}"
+                rows.append([op.replace("/", ", "), direction, *cells, where, link(name)])
+    return rows
+
+
+def loss_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, result in of_kind(results, "loss").items():
+        settings = result["settings"]
+        for loss, row in result["rows"].items():
+            peak = (
+                f"{row['peak_bytes'] / 1e6:.0f} ({row['memory_ratio']:.2f})" if "peak_bytes" in row else NOT_MEASURED
+            )
+            sizes = f"{settings['positions']} words, {settings['vocabulary']} x {settings['width']}, "
+            cells = [loss.replace("_", " ").replace("/", ", "), f"{row['median_s'] * 1e3:.0f}"]
+            cells += [f"{1 / row['time_ratio']:.2f}", peak, sizes + settings["dtype"]]
+            rows.append([*cells, result["device"], link(name)])
+    return rows
+
+
+def run_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, result in results.items():
+        versions = ", ".join(f"{library} {version}" for library, version in result["versions"].items())
+        commit, command = result.get("commit") or "not recorded", result.get("command")
+        command = f"`{command}`" if command else "see its settings"
+        rows.append([link(name), result["date"][:10], commit, versions, command])
+    return rows
+
+
+def of_kind(results: Results, what: str) -> Results:
+    return {name: result for name, result in results.items() if result["what"] == what}
+
+
+def link(name: str) -> str:
+    return f"[{name.removesuffix('.json')}]({name})"

@@ -1,0 +1,243 @@
+"""What `scripts/benchmark.py` counts, reports and tabulates, in this process; how fast anything is, is not tested."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+TINY = "--size tiny --threads 1 --rounds 2 --warmup 0".split()
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A module of the scripts' folder by its name."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module
+
+
+@pytest.fixture
+def report_of(script, tmp_path):
+    def run(command: str) -> dict:
+        target = tmp_path / "out.json"
+        script("benchmark").main([*command.split(), "--json", str(target)])
+        return json.loads(target.read_text())
+
+    threads = torch.get_num_threads()
+    yield run
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("scaling --lengths 8,16,32,8", "--lengths [8, 16, 32]: at least four different ones"),
+        ("scaling --lengths 8,16,many", "--lengths: invalid numbers value: '8,16,many'"),
+        ("scaling --clock processor", "give --device cpu --threads 1"),
+        ("scaling --sentence-rounds 0", "must be at least 1"),
+        ("scaling --values 1,2", "--values are those of another --axis; for length say --lengths"),
+        ("scaling --axis layers --values 0,2", "--values [0, 2]: each must be at least 1"),
+        ("train --plot out.png", "unrecognized arguments: --plot out.png"),
+        ("train --models no-such", "no-such: no such model; choose from marian"),
+        ("train --models caps_nmt-int8", "caps_nmt-int8: decodes on the CPU only"),
+        ("op --ops em,no-such", "no-such: choose from em, dynamic, guided"),
+        ("memory --batches 0,2", "--batches [0, 2]: each must be at least 1"),
+        ("train --models em --end-to-end", "--end-to-end comes first"),
+    ],
+)
+def test_options_that_do_not_fit(command, message, script, capsys):
+    with pytest.raises(SystemExit) as raised:
+        script("benchmark").main(command.split())
+    assert raised.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_bytes_are_those_counted_by_hand(script):
+    """Two positions, three inputs, five outputs of size four: 120 numbers of votes, 40 of capsules."""
+    costs = script("benchmark_costs")
+    for op in ("em", "dynamic"):
+        sizes = dict(positions=2, inputs=3, outputs=5, size=4, iterations=3, itemsize=2)
+        assert costs.routing_cost(op, "forward", **sizes).bytes == 2 * (120 + 40)
+        assert costs.routing_cost(op, "backward", **sizes).bytes == 2 * (2 * 120 + 40)
+    # Votes and keys 24 each, guide 8, W_o 16, w 4: 76 numbers; capsules 16.
+    sizes = dict(sentences=1, steps=2, inputs=3, outputs=2, size=4, iterations=3, itemsize=4)
+    assert costs.guided_cost("forward", **sizes).bytes == 4 * (76 + 16)
+    assert costs.guided_cost("backward", **sizes).bytes == 4 * (2 * 76 + 16)
+
+
+def test_operations_are_those_of_the_notes(script):
+    """The table in `ops/README.md`, a vote at three rounds and D = 1; one round has no assignments to make."""
+    count = script("benchmark_costs").routing_operations
+    found = {(op, way): count(op, way, 1, 3) for op in ("em", "dynamic") for way in ("forward", "backward")}
+    notes = (ROOT / "hf_capsule_mt" / "ops" / "README.md").read_text()
+    for (op, way), operations in found.items():
+        (line,) = (line for line in notes.splitlines() if line.startswith(f"| {op.replace('em', 'EM')}, {way} | `s"))
+        assert line.split("|")[3].split()[0].strip(":") == str(operations)
+    assert [count(op, "forward", 2, 1) for op in ("em", "dynamic")] == [3 + 4 * 2, 1 + 2]
+
+
+def test_the_floor_is_the_higher_of_the_two(script):
+    cost = script("benchmark_costs").Cost(bytes=100, operations=30)
+    assert cost.floor_s(bandwidth=50, rate=30) == 2.0
+    assert cost.floor_s(bandwidth=50, rate=10) == 3.0
+
+
+def test_op(report_of, capsys, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    sizes = "--positions 8 --outputs 6 --sentences 2 --steps 3 --words 4 --capsule-size 5"
+    report = report_of(f"op {sizes} --no-memory --threads 1 --rounds 2 --warmup 0")
+    assert list(report["rows"]) == [
+        f"{op}/{name}" for op in ("em", "dynamic", "guided") for name in ("reference", "blockwise", "fused")
+    ]
+    bandwidth, rate = report["machine"]["copy_bytes_per_s"], report["machine"]["multiply_adds_per_s"]
+    assert report["rows"]["em/reference"]["forward"]["bytes"] == 4 * 8 * (6 * 6 + 6)
+    for name, row in report["rows"].items():
+        if "not_measured" in row:
+            assert name.endswith("/fused") and "Triton" in row["not_measured"]
+            continue
+        for direction in ("forward", "backward"):
+            found, reference = (report["rows"][one][direction] for one in (name, name.split("/")[0] + "/reference"))
+            assert found["speed_ratio"] == pytest.approx(reference["median_s"] / found["median_s"])
+            assert found["floor_s"] == max(found["bytes"] / bandwidth, found["operations"] / rate)
+            assert found["gap"] == pytest.approx(found["median_s"] / found["floor_s"])
+            assert found["share_of_bandwidth"] == pytest.approx(found["bytes"] / found["median_s"] / bandwidth)
+            low, high = found["quartiles_s"]
+            assert 0 < found["fastest_s"] <= low <= found["median_s"] <= high <= found["slowest_s"]
+    assert "not measured: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "models"), [("iterations", [1, 2], "em,gdr,caps_nmt"), ("layers", [1, 2], "rnmt")]
+)
+def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_path):
+    benchmark, built = script("benchmark"), []
+    build = benchmark.build
+    monkeypatch.setattr(benchmark, "build", lambda name, args: built.append(build(name, args)) or built[-1])
+    sizes = "--batch 2 --source-length 4 --repeats 1"
+    picture = tmp_path / "out.png"
+    text = ",".join(map(str, values))
+    report = report_of(
+        f"scaling --axis {axis} --values {text} --models {models} {sizes} --plot {picture} {' '.join(TINY)}"
+    )
+    assert list(report["rows"]) == ["marian", *models.split(",")] and report["commit"]
+    for row in report["rows"].values():
+        for kind in ("train", "decode"):
+            base = report["rows"]["marian"][kind]["median_s"]
+            assert row[kind]["values"] == values
+            ratios = [mine / one for mine, one in zip(row[kind]["median_s"], base, strict=True)]
+            assert row[kind]["time_ratio"] == pytest.approx(ratios)
+    fields = {
+        "CapsuleAggregatedMarianConfig": "layer_routing_iterations",
+        "GDRMarianConfig": "guided_routing_iterations",
+        "CapsNMTConfig": "routing_iterations",
+        "GDRRNMTConfig": "encoder_layers",
+    }
+    for model in built:
+        field = fields.get(type(model.config).__name__)
+        assert field is None or getattr(model.config, field) in values
+    kinds = {type(model.config).__name__ for model in built}
+    assert len(kinds) == len(report["rows"])
+    for kind in kinds & set(fields):
+        assert {getattr(m.config, fields[kind]) for m in built if type(m.config).__name__ == kind} == set(values)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_memory_asks_a_process_for_every_point(report_of, script, monkeypatch, capsys):
+    asked = []
+
+    def peak(arguments: list[str]) -> int:
+        asked.append(script("benchmark_arguments").parse_arguments(arguments, "", ["marian", "em"], ["tiny"], []))
+        return 10 * asked[-1].batch * asked[-1].source_length * (3 if asked[-1].memory_of == "em" else 2)
+
+    monkeypatch.setattr(script("benchmark_axes"), "peak_in_subprocess", peak)
+    report = report_of("memory --models em --batches 2,3 --lengths 5 --beams 4 " + " ".join(TINY))
+    assert report["rows"]["em"]["train"]["batch_and_length"] == [[2, 5], [3, 5]]
+    assert report["rows"]["em"]["decode"] == {
+        "batch_and_length": [[2, 5], [3, 5]],
+        "peak_bytes": [300, 450],
+        "memory_ratio": [1.5, 1.5],
+    }
+    assert [(one.command, one.memory_of, one.batch) for one in asked[:4]] == [
+        ("train", "marian", 2),
+        ("train", "marian", 3),
+        ("decode", "marian", 2),
+        ("decode", "marian", 3),
+    ]
+    assert all(one.target_length == 5 and one.size == "tiny" for one in asked) and asked[2].beams == 4
+    assert "300 (1.50)" not in capsys.readouterr().out  # in megabytes
+
+
+def test_losses(report_of):
+    report = report_of("loss --positions 6 --vocabulary 20 --width 8 --no-memory --threads 1 --rounds 2 --warmup 0")
+    ways = {"logits", "logits, PyTorch's loss", "blocks", "recomputed"}
+    assert {name for name in report["rows"] if name.startswith("translation/")} >= {f"translation/{w}" for w in ways}
+    assert report["rows"]["bag_of_words/scores"]["time_ratio"] == 1.0
+
+
+@pytest.mark.parametrize("term", ["translation", "bag_of_words"])
+def test_all_ways_to_compute_a_loss_are_the_same(term, script):
+    torch.manual_seed(1)
+    hidden, embedding, labels = torch.randn(7, 5), torch.randn(11, 5), torch.randint(11, (7,))
+    ways = script("benchmark_losses").WAYS[term]
+    known = hasattr(torch.nn.functional, "linear_cross_entropy")
+    found = [way(hidden, embedding, labels) for name, way in ways.items() if known or name != "torch"]
+    assert torch.allclose(torch.stack(found), found[0], rtol=1e-5)
+
+
+FOLDER = ROOT / "model_cards" / "benchmarks"
+
+
+def test_the_table_is_what_the_results_say(script):
+    """Fails after a result was added: run `python scripts/benchmark.py table`."""
+    assert (FOLDER / "README.md").read_text() == script("benchmark_table").render(FOLDER)
+
+
+def test_every_row_of_every_result_is_in_the_table(script):
+    text = script("benchmark_table").render(FOLDER)
+    for path in FOLDER.glob("*.json"):
+        directions = 2 if json.loads(path.read_text())["what"] in ("op", "memory") else 1
+        rows = json.loads(path.read_text())["rows"]
+        assert text.count(f"]({path.name})") >= directions * len(rows) + 1
+
+
+def test_targets_are_filled_by_runs_on_a_gpu_of_the_asked_size(script, tmp_path):
+    tables = script("benchmark_table")
+
+    def result(what: str, ratio: float, **changes) -> None:
+        settings = {"device": "cuda", "dtype": "bf16", "size": "base", "baseline": "marian", "beams": 4}
+        settings |= {"source_length": 32, "target_length": 32, **changes}
+        times = dict.fromkeys(("median_s", "fastest_s", "slowest_s", "time_ratio"), ratio)
+        report = {
+            "what": what,
+            "date": f"2030-01-0{len(list(tmp_path.iterdir())) + 1}",
+            "device": "some GPU",
+            "settings": settings,
+            "versions": {},
+            "rows": {"em": {"parameters": 10**6, **times, "memory_ratio": 1.5}},
+        }
+        (tmp_path / f"{what}-{ratio}.json").write_text(json.dumps(report))
+
+    first = "EM over layers, both sides"
+
+    def cells() -> list[str]:
+        (line,) = (line for line in tables.render(tmp_path).splitlines() if line.startswith(f"| {first} |"))
+        return [cell.split(" (")[0].strip() for cell in line.split("|")[2:5]]
+
+    assert cells() == ["not measured"] * 3
+    result("train", 2.0, batch=8)  # too small a batch
+    result("train", 4.0, batch=1024, dtype="fp32")
+    result("decode", 4.0, batch=1)
+    assert cells() == ["not measured"] * 3
+    result("train", 1.25, batch=1024)
+    result("decode", 1.6, batch=64)
+    assert cells() == ["0.80", "0.62", "1.50"]
+    result("train", 1.0, batch=1024)  # the newest counts
+    assert cells() == ["1.00", "0.62", "1.50"]
+
+
+def test_the_paper_is_quoted_against_its_own_kind_of_baseline(script):
+    paper = script("benchmark_rows").paper
+    assert paper("em", "marian", "train") == "0.61" and paper("em", "none", "decode") == "0.80"
+    assert paper("em", "gdr", "train") == "–" and paper("marian", "marian", "train") == "–"
+    assert paper("rnmt-recurrent", "rnmt", "train") == "0.54" and paper("rnmt-recurrent", "marian", "train") == "–"
