@@ -88,7 +88,7 @@ def steps_of(term: str, args: argparse.Namespace) -> dict[str, Callable[[], None
 def loss_memory(name: str, args: argparse.Namespace) -> int:
     term, way = name.split("/")
     step = steps_of(term, args)[way]
-    return peak_growth(lambda: step, args)
+    return peak_growth(lambda: step, args, calls=1)
 
 
 def measure_losses(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:

@@ -62,14 +62,14 @@ def resident_bytes(field: str) -> int:
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
-def peak_growth(prepare: Callable[[], Run], args: argparse.Namespace) -> int:
-    """Bytes by which memory grows at its highest while `prepare` and three calls of what it returns run."""
+def peak_growth(prepare: Callable[[], Run], args: argparse.Namespace, calls: int = 3) -> int:
+    """Bytes by which memory grows at its highest while `prepare` and a few calls of what it returns run."""
     if args.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     before = resident_bytes("VmRSS") if args.device == "cpu" else torch.cuda.memory_allocated()
     run = prepare()
-    for _ in range(3):
+    for _ in range(calls):
         run()
     return (resident_bytes("VmHWM") if args.device == "cpu" else torch.cuda.max_memory_allocated()) - before
 

@@ -92,7 +92,7 @@ def op_memory(name: str, args: argparse.Namespace) -> int:
     def both() -> None:
         passes(op, implementation, inputs, args)["backward"]()
 
-    return peak_growth(lambda: both, args)
+    return peak_growth(lambda: both, args, calls=1)
 
 
 def machine(args: argparse.Namespace) -> dict[str, float]:
