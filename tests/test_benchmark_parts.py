@@ -241,3 +241,19 @@ def test_the_paper_is_quoted_against_its_own_kind_of_baseline(script):
     assert paper("em", "marian", "train") == "0.61" and paper("em", "none", "decode") == "0.80"
     assert paper("em", "gdr", "train") == "–" and paper("marian", "marian", "train") == "–"
     assert paper("rnmt-recurrent", "rnmt", "train") == "0.54" and paper("rnmt-recurrent", "marian", "train") == "–"
+
+
+def test_end_to_end(report_of):
+    """Stock Marian with the stock trainer twice and with ours, and a capsule model with ours."""
+    corpus = "--train synthetic:80 --valid synthetic:20 --valid-pairs 2 --vocab-size 320 --budget 600"
+    sizes = "--d-model 16 --layers 1 --learn-steps 1 --steps 1 --warmup 1 --rounds 1 --threads 1"
+    report = report_of(f"train --end-to-end {corpus} {sizes} --models em")
+    assert report["what"] == "trainer" and report["commit"]
+    rows, name = report["rows"], "train_target_tokens_per_second"
+    assert list(rows) == ["stock", "stock-large", "ours", "ours em"]
+    assert rows["stock"]["pairs_of_a_batch"] == 8
+    for row in rows.values():
+        assert row[name]["median"] > 0 and row["evaluation_seconds"]["median"] > 0
+        assert row["ours_trains_faster_by"] == pytest.approx(rows["ours"][name]["median"] / row[name]["median"])
+    # Batches of like length: less padding than random pairs.
+    assert rows["ours"]["padding_share"] == rows["ours em"]["padding_share"] < rows["stock-large"]["padding_share"]
