@@ -11,8 +11,8 @@
     python scripts/benchmark.py train --end-to-end --train data/train --valid data/val --models em
     python scripts/benchmark.py table
 
-`caps_nmt-int8` is what `quantize_for_cpu` makes of `caps_nmt`. The `ctranslate2` models are stock Marian converted to
-int8, `-6+1` with a decoder of one layer; they need the extra `benchmark`.
+Any model's name with `-int8` is what `quantize_for_cpu` makes of it. The `ctranslate2` models are stock Marian
+converted to int8, `-6+1` with a decoder of one layer; they need the extra `benchmark`.
 
 Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
 figures are medians with quartiles, and ratios are to the baseline of the same run. Peak memory on the CPU is what one
@@ -89,11 +89,10 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "caps_nmt": {"decoder_context": "fixed"},
     "caps_nmt-attention": {"decoder_context": "attention"},
     "caps_nmt-pooling": {"source_aggregation": "pooling"},
-    "caps_nmt-int8": {},
-    "ctranslate2-int8": None,
-    "ctranslate2-int8-6+1": None,
 }
-DECODE_ONLY = ("caps_nmt-int8", "ctranslate2-int8", "ctranslate2-int8-6+1")
+MODELS |= {f"{name}-int8": options for name, options in MODELS.items()}
+MODELS |= {"ctranslate2-int8": None, "ctranslate2-int8-6+1": None}
+DECODE_ONLY = tuple(name for name in MODELS if "-int8" in name)
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from family_cases import AGGREGATED_MARIAN, CAPS_NMT, END, FAMILIES, GDR_MARIAN, GDR_RNMT, PAD, Case
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, END, FAMILIES, GDR_MARIAN, GDR_RNMT, PAD, Case, Family
 from pipeline_models import (
     LONG,
     LONGEST,
@@ -411,12 +411,14 @@ def test_a_model_in_training_is_left_in_training() -> None:
     assert texts_of(translator(TEXTS)) == expected(AGGREGATED_MARIAN.name) and model.training
 
 
-def test_int8_models() -> None:
-    quantized = quantize_for_cpu(built(CAPS_NMT.name))
+@pytest.mark.parametrize("family", [CAPS_NMT, AGGREGATED_MARIAN], ids=lambda family: family.name)
+def test_int8_models(family: Family) -> None:
+    quantized = quantize_for_cpu(built(family.name))
     translator = pipeline("translation", model=quantized, tokenizer=TOKENIZER, device="cpu")
     wanted = translate(quantized, TOKENIZER, TEXTS)
     found = translator(TEXTS, batch_size=2, return_scores=True, return_routings=True)
-    assert texts_of(found) == wanted and set(found[0]["routings"]) == {"encoder.capsules"}
+    assert texts_of(found) == wanted
+    assert set(found[0]["routings"]) == set(family.routing_sites(quantized.config))
     assert_scores(quantized, TEXTS, found, 1.0)
 
 

@@ -30,9 +30,14 @@ class Rounding(NamedTuple):
 ALL_BITS, SEVEN_BITS = Rounding(1 / 127, 128), Rounding(1 / 63, 64)
 
 
-def _product(rows: Tensor, weight: Any, rounding: Rounding) -> Tensor:
+def product(rows: Tensor, weight: Any, rounding: Rounding) -> Tensor:
     """`rows` `[…, in]` between -1 and 1 times a packed weight: `[…, out]`."""
     return _operator()(rows, rounding.scale, rounding.zero, weight)
+
+
+def row_scales(inputs: Tensor) -> Tensor:
+    """The largest of every row of `[…, in]`, `[…, 1]`; not 0, by which nothing can be divided."""
+    return torch.linalg.vector_norm(inputs, torch.inf, -1, True).clamp_min_(1e-20)
 
 
 @functools.cache
@@ -43,7 +48,7 @@ def _operator() -> Callable[..., Tensor]:
 
 
 @torch.no_grad()
-def _pack(weight: Tensor) -> Any:
+def pack(weight: Tensor) -> Any:
     """`weight` `[out, in]` as bytes, in the order in which the processor reads them."""
     scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)  # [out]
     rounded = (weight / scales.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
@@ -72,7 +77,7 @@ def int8_rounding() -> Rounding:
             "quantize_for_cpu needs an x86 processor with AVX2 and PyTorch's build for it; use the float model"
         )
     try:
-        largest = _product(torch.ones(1, 64), _pack(torch.ones(16, 64)), ALL_BITS)
+        largest = product(torch.ones(1, 64), pack(torch.ones(16, 64)), ALL_BITS)
     except (AttributeError, RuntimeError) as error:
         raise RuntimeError(f"PyTorch {torch.__version__} cannot multiply int8 here: use the float model") from error
     return ALL_BITS if torch.allclose(largest, torch.full_like(largest, 64.0), rtol=1e-3) else SEVEN_BITS
@@ -117,7 +122,7 @@ class Int8Linear(Int8Module):
         super().__init__()
         self.rounding = int8_rounding()
         self.out_features, self.in_features = weight.shape
-        self.packed = _pack(weight)
+        self.packed = pack(weight)
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
     @classmethod
@@ -126,9 +131,9 @@ class Int8Linear(Int8Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[…, in]` to `[…, out]`."""
-        largest = torch.linalg.vector_norm(inputs, torch.inf, -1, True).clamp_min_(1e-20)
-        product = _product(inputs / largest, self.packed, self.rounding)
-        return product.mul_(largest) if self.bias is None else torch.addcmul(self.bias, product, largest)
+        largest = row_scales(inputs)
+        found = product(inputs / largest, self.packed, self.rounding)
+        return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -147,7 +152,7 @@ class Int8LSTM(Int8Module):
         self.rounding = int8_rounding()
         self.hidden_size = hidden_weight.shape[1]
         self.projection = Int8Linear(cell_last(input_weight), cell_last(bias))
-        self.packed = _pack(cell_last(hidden_weight))
+        self.packed = pack(cell_last(hidden_weight))
 
     @classmethod
     def of(cls, lstm: LSTM) -> "Int8LSTM":
@@ -174,7 +179,7 @@ class Int8LSTM(Int8Module):
         entry, forget, output, candidate = current.chunk(4, dim=-1)
         logistic = current.narrow(-1, 0, 3 * self.hidden_size)
         for step, into in zip(gates.unbind(1), outputs.unbind(1), strict=True):
-            torch.add(_product(hidden, self.packed, self.rounding), step, out=current)
+            torch.add(product(hidden, self.packed, self.rounding), step, out=current)
             logistic.sigmoid_()
             cell.mul_(forget).addcmul_(entry, candidate.tanh_())
             hidden = torch.mul(output, torch.tanh(cell, out=scratch), out=into)
@@ -182,7 +187,7 @@ class Int8LSTM(Int8Module):
 
     def step(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them."""
-        gates = _product(hidden, self.packed, self.rounding).add_(self.projection(inputs))
+        gates = product(hidden, self.packed, self.rounding).add_(self.projection(inputs))
         return lstm_states(gates, cell)
 
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import MarianMTModel, PreTrainedModel
+from transformers.models.marian.modeling_marian import MarianDecoderLayer
 
 from hf_capsule_mt.inference.int8_layers import (
     NOT_SAVED,
@@ -16,8 +17,20 @@ from hf_capsule_mt.inference.int8_layers import (
     check_it_stays,
     int8_rounding,
 )
+from hf_capsule_mt.inference.int8_marian import (
+    Copies,
+    Int8GatedProjection,
+    LeanMarian,
+    decoder_layer,
+    stacked_linear,
+)
 from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalLayer
+from hf_capsule_mt.modeling.capsule_router import StackedLinear
+from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
+from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAggregatedMarianForConditionalGeneration
+from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
+from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration
 
 
 class Int8Model:
@@ -51,7 +64,28 @@ class Int8CapsNMTForConditionalGeneration(Int8Model, CapsNMTForConditionalGenera
     """CapsNMT as [`quantize_for_cpu`] returns it."""
 
 
-Replacement = tuple[type[nn.Module], Callable[[Any], nn.Module]]
+class Int8GDRRNMTForConditionalGeneration(Int8Model, GDRRNMTForConditionalGeneration):  # type: ignore[misc]
+    """The RNMT with past and future as [`quantize_for_cpu`] returns it; its encoder's GRUs stay in float32."""
+
+
+class Int8CapsuleAggregatedMarianForConditionalGeneration(  # type: ignore[misc]
+    Int8Model, LeanMarian, CapsuleAggregatedMarianForConditionalGeneration
+):
+    """Marian with layer and head aggregation as [`quantize_for_cpu`] returns it."""
+
+
+class Int8GDRMarianForConditionalGeneration(  # type: ignore[misc]
+    Int8Model, LeanMarian, GDRMarianForConditionalGeneration
+):
+    """Marian with past and future as [`quantize_for_cpu`] returns it."""
+
+
+class Int8MarianMTModel(Int8Model, LeanMarian, MarianMTModel):  # type: ignore[misc]
+    """Stock Marian as [`quantize_for_cpu`] returns it."""
+
+
+# What makes a module of the part, and of the copies that parts inside it have by then.
+Replacement = tuple[type[nn.Module], Callable[[Any, Copies], nn.Module]]
 
 
 class Int8Family(NamedTuple):
@@ -61,12 +95,25 @@ class Int8Family(NamedTuple):
     parts: tuple[Replacement, ...]
 
 
-# Another family adds its class, and the parts that nobody has replaced yet.
+LINEAR: Replacement = (nn.Linear, lambda part, _: Int8Linear.of(part))
+LSTMS: tuple[Replacement, ...] = (
+    (BidirectionalLayer, lambda part, _: Int8BidirectionalLSTM(part)),
+    (LSTM, lambda part, _: Int8LSTM.of(part)),
+)
+MARIAN: tuple[Replacement, ...] = (
+    (GatedRoutedProjection, Int8GatedProjection),
+    (StackedLinear, stacked_linear),
+    (MarianDecoderLayer, decoder_layer),
+    LINEAR,
+)
 FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
-    CapsNMTForConditionalGeneration: Int8Family(
-        Int8CapsNMTForConditionalGeneration,
-        ((BidirectionalLayer, Int8BidirectionalLSTM), (LSTM, Int8LSTM.of), (nn.Linear, Int8Linear.of)),
+    CapsNMTForConditionalGeneration: Int8Family(Int8CapsNMTForConditionalGeneration, (*LSTMS, LINEAR)),
+    CapsuleAggregatedMarianForConditionalGeneration: Int8Family(
+        Int8CapsuleAggregatedMarianForConditionalGeneration, MARIAN
     ),
+    GDRMarianForConditionalGeneration: Int8Family(Int8GDRMarianForConditionalGeneration, MARIAN),
+    GDRRNMTForConditionalGeneration: Int8Family(Int8GDRRNMTForConditionalGeneration, (LINEAR,)),
+    MarianMTModel: Int8Family(Int8MarianMTModel, MARIAN),
 }
 
 
@@ -78,7 +125,7 @@ def quantize_for_cpu(model: Any) -> Any:
     float32. Translations of a sentence do not depend on the other sentences of the batch.
 
     Args:
-        model: a translation model on the CPU; for now [`CapsNMTForConditionalGeneration`].
+        model: a translation model on the CPU, of one of this package's families or a `MarianMTModel`.
 
     Example:
 
@@ -101,13 +148,13 @@ def quantize_for_cpu(model: Any) -> Any:
     if places != {"cpu"}:
         raise ValueError(f'the model is on {", ".join(sorted(places))}: move it first, model.to("cpu")')
     int8_rounding()
-    # Copying takes what the memo has in place of a part, ties between what is left included.
-    memo: dict[int, Any] = {}
+    # Copying takes what is here in place of a part, ties between what is left included.
+    copies: Copies = {}
     source = model if model.dtype == torch.float32 else copy.deepcopy(model).float()
-    for part in source.modules():
-        made = next((make for kind, make in family.parts if isinstance(part, kind)), None)
-        if made is not None:
-            memo[id(part)] = made(part)
-    quantized = copy.deepcopy(source, memo)
+    for part in reversed(list(source.modules())):  # a module comes before those inside it
+        make = next((make for kind, make in family.parts if isinstance(part, kind)), None)
+        if make is not None:
+            copies[id(part)] = make(part, copies)
+    quantized = copy.deepcopy(source, copies)
     quantized.__class__ = family.model
     return quantized.eval().requires_grad_(False)

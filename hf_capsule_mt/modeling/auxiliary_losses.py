@@ -208,9 +208,8 @@ class PastFutureLosses:
         if self.auxiliary_losses is None or not self.auxiliary_losses.has_bow:
             raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
         votes = source_votes[:, :, : self.config.past_capsules].flatten(-2)  # [B, S, P * D]
-        states, embedding = self.auxiliary_losses.past_words(votes), self.lm_head.weight  # [B, S, d], [V, d]
-        norms = (states @ embedding.mT).float().logsumexp(dim=-1)  # [B, S]
-        return (nn.functional.embedding(target, embedding) @ states.mT).float() - norms.unsqueeze(1)
+        scores = self.lm_head(self.auxiliary_losses.past_words(votes)).float().log_softmax(dim=-1)  # [B, S, V]
+        return scores.mT.gather(1, target.unsqueeze(-1).expand(-1, -1, scores.shape[1]))
 
     def bag_of_words_scores(self, outputs: GDRSeq2SeqLMOutput) -> tuple[Tensor, Tensor]:
         """The scores of every target word to be past and to be future at every step, `[B, T, V]` each: a softmax over
@@ -221,7 +220,7 @@ class PastFutureLosses:
         if not self.auxiliary_losses.has_bow:
             raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
         past, future = self.auxiliary_losses.word_states(_context(outputs))
-        return past @ self.lm_head.weight.mT, future @ self.lm_head.weight.mT
+        return self.lm_head(past), self.lm_head(future)
 
 
 def _context(outputs: Any) -> HolisticContext:

@@ -272,8 +272,8 @@ class LeanSearch:
             or settings.prefill_chunk_size is not None
             or settings.low_memory
             or any(getattr(type(self), name) is not getattr(GenerationMixin, name) for name in PREPARATION)
-            or not _as_defined(self, self.model, *self.model.decoder.children(), self.lm_head)
-            or not _as_defined(self.model.decoder)
+            or not as_defined(self, self.model, *self.model.decoder.children(), self.lm_head)
+            or not as_defined(self.model.decoder)
         ):
             return None
         return self.lean_steps(model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))
@@ -292,7 +292,7 @@ def _ends_as_configured(criteria: Any, settings: Any) -> bool:
     )
 
 
-def _as_defined(*modules: Any) -> bool:
+def as_defined(*modules: Any) -> bool:
     """Whether calls of these modules do what their classes say: no dropout, no hook, nothing put over a method."""
     return not any(
         module.training

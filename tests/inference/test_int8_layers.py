@@ -73,9 +73,9 @@ def test_this_processor_multiplies_without_overflow():
 
 @pytest.mark.parametrize("rounded", ["overflow", "exact"])
 def test_processors_that_overflow_get_seven_bits(rounded, monkeypatch):
-    original = int8_layers._product
+    original = int8_layers.product
     factor = 0.5 if rounded == "overflow" else 1.0
-    monkeypatch.setattr(int8_layers, "_product", lambda *args: original(*args) * factor)
+    monkeypatch.setattr(int8_layers, "product", lambda *args: original(*args) * factor)
     assert int8_rounding.__wrapped__() == (SEVEN_BITS if rounded == "overflow" else ALL_BITS)
 
 

@@ -5,17 +5,37 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import AGGREGATED_MARIAN, CAPS_NMT, END, PAD, Case, assert_close, make_pairs, without_target
+from family_cases import (
+    AGGREGATED_MARIAN,
+    CAPS_NMT,
+    END,
+    GDR_MARIAN,
+    GDR_RNMT,
+    PAD,
+    Case,
+    assert_close,
+    make_pairs,
+    without_target,
+)
 from torch import nn
 
 from hf_capsule_mt import quantize_for_cpu
 from hf_capsule_mt.inference import int8_layers
 from hf_capsule_mt.inference.int8_layers import Int8BidirectionalLSTM, Int8Linear, Int8LSTM
-from hf_capsule_mt.inference.quantization import Int8CapsNMTForConditionalGeneration
+from hf_capsule_mt.inference.quantization import FAMILIES, Int8Model
 
+OTHERS = (
+    (
+        AGGREGATED_MARIAN,
+        ("em_gated_everywhere", "dynamic_decoder_simple_heads", "dynamic_combination_gated", "untied"),
+    ),
+    (GDR_MARIAN, ("guided_with_aggregation", "classifier", "guided_two_vocabularies")),
+    (GDR_RNMT, ("guided", "recurrent_untied")),
+)
 CASES = [Case(CAPS_NMT, name) for name in CAPS_NMT.configs]
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
-chosen_cases = pytest.mark.parametrize("case", [Case(CAPS_NMT, name) for name in ("capsules", "hybrid")], ids=str)
+CASES += [Case(family, name) for family, names in OTHERS for name in names]
+CHOSEN = [Case(CAPS_NMT, "hybrid"), Case(AGGREGATED_MARIAN, "em_gated_everywhere"), Case(GDR_RNMT, "guided")]
+chosen_cases = pytest.mark.parametrize("case", CHOSEN, ids=str)
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -33,24 +53,31 @@ def pair(request: pytest.FixtureRequest) -> tuple[Case, Any, Any]:
     return request.param, model, quantize_for_cpu(model)
 
 
+# Embeddings; what routing itself multiplies with; and maps with one output.
+FLOAT = ("embed", "shared", "scoring_", "output_weight", "combination.weight", "combination.activation", "ward_rnn")
+
+
 def test_all_matrices_are_int8_but_the_embeddings(pair: tuple[Case, Any, Any]):
     case, model, quantized = pair
-    assert type(quantized) is Int8CapsNMTForConditionalGeneration and isinstance(quantized, type(model))
-    left = [module for module in quantized.modules() if isinstance(module, (nn.Linear, nn.RNNBase))]
-    assert left == []
+    assert type(quantized) is FAMILIES[type(model)].model
+    assert isinstance(quantized, Int8Model) and isinstance(quantized, type(model))
+    rnn = nn.LSTM if case.family == GDR_RNMT else nn.RNNBase  # its encoder's GRUs stay as they are
+    assert [module for module in quantized.modules() if isinstance(module, (nn.Linear, rnn))] == []
     kinds = [type(module) for module in quantized.modules()]
-    assert kinds.count(Int8BidirectionalLSTM) == model.config.encoder_layers
-    assert kinds.count(Int8LSTM) == model.config.encoder_layers + model.config.decoder_layers
+    if case.family == CAPS_NMT:
+        assert kinds.count(Int8BidirectionalLSTM) == model.config.encoder_layers
+        assert kinds.count(Int8LSTM) == model.config.encoder_layers + model.config.decoder_layers
     assert isinstance(quantized.lm_head, Int8Linear)
     matrices = {name for name, parameter in quantized.named_parameters() if parameter.dim() > 1}
-    assert all("embed" in name or "shared" in name or "scoring_" in name for name in matrices), matrices
+    assert all(any(part in name for part in FLOAT) for name in matrices), matrices
     if model.config.share_encoder_decoder_embeddings:
         assert quantized.model.encoder.embed_tokens.weight is quantized.model.decoder.embed_tokens.weight
 
 
 def test_outputs_are_close(pair: tuple[Case, Any, Any]):
     """An error of a few roundings in 127, for most sentences: routing with large random weights sends one of them
-    another way."""
+    another way. A rounding has an error of 1 / (127 sqrt(12)) of the largest of its row, 0.6 % of a normal row's
+    size; of the twenty and more one after the other each adds its own to the square, which makes 3 %."""
     case, model, quantized = pair
     batch = make_pairs(case.config(), (7, 4, 9, 6, 5), (5, 8, 3, 7, 6)).batch()
     with torch.no_grad():
@@ -70,7 +97,7 @@ def test_the_float_model_is_left_as_it_is(pair: tuple[Case, Any, Any]):
             parameter.zero_()
     after = model.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert all(parameter.requires_grad for name, parameter in model.named_parameters() if "positions" not in name)
 
 
 @pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
@@ -81,18 +108,25 @@ def test_lean_loop_gives_the_tokens_of_transformers(pair: tuple[Case, Any, Any],
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(quantized), "lean_steps", lambda *args: None)
         assert torch.equal(quantized.generate(**inputs, **settings), lean)
-    assert torch.equal(quantized.generate(**inputs, **settings, use_cache=False), lean)
+    if case.family == CAPS_NMT:  # attention adds up in another order without a cache, see below
+        assert torch.equal(quantized.generate(**inputs, **settings, use_cache=False), lean)
 
 
 def test_sentences_do_not_depend_on_each_other(pair: tuple[Case, Any, Any]):
-    """Every row has a scale of its own, and padding is no part of it; a scale for the batch fails this by far."""
+    """Every row has a scale of its own, and padding is no part of it; a scale for the batch fails this by far.
+
+    Attention adds up padding's zeros in another order, after which a number on the edge is rounded the other way.
+    """
     case, _, quantized = pair
     pairs = make_pairs(case.config(), (7, 4, 9, 2), (5, 8, 3, 6))
     with torch.no_grad():
         together = quantized(**pairs.batch(source_pad=2, target_pad=1, left=False)).logits
         for index, target in enumerate(pairs.targets):
             alone = quantized(**pairs.one(index).batch()).logits[0]
-            assert_close(together[index, : len(target)], alone, 1e-5)
+            if case.family in (CAPS_NMT, GDR_RNMT):
+                assert_close(together[index, : len(target)], alone, 1e-5)
+            else:
+                assert (together[index, : len(target)] - alone).std() < 2e-3 * alone.std()
 
 
 def test_sampling_and_the_other_ways_to_generate(pair: tuple[Case, Any, Any]):
@@ -150,8 +184,7 @@ def test_what_cannot_be_quantised_is_named(monkeypatch: pytest.MonkeyPatch):
     model = Case(CAPS_NMT, "capsules").build()
     with pytest.raises(ValueError, match="int8 already"):
         quantize_for_cpu(quantize_for_cpu(model))
-    marian = Case(AGGREGATED_MARIAN, "plain").build()
-    for other in (marian, model.model, nn.Linear(2, 2)):
+    for other in (model.model, nn.Linear(2, 2)):
         with pytest.raises(ValueError, match=f"does not know {type(other).__name__}: it takes CapsNMTForCond"):
             quantize_for_cpu(other)
     with pytest.raises(ValueError, match="the model is on meta: move it first"):

@@ -1,0 +1,148 @@
+"""Marian and its capsule models in int8: their own layers, and when the steps of the lean loops stand aside."""
+
+from typing import Any
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, GDR_MARIAN, Case, make_pairs, without_labels, without_target
+from torch import nn
+from transformers import MarianConfig, MarianMTModel
+
+from hf_capsule_mt import quantize_for_cpu
+from hf_capsule_mt.inference.int8_layers import Int8Linear
+from hf_capsule_mt.inference.int8_marian import Int8GatedProjection, Int8StackedLinear, MarianSteps
+from hf_capsule_mt.inference.quantization import Int8MarianMTModel
+from hf_capsule_mt.modeling.capsule_router import StackedLinear
+
+
+def inputs_of(case: Case) -> dict[str, torch.Tensor]:
+    return without_target(make_pairs(case.config()).batch())
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[MarianSteps]:
+    """The steps that were begun."""
+    found: list[MarianSteps] = []
+    original = MarianSteps.__init__
+
+    def watched(self: MarianSteps, *args: Any) -> None:
+        original(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(MarianSteps, "__init__", watched)
+    return found
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("lead", [(1,), (3,), (2, 5), (0,)], ids=str)
+def test_stacked_linear_is_a_linear_map_for_each_input(lead: tuple[int, ...], bias: bool):
+    stacked = StackedLinear(4, 12, 8, bias)
+    for parameter in stacked.parameters():
+        nn.init.normal_(parameter)
+    features = torch.randn(*lead, 4, 12)
+    with torch.no_grad():
+        found = Int8StackedLinear(stacked)(features)
+        for index, weight in enumerate(stacked.weight):
+            alone = Int8Linear(weight, stacked.bias[index, 0] if bias else None)
+            assert torch.equal(found[..., index, :], alone(features[..., index, :]))
+    assert found.shape == (*lead, 4, 8)
+
+
+def test_gated_projection_keeps_its_parts():
+    """It is a linear map with another one inside, which must not be lost."""
+    model = Case(AGGREGATED_MARIAN, "em_gated_everywhere").build()
+    heads = torch.randn(2, 3, model.config.d_model)
+    quantized = quantize_for_cpu(model).model.encoder.layers[0].self_attn.out_proj
+    original = model.model.encoder.layers[0].self_attn.out_proj
+    assert isinstance(quantized, Int8GatedProjection) and isinstance(quantized.routed.votes, Int8StackedLinear)
+    with torch.no_grad():
+        found, expected = quantized(heads), original(heads)
+        assert (found - expected).std() < 0.03 * expected.std()
+        original.gate.zero_()
+        assert (found - original(heads)).std() > 0.2 * expected.std()
+
+
+def test_stock_marian_is_the_family_without_capsules():
+    case = Case(AGGREGATED_MARIAN, "plain")
+    model = case.build()
+    stock = MarianMTModel(MarianConfig(**case.family.sizes)).eval()
+    stock.load_state_dict(model.state_dict())
+    stock.generation_config = model.generation_config
+    quantized = quantize_for_cpu(stock)
+    assert type(quantized) is Int8MarianMTModel
+    for search in ({}, {"num_beams": 3}):
+        found = quantized.generate(**inputs_of(case), **search)
+        assert torch.equal(found, quantize_for_cpu(model).generate(**inputs_of(case), **search))
+
+
+def test_the_steps_make_room_as_they_need_it(started: list[MarianSteps], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hf_capsule_mt.inference.int8_marian.ROOM", 2)
+    case = Case(GDR_MARIAN, "guided")
+    quantized = quantize_for_cpu(case.build())
+    settings: dict[str, Any] = {"num_beams": 2, "min_length": 12}
+    found = quantized.generate(**inputs_of(case), **settings)
+    assert len(started) == 1 and started[0].past >= 11 and started[0].cache.shape[4] == 16
+    assert torch.equal(found, quantized.generate(**inputs_of(case), **settings, use_cache=False))
+    assert len(started) == 1
+
+
+def test_a_translation_has_no_more_words_than_there_are_positions():
+    case = Case(AGGREGATED_MARIAN, "em")
+    quantized = quantize_for_cpu(case.build(max_position_embeddings=9))
+    with pytest.raises(ValueError, match="the target has 10 tokens, the model has 9 positions"):
+        quantized.generate(**inputs_of(case), min_length=12)
+
+
+def test_others_who_look_in_are_left_to_transformers(started: list[MarianSteps]):
+    """Hooks, an adapter in the place of a projection, a cache of a caller's, outputs that are asked for."""
+    case = Case(AGGREGATED_MARIAN, "em")
+    quantized, inputs = quantize_for_cpu(case.build()), inputs_of(case)
+    expected = quantized.generate(**inputs)
+    assert len(started) == 1
+    assert torch.equal(
+        quantized.generate(**inputs, past_key_values=case.family.make_cache(quantized.config)), expected
+    )
+    assert torch.equal(quantized.generate(**inputs, cache_implementation="static"), expected)
+    whole = quantized.generate(**inputs, return_dict_in_generate=True, output_scores=True)
+    assert torch.equal(whole.sequences, expected) and len(whole.scores) == expected.shape[1] - 1
+    seen: list[Any] = []
+    quantized.model.decoder.layers[1].fc1.register_forward_hook(lambda *args: seen.append(args))
+    assert torch.equal(quantized.generate(**inputs), expected) and len(seen) == expected.shape[1] - 1
+    assert len(started) == 1
+
+    class Adapter(nn.Linear):
+        pass
+
+    model = case.build()
+    attention = model.model.decoder.layers[2].self_attn
+    attention.v_proj.__class__ = Adapter
+    assert torch.equal(quantize_for_cpu(model).generate(**inputs), expected)
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("case", [Case(AGGREGATED_MARIAN, "em_everywhere"), Case(GDR_MARIAN, "guided")], ids=str)
+def test_routings_are_reported(case: Case):
+    model = case.build()
+    quantized = quantize_for_cpu(model)
+    batch = without_labels(make_pairs(case.config()).batch())
+    with torch.no_grad():
+        expected = model(**batch, output_routings=True).routings
+        found = quantized(**batch, output_routings=True).routings
+    assert found.keys() == expected.keys() and len(found) > 0
+    for site, assignments in found.items():
+        assert assignments.shape == expected[site].shape
+        assert (assignments - expected[site]).abs().mean() < 0.05 * expected[site].mean(), site
+
+
+def test_words_of_past_and_future_are_read_from_the_int8_output_layer():
+    case = Case(GDR_MARIAN, "guided")
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    found = []
+    for each in (model, quantize_for_cpu(model)):
+        with torch.no_grad():
+            outputs = each(**batch, output_past_future=True)
+            votes = each.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"]).source_votes
+            found.append((*each.bag_of_words_scores(outputs), each.word_credits(votes, batch["decoder_input_ids"])))
+    for expected, quantized in zip(*found, strict=True):
+        assert (quantized - expected).std() < 0.1 * expected.std()
