@@ -102,7 +102,7 @@ class MarianSteps:
         self.votes: tuple[Any, ...] = ()
         if self.past_future is not None:
             self.votes = encoded.get("source_votes"), encoded.get("source_keys")
-            if None in self.votes:
+            if any(part is None for part in self.votes):
                 self.votes = model.model.encoder.vote(source)
         self.words = word_mask(attention_mask, source)  # [R, S]
         self.mask: Tensor | None = None
@@ -119,6 +119,12 @@ class MarianSteps:
         self.past = 0
 
     def __call__(self, words: Tensor) -> Tensor:
+        logits = self.lm_head(self._states(words))
+        return logits if self.bias is None else logits.add_(self.bias)
+
+    @torch.inference_mode()  # small operations take less time in it; the logits, which others change, are made outside
+    def _states(self, words: Tensor) -> Tensor:
+        """The last words `[R]`; returns what the output layer reads, `[R, d]`."""
         decoder, place = self.decoder, self.past
         check_length("the target", place + 1, decoder.max_target_positions)
         if place == self.cache.shape[4]:
@@ -145,8 +151,7 @@ class MarianSteps:
             states = self.aggregation(outputs)
         if self.past_future is not None:
             states = self.past_future(states.unsqueeze(1), *self.votes, self.words).states.squeeze(1)
-        logits = self.lm_head(states)
-        return logits if self.bias is None else logits.add_(self.bias)
+        return states
 
     def select(self, rows: Tensor) -> None:
         # The rows of a sentence have the same source.

@@ -10,7 +10,8 @@ from transformers import Seq2SeqTrainingArguments
 @dataclass
 class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     """[`Seq2SeqTrainingArguments`] and what [`CapsuleSeq2SeqTrainer`] adds. The papers' schedule is Transformers' own:
-    `lr_scheduler_type="inverse_sqrt"` with `warmup_steps`.
+    `lr_scheduler_type="inverse_sqrt"` with `warmup_steps`. On a CPU that computes in bfloat16 (AVX512-BF16, AMX)
+    `bf16=True` with `use_cpu=True` trains about one and a half times as fast; the weights stay in float32.
 
     Args:
         max_tokens_per_batch (`int`, *optional*):

@@ -27,10 +27,10 @@ from hf_capsule_mt.inference.quantization import FAMILIES, Int8Model
 OTHERS = (
     (
         AGGREGATED_MARIAN,
-        ("em_gated_everywhere", "dynamic_decoder_simple_heads", "dynamic_combination_gated", "untied"),
+        ("em_gated_everywhere", "dynamic_decoder_simple_heads", "untied"),
     ),
-    (GDR_MARIAN, ("guided_with_aggregation", "classifier", "guided_two_vocabularies")),
-    (GDR_RNMT, ("guided", "recurrent_untied")),
+    (GDR_MARIAN, ("guided_two_vocabularies", "classifier")),
+    (GDR_RNMT, ("recurrent_untied",)),
 )
 CASES = [Case(CAPS_NMT, name) for name in CAPS_NMT.configs]
 CASES += [Case(family, name) for family, names in OTHERS for name in names]
