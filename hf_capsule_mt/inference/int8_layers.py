@@ -200,7 +200,7 @@ def cell_last(gates: Tensor) -> Tensor:
 def lstm_states(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """`gates` `[…, 4 H]`, which are overwritten, and the cell `[…, H]` before: the hidden state and the cell."""
     width = cell.shape[-1]
-    entry, forget, output, candidate = gates.split(width, dim=-1)
+    entry, forget, output, candidate = gates.chunk(4, dim=-1)
     gates.narrow(-1, 0, 3 * width).sigmoid_()
     cell = torch.addcmul(forget * cell, entry, candidate.tanh_())
     return cell.tanh().mul_(output), cell
