@@ -122,7 +122,8 @@ def quantize_for_cpu(model: Any) -> Any:
 
     It has the interface of the model: `generate()`, `forward`, the pipeline. It cannot be trained, saved or moved to
     another device; `model` itself is left as it is, and is what to save. Embeddings, layer norms and routing stay in
-    float32. Translations of a sentence do not depend on the other sentences of the batch.
+    float32. Inputs are rounded row by row. In CapsNMT the other sentences of a batch change nothing; in attention,
+    padding changes sums in their last digits, and now and then that tips a byte.
 
     Args:
         model: a translation model on the CPU, of one of this package's families or a `MarianMTModel`.
