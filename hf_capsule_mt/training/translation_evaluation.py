@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from tqdm.auto import tqdm
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, has_length
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
 from hf_capsule_mt.data.token_batches import TokenBatchSampler, pair_lengths
 from hf_capsule_mt.evaluation.decoding import length_limit
@@ -131,7 +131,8 @@ class TranslationEvaluation(Seq2SeqTrainer):
         predictions, references = self._padded([row[1] for row in rows]), self._padded([row[2] for row in rows], -100)
         metrics |= self._scores(predictions, references)
         if self.compute_metrics is not None:
-            metrics |= self.compute_metrics(EvalPrediction(predictions.numpy(), references.numpy()))
+            found = self.compute_metrics(EvalPrediction(predictions.numpy(), references.numpy()))
+            metrics |= denumpify_detensorize(found)  # a checkpoint keeps them as JSON
         prefix = f"{metric_key_prefix}_"
         named = {key if key.startswith(prefix) else prefix + key: value for key, value in metrics.items()}
         return EvalLoopOutput(predictions.numpy(), references.numpy(), named, len(rows))
