@@ -186,6 +186,11 @@ class Distillation:
         existing = [path for path in outputs if path.exists()]
         if existing and not known and not overwrite:
             raise ValueError(f"{existing[0]} exists and {self._manifest} does not: move it away or overwrite it")
+        if any(self._shards.glob("*.json")) and not known and not overwrite:
+            raise ValueError(
+                f"{self._shards} holds translations and {self._manifest} does not exist: put it back from a copy, or "
+                "start from nothing with overwrite"
+            )
         settings = self._settings()
         self._shards.mkdir(parents=True, exist_ok=True)
         stack.enter_context(only_run(self._shards))

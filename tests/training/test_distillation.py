@@ -313,7 +313,9 @@ def test_a_damaged_shard_is_named(place: Path, teacher: Path, monkeypatch: pytes
     assert setting(place, teacher).run()["lines"] == LINES
 
 
-def test_a_damaged_manifest_is_named(place: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manifest_that_is_damaged_or_gone_is_named(
+    place: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         interrupt(patch, after=3)
         setting(place, teacher).run()
@@ -322,6 +324,9 @@ def test_a_damaged_manifest_is_named(place: Path, teacher: Path, monkeypatch: py
         manifest.write_text(text)
         with pytest.raises(ValueError, match=r"train.distill.json is damaged \(.*\): put it back from a copy, or"):
             setting(place, teacher).run()
+    manifest.unlink()
+    with pytest.raises(ValueError, match=r"train.shards holds translations and .*train.distill.json does not exist"):
+        setting(place, teacher).run()
     assert len(list((place / "new" / "train.shards").iterdir())) == 3, "nothing is thrown away"
     assert setting(place, teacher).run(overwrite=True)["lines"] == LINES
 
