@@ -86,6 +86,10 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             problems.append("ema_decay and average_checkpoints: both average the weights, choose one")
         if self.average_best and self.average_checkpoints is None:
             problems.append("average_best=True: say how many with average_checkpoints")
+        if self.average_checkpoints is not None and self.save_strategy == "no":
+            problems.append('average_checkpoints: there will be none, set save_strategy="steps" or "epoch"')
+        if self.average_best and self.eval_strategy == "no":
+            problems.append('average_best=True: nothing says which are best, set eval_strategy="steps" or "epoch"')
         if patience is not None and self.metric_for_best_model == "bleu" and not self.predict_with_generate:
             problems.append("early_stopping_patience: BLEU needs translations, set predict_with_generate=True")
         if self.average_best and self.save_total_limit is not None:
