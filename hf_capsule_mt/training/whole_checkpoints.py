@@ -53,6 +53,7 @@ class WholeCheckpointTrainer(Seq2SeqTrainer):
             (part / name).mkdir(parents=True, exist_ok=True)  # a process that had nothing to write
             self.save_beside(part / name)
             self._name_best(folder, part / name)
+            self.accelerator.wait_for_everyone()  # every process has written its files
             if self.is_local_process_zero():
                 flush(part / name)
         except Exception as error:
@@ -82,7 +83,7 @@ class WholeCheckpointTrainer(Seq2SeqTrainer):
                 self.state.save_to_json(str(written / STATE))
 
     def _put_in_place(self, part: Path, folder: Path, name: str) -> None:
-        self.accelerator.wait_for_everyone()  # every process has written its files
+        self.accelerator.wait_for_everyone()  # and they are on the disk
         for main in (self.is_world_process_zero(), self.is_local_process_zero()):  # nodes may have disks of their own
             if main and (part / name).is_dir():
                 if (folder / name).exists():  # of an earlier run
