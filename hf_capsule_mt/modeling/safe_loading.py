@@ -64,7 +64,7 @@ def check_downloads(name: str | os.PathLike[str] | None, since: float, **places:
             while part := file.read(1 << 20):
                 digest.update(part)
         if digest.hexdigest() != path.name:
-            path.unlink()
+            path.unlink(missing_ok=True)  # another process may have seen it too
             raise OSError(
                 f"a file of {name} was damaged on its way from the Hub (its SHA-256 is not {path.name}), and has been "
                 "deleted: load it again"
