@@ -172,12 +172,10 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         elif not model.training:  # without smoothing, so that runs with and without it can be compared
             outputs = model(**inputs)
             loss = outputs["loss"]
-        elif self._skips_logits:
-            loss, outputs = self._loss_of_states(model, inputs, num_items_in_batch)
-        elif self.label_smoother is None and self._is_ours(model):
-            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        elif self._is_ours(model):
+            loss, outputs = self._loss_of_ours(model, inputs, num_items_in_batch)
         else:
-            loss, outputs = self._loss_of_logits(model, inputs, labels, num_items_in_batch)
+            loss, outputs = self._loss_of_others(model, inputs, labels, num_items_in_batch)
         share = self._auxiliary_share
         if model.training and share < 1.0:
             loss = loss - (1.0 - share) * self._auxiliary_loss(model, outputs, num_items_in_batch)
@@ -186,42 +184,40 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def _is_ours(self, model: nn.Module) -> bool:
-        """Whether the model divides its loss by `num_items_in_batch`. Others, stock Marian for one, take the argument
-        and do not, so that accumulated batches would count several times."""
-        return hasattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss")
+        """Whether the model divides its loss by `num_items_in_batch`, and smooths it. Others, stock Marian for one,
+        take the argument and do not, so that accumulated batches would count several times."""
+        return getattr(self.accelerator.unwrap_model(model), "can_skip_logits", False)
 
-    def _loss_of_states(
+    def _loss_of_ours(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
     ) -> tuple[Tensor, Any]:
-        """All terms of the loss, smoothed if that is wanted, by the model itself and without logits."""
-        smoothing = 0.0 if self.label_smoother is None else self.label_smoother.epsilon
+        """All terms of the loss by the model itself; the translation loss smoothed if that is wanted."""
         counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-        outputs = model(**inputs, **counted, skip_logits=True, loss_smoothing=smoothing)
-        factor = self.accelerator.num_processes if self.sums_over_processes(num_items_in_batch) else 1
-        return outputs["loss"] * factor, outputs
+        outputs = model(**inputs, **counted, skip_logits=self._skips_logits, loss_smoothing=self._smoothing)
+        return outputs["loss"] * self._loss_factor(num_items_in_batch), outputs
 
-    def _loss_of_logits(
+    def _loss_of_others(
         self, model: nn.Module, inputs: dict[str, Any], labels: Tensor, num_items_in_batch: Tensor | int | None
     ) -> tuple[Tensor, Any]:
-        """The translation loss, smoothed if that is wanted, plus the auxiliary terms with their weights."""
-        if self._is_ours(model):
-            counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-            outputs = model(**inputs, **counted)
-        else:
-            bare: Any = self.accelerator.unwrap_model(model)
-            inputs = {name: value for name, value in inputs.items() if name != "labels"}
-            if "decoder_input_ids" not in inputs:
-                inputs["decoder_input_ids"] = bare.prepare_decoder_input_ids_from_labels(labels=labels)
-            outputs = model(**inputs)
-        smoothing = 0.0 if self.label_smoother is None else self.label_smoother.epsilon
-        logits = outputs["logits"].flatten(0, 1)
+        """The translation loss of the logits, smoothed if that is wanted."""
+        bare: Any = self.accelerator.unwrap_model(model)
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        if "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = bare.prepare_decoder_input_ids_from_labels(labels=labels)
+        outputs = model(**inputs)
         total = nn.functional.cross_entropy(
-            logits.float(), labels.flatten(), ignore_index=-100, reduction="sum", label_smoothing=smoothing
+            outputs["logits"].flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=self._smoothing
         )
         loss = total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
-        if self.sums_over_processes(num_items_in_batch):
-            loss = loss * self.accelerator.num_processes
-        return loss + self._auxiliary_loss(model, outputs, num_items_in_batch), outputs
+        return loss * self._loss_factor(num_items_in_batch), outputs
+
+    @property
+    def _smoothing(self) -> float:
+        return 0.0 if self.label_smoother is None else self.label_smoother.epsilon
+
+    def _loss_factor(self, num_items_in_batch: Tensor | int | None) -> int:
+        """Undoes that DDP takes the mean over processes of what is a sum over them."""
+        return self.accelerator.num_processes if self.sums_over_processes(num_items_in_batch) else 1
 
     @property
     def _auxiliary_share(self) -> float:
@@ -236,6 +232,4 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         auxiliary = getattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss", None)
         if auxiliary is None:
             return 0.0
-        return auxiliary(outputs) * (
-            self.accelerator.num_processes if self.sums_over_processes(num_items_in_batch) else 1
-        )
+        return auxiliary(outputs) * self._loss_factor(num_items_in_batch)
