@@ -1,7 +1,7 @@
 """Corpora of sentence pairs from files, folders, the Hub or the synthetic grammar, cleaned into one Arrow file.
 
 Pairs are read one after the other and written to disk as they come, and the finished file is memory-mapped: ten
-million pairs take no more memory than ten thousand.
+million pairs take no more memory than ten thousand, but for what `drop_duplicates` remembers of each.
 """
 
 from __future__ import annotations
