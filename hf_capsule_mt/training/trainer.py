@@ -124,6 +124,12 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         )
         return self._loader_of(dataset, sampler, "training")
 
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """The summary of a run says how much of its batches was padding."""
+        if "train_runtime" in logs and self.padding_share is not None:
+            logs["train_padding_share"] = round(self.padding_share, 4)
+        super().log(logs, *args, **kwargs)
+
     def _loader_of(self, dataset: Any, sampler: TokenBatchSampler, description: str) -> DataLoader:
         """Loads the batches that `sampler` has shared out among the processes."""
         collator: Any = self.data_collator

@@ -139,6 +139,7 @@ def test_throughput(tmp_path: Path) -> None:
     assert trainer._all_tokens == tokens
     assert summary["train_target_tokens_per_second"] == pytest.approx(tokens / trainer._all_seconds, rel=1e-3)
     assert 0.0 < trainer.padding_share < 0.5
+    assert summary["train_padding_share"] == round(trainer.padding_share, 4)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
