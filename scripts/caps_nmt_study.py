@@ -72,6 +72,7 @@ def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
             seed=seed,
             batch_size=settings["batch_size"],
             learning_rate=settings["learning_rate"],
+            warmup_steps=settings["warmup_steps"],
             show_progress=False,
         )
     translations = translate(model, task.tokenizer, task.test_sources, max_new_tokens=80)
@@ -141,8 +142,8 @@ def report(results: StudyResults) -> str:
             f"{settings['train_size']} training and {settings['test_size']} unseen test pairs, {words['mean']} words "
             f"on average; the data seed is the run's seed (one of {seeds}).\n"
             f"Width {settings['d_model']}, two layers a side, no dropout; {settings['steps']} steps of "
-            f"{settings['batch_size']} pairs, AdamW, peak learning rate {settings['learning_rate']} after 100 steps, "
-            "then linear to 0.\nLoss: training loss, mean over the last 100 steps.\n"
+            f"{settings['batch_size']} pairs, AdamW, peak learning rate {settings['learning_rate']} after "
+            f"{settings['warmup_steps']} steps, then linear to 0.\nLoss: training loss, mean over the last 100 steps.\n"
             f"{runs[-1]['device']}; {'; '.join(made_with)}; {runs[-1]['bleu_signature']}.",
             table(runs),
         ]
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--warmup-steps", type=int, default=300)
     parser.add_argument("--d-model", type=int, default=128)
     parser.add_argument("--train-size", type=int, default=30_000)
     parser.add_argument("--test-size", type=int, default=300)
@@ -164,8 +166,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/caps_nmt"))
     args = parser.parse_args()
-    keys = ("steps", "batch_size", "learning_rate", "d_model", "train_size", "test_size", "max_words", "min_words")
-    settings = {key: getattr(args, key) for key in keys}
+    keys = ("steps", "batch_size", "learning_rate", "warmup_steps", "d_model", "train_size", "test_size", "max_words")
+    settings = {key: getattr(args, key) for key in (*keys, "min_words")}
     args.output.mkdir(parents=True, exist_ok=True)
     results = StudyResults(args.output / "results.json", "python scripts/caps_nmt_study.py " + " ".join(sys.argv[1:]))
     wanted = [name.strip() for name in args.only.split(";") if name.strip()]
