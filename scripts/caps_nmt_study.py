@@ -143,8 +143,8 @@ def report(results: StudyResults) -> str:
             f"on average; the data seed is the run's seed (one of {seeds}).\n"
             f"Width {settings['d_model']}, two layers a side, no dropout; {settings['steps']} steps of "
             f"{settings['batch_size']} pairs, AdamW, peak learning rate {settings['learning_rate']} after "
-            f"{settings['warmup_steps']} steps, then linear to 0.\nLoss: training loss, mean over the last 100 steps.\n"
-            f"{runs[-1]['device']}; {'; '.join(made_with)}; {runs[-1]['bleu_signature']}.",
+            f"{settings['warmup_steps']} steps, then linear to 0.\nLoss: training loss, mean over the last 100 "
+            f"steps.\n{runs[-1]['device']}; {'; '.join(made_with)}; {runs[-1]['bleu_signature']}.",
             table(runs),
         ]
     return "\n\n".join(parts) + "\n"
