@@ -70,21 +70,12 @@ def best_checkpoints(
     """The `count` checkpoints in `folder` with the best logged `metric`, oldest first; of equals the newer. See
     `regular_checkpoints` for those that count, and `history`."""
     found = regular_checkpoints(folder, history)
-    ranked = ranked_steps(found, metric, greater, history)
-    return [found[step] for step in sorted(_enough(ranked, count, f"checkpoints with {metric} in {folder}")[-count:])]
-
-
-def ranked_steps(
-    found: dict[int, Path], metric: str, greater: bool, history: list[dict[str, Any]] | None = None
-) -> list[int]:
-    """The steps of the checkpoints for which `metric` was logged, the best last; of equals the newer is better."""
     if history is None:
         history = logged(found[max(found)]) if found else []
     values = {row["step"]: row[metric] for row in history if metric in row}
-    return sorted(
-        (step for step in found if step in values),
-        key=lambda step: (values[step] if greater else -values[step], step),
-    )
+    steps = _enough([step for step in found if step in values], count, f"checkpoints with {metric} in {folder}")
+    steps.sort(key=lambda step: (values[step] if greater else -values[step], step))
+    return [found[step] for step in sorted(steps[-count:])]
 
 
 def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Path:

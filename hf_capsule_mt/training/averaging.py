@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -14,9 +13,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, ranked_steps, regular_checkpoints
+from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, best_checkpoints, regular_checkpoints
 from hf_capsule_mt.training.metered import MeteredTrainer
-from hf_capsule_mt.training.processes import from_main
 
 logger = logging.get_logger(__name__)
 
@@ -129,24 +127,22 @@ class AveragingTrainer(MeteredTrainer):
         return result
 
     def _average_checkpoints(self) -> None:
-        """Of fewer checkpoints than wanted the mean is taken too: all of training has been done by now."""
-        averaged = from_main(PartialState(), self._write_average)
-        if averaged is not None:
-            self.model.load_state_dict(load_file(averaged / WEIGHTS), strict=False)  # tied weights are there once
-
-    def _write_average(self) -> Path | None:
         count, folder, history = self.args.average_checkpoints, Path(self.args.output_dir), self.state.log_history
-        found = regular_checkpoints(folder, history)
-        steps = [step for step in found if step <= self.state.global_step]
-        if self.args.average_best:
-            metric = (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
-            steps = ranked_steps(found, f"eval_{metric}", self.args.greater_is_better is not False, history)
-        if len(steps) < count:
-            left = "their mean is taken" if steps else "the model stays as it was trained"
-            logger.warning(f"average_checkpoints={count}: {len(steps)} are there, {left}")
-        if not steps:
-            return None
-        return average_checkpoints([found[step] for step in sorted(steps[-count:])], folder / "averaged")
+        output = folder / "averaged"
+        if self.args.should_save:
+            if self.args.average_best:
+                metric = (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
+                better = self.args.greater_is_better is not False
+                chosen = best_checkpoints(folder, count, f"eval_{metric}", better, history)
+            else:
+                found = regular_checkpoints(folder, history)
+                there = [path for step, path in found.items() if step <= self.state.global_step]
+                if len(there) < count:
+                    logger.warning(f"average_checkpoints={count}: {len(there)} are there, their mean is taken")
+                chosen = there[-count:]
+            average_checkpoints(chosen, output)
+        self.accelerator.wait_for_everyone()
+        self.model.load_state_dict(load_file(output / WEIGHTS), strict=False)  # tied weights are there once
 
 
 class _UpdateAverage(TrainerCallback):

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +11,21 @@ from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 UNFINISHED = "_unfinished_checkpoints"  # the Trainer's pushes to the Hub leave out names with this first character
-REPLACED = "replaced"  # in it; a checkpoint that one of the same step takes the place of
 STATE = "trainer_state.json"
 RUNNING = "running_{}.json"  # of every process
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def last_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint in `folder` that training can go on from; None without any.
-
-    One that was about to be replaced when its run was killed is put back first.
-    """
-    put_back(Path(folder))
+    """The newest checkpoint in `folder` that training can go on from; None without any."""
     found = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / STATE).is_file()]
     steps = {path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"): path for path in found}
     numbers = [int(step) for step in steps if step.isdigit()]
     return steps[str(max(numbers))] if numbers else None
 
 
-def put_back(folder: Path) -> None:
-    """Give its name back to a checkpoint that was set aside for one which has not come."""
-    for path in (folder / UNFINISHED / REPLACED).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        if not (folder / path.name).exists():
-            with suppress(FileNotFoundError):  # another process has done it
-                path.rename(folder / path.name)
-
-
 def named_checkpoint(name: str) -> str:
     """`name`, if training can go on from it."""
-    whole = ("scheduler", "global_step")  # DeepSpeed has a folder for all of it
-    if (Path(name) / STATE).is_file() and not any(path.name.startswith(whole) for path in Path(name).iterdir()):
-        raise ValueError(
-            f"{name} was written with save_only_model=True, without what the optimizer needs to go on: train its "
-            "weights further as a warm start, into another output_dir"
-        )
     if not (Path(name) / STATE).is_file():
         raise ValueError(
             f"resume_from_checkpoint={name!r}: must be a checkpoint folder with {STATE}, such as "

@@ -55,11 +55,6 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
                 f"skip_logits=True: {type(self.model).__name__} cannot compute its loss without logits, models of "
                 "hf_capsule_mt can; leave it out"
             )
-        if self._skips_logits and self.is_fsdp_enabled:
-            raise ValueError(
-                "skip_logits=True: FSDP gathers the weight of the output layer only while that layer is called; leave "
-                "it out"
-            )
         self.padding_share: float | None = None  # of the training batches, once they are made
         patience = getattr(self.args, "early_stopping_patience", None)
         if patience is not None and self.args.metric_for_best_model == "bleu" and self.is_fsdp_enabled:

@@ -13,13 +13,11 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from hf_capsule_mt.training.checkpoint_files import (
-    REPLACED,
     STATE,
     UNFINISHED,
     disk_is_full,
     flush,
     last_checkpoint,
-    put_back,
     was_due,
 )
 
@@ -47,7 +45,6 @@ class WholeCheckpointTrainer(Seq2SeqTrainer):
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         part = folder / UNFINISHED
         if self.is_local_process_zero():
-            put_back(folder)
             shutil.rmtree(part, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         self._writing_to = part
@@ -89,9 +86,8 @@ class WholeCheckpointTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()  # and they are on the disk
         for main in (self.is_world_process_zero(), self.is_local_process_zero()):  # nodes may have disks of their own
             if main and (part / name).is_dir():
-                if (folder / name).exists():  # of an earlier run, or written before its evaluation was made
-                    (part / REPLACED).mkdir()
-                    (folder / name).rename(part / REPLACED / name)
+                if (folder / name).exists():  # of an earlier run
+                    (folder / name).rename(part / "replaced")
                 (part / name).rename(folder / name)
                 shutil.rmtree(part, ignore_errors=True)
                 flush(folder, files=False)

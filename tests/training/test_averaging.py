@@ -93,18 +93,6 @@ def test_mean_of_the_best_checkpoints(tmp_path: Path, monkeypatch: pytest.Monkey
     assert equal(weights(trainer), expected)
 
 
-def test_mean_of_the_best_when_there_are_fewer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What training has come to is not lost to a number."""
-    best: dict[str, Any] = {"average_checkpoints": 5, "average_best": True, "metric_for_best_model": "loss"}
-    trainer = run(tmp_path, ema_decay=None, **best)
-    recorder = recorded(trainer)
-    saved = [step - 1 for step in checkpoints(tmp_path)]
-    assert 1 < len(saved) < 5
-    expected = {name: sum(recorder.steps[step][name] for step in saved) / len(saved) for name in recorder.steps[0]}
-    for name, value in weights(trainer).items():
-        torch.testing.assert_close(value, expected[name])
-
-
 def made_up(trainer: Any, monkeypatch: pytest.MonkeyPatch, metric: str, values: list[float]) -> None:
     """Evaluations find these values."""
     given, real = iter(values), trainer.evaluation_loop

@@ -46,22 +46,6 @@ def test_killed_at_any_step(whole: Any, tmp_path: Path) -> None:
     ends_like(whole, tmp_path)
 
 
-def test_a_checkpoint_that_was_set_aside_is_put_back(tmp_path: Path) -> None:
-    """Killed between the two steps in which one takes the place of another."""
-    aside = tmp_path / "_unfinished_checkpoints" / "replaced" / "checkpoint-4"
-    aside.mkdir(parents=True)
-    (aside / "trainer_state.json").write_text("{}")
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-4" and not aside.exists()
-    aside.mkdir()
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-4" and aside.exists(), "the new one is there"
-
-
-def test_weights_alone_are_nothing_to_go_on_from(tmp_path: Path) -> None:
-    run(tmp_path, max_steps=4, save_only_model=True).train()
-    with pytest.raises(ValueError, match="save_only_model"):
-        run(tmp_path).train(resume_from_checkpoint=True)
-
-
 def test_killed_while_a_checkpoint_is_written(whole: Any, tmp_path: Path) -> None:
     killed = program(output_dir=str(tmp_path), kill_while_saving=2)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -207,15 +207,3 @@ def test_without_logits_training_is_the_same(kind: str, smoothing: float, tmp_pa
 def test_logits_of_other_models_cannot_be_skipped(tmp_path: Path):
     with pytest.raises(ValueError, match="skip_logits=True: MarianMTModel cannot"):
         trainer(MarianMTModel(MarianConfig(**SIZES)), tmp_path, skip_logits=True)
-
-
-def test_no_skipped_logits_under_fsdp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = CapsuleSeq2SeqTrainer.create_accelerator_and_postprocess
-
-    def under_fsdp(self: Any) -> None:
-        made(self)
-        self.is_fsdp_enabled = True
-
-    monkeypatch.setattr(CapsuleSeq2SeqTrainer, "create_accelerator_and_postprocess", under_fsdp)
-    with pytest.raises(ValueError, match="skip_logits=True: FSDP"):
-        trainer(gdr(), tmp_path, skip_logits=True)
