@@ -69,13 +69,22 @@ def best_checkpoints(
 ) -> list[Path]:
     """The `count` checkpoints in `folder` with the best logged `metric`, oldest first; of equals the newer. See
     `regular_checkpoints` for those that count, and `history`."""
+    found = ranked_checkpoints(folder, metric, greater, history)
+    steps = _enough(list(found), count, f"checkpoints with {metric} in {folder}")[-count:]
+    return [found[step] for step in sorted(steps)]
+
+
+def ranked_checkpoints(
+    folder: str | Path, metric: str, greater: bool = True, history: list[dict[str, Any]] | None = None
+) -> dict[int, Path]:
+    """The checkpoints in `folder` with a logged `metric`, by step, the best last; see `best_checkpoints`."""
     found = regular_checkpoints(folder, history)
     if history is None:
         history = logged(found[max(found)]) if found else []
     values = {row["step"]: row[metric] for row in history if metric in row}
-    steps = _enough([step for step in found if step in values], count, f"checkpoints with {metric} in {folder}")
+    steps = [step for step in found if step in values]
     steps.sort(key=lambda step: (values[step] if greater else -values[step], step))
-    return [found[step] for step in sorted(steps[-count:])]
+    return {step: found[step] for step in steps}
 
 
 def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Path:

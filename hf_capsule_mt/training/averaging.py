@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -13,8 +14,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, best_checkpoints, regular_checkpoints
+from hf_capsule_mt.training.average import WEIGHTS, average_checkpoints, ranked_checkpoints, regular_checkpoints
 from hf_capsule_mt.training.metered import MeteredTrainer
+from hf_capsule_mt.training.processes import from_main
 
 logger = logging.get_logger(__name__)
 
@@ -77,7 +79,7 @@ class AveragingTrainer(MeteredTrainer):
     """With `ema_decay`, evaluations and the model at the end have the exponential moving average of the weights, those
     of the best checkpoint with `load_best_model_at_end`; `model.safetensors` of a checkpoint has the trained weights,
     from which training goes on. With `average_checkpoints`, the model at the end is the mean of so many checkpoints,
-    the last or the best. A run that was interrupted ends with neither."""
+    the last or the best, or of fewer where no more are there. A run that was interrupted ends with neither."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -127,22 +129,32 @@ class AveragingTrainer(MeteredTrainer):
         return result
 
     def _average_checkpoints(self) -> None:
-        count, folder, history = self.args.average_checkpoints, Path(self.args.output_dir), self.state.log_history
-        output = folder / "averaged"
-        if self.args.should_save:
-            if self.args.average_best:
-                metric = (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
-                better = self.args.greater_is_better is not False
-                chosen = best_checkpoints(folder, count, f"eval_{metric}", better, history)
-            else:
-                found = regular_checkpoints(folder, history)
-                there = [path for step, path in found.items() if step <= self.state.global_step]
-                if len(there) < count:
-                    logger.warning(f"average_checkpoints={count}: {len(there)} are there, their mean is taken")
-                chosen = there[-count:]
+        output = Path(self.args.output_dir) / "averaged"
+        chosen = from_main(PartialState(), lambda: self._write_average(output))
+        if self.args.should_save and not self.is_world_process_zero():  # a node with a disk of its own
             average_checkpoints(chosen, output)
         self.accelerator.wait_for_everyone()
-        self.model.load_state_dict(load_file(output / WEIGHTS), strict=False)  # tied weights are there once
+        if chosen:
+            self.model.load_state_dict(load_file(output / WEIGHTS), strict=False)  # tied weights are there once
+
+    def _write_average(self, output: Path) -> list[Path]:
+        """Writes the mean of the checkpoints that are wanted, as far as they are there; returns them."""
+        count, folder, history = self.args.average_checkpoints, Path(self.args.output_dir), self.state.log_history
+        wanted = ""
+        if self.args.average_best:
+            metric = "eval_" + (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
+            found = ranked_checkpoints(folder, metric, self.args.greater_is_better is not False, history)
+            wanted = f" with {metric}"
+        else:
+            regular = regular_checkpoints(folder, history)
+            found = {step: path for step, path in regular.items() if step <= self.state.global_step}
+        chosen = [found[step] for step in sorted(list(found)[-count:])]
+        if len(chosen) < count:
+            taken = "their mean is taken" if chosen else "the weights stay as they were trained"
+            logger.warning(f"average_checkpoints={count}: {len(chosen)}{wanted} are there, {taken}")
+        if chosen:
+            average_checkpoints(chosen, output)
+        return chosen
 
 
 class _UpdateAverage(TrainerCallback):

@@ -24,15 +24,18 @@ def this_process(device: str | None) -> PartialState:
 
 def from_main(state: PartialState, make: Callable[[], Any]) -> Any:
     """In all processes what `make` returns in the main one. Its error is the main one's; the others end quietly."""
-    found: list[Any] = [None, None]
+    found: list[Any] = [None, False]
+    failed: Exception | None = None
     if state.is_main_process:
         try:
             found[0] = make()
-        except (ValueError, OSError) as error:
-            found[1] = error
+        except Exception as error:  # whatever it is, the others must not wait for ever
+            failed, found[1] = error, True
     broadcast_object_list(found)
-    if found[1] is not None:
-        raise found[1] if state.is_main_process else SystemExit(1)
+    if failed is not None:
+        raise failed
+    if found[1]:
+        raise SystemExit(1)
     return found[0]
 
 

@@ -93,6 +93,28 @@ def test_mean_of_the_best_checkpoints(tmp_path: Path, monkeypatch: pytest.Monkey
     assert equal(weights(trainer), expected)
 
 
+def test_fewer_of_the_best_than_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training is not lost for it: what is there is averaged, and without any the trained weights stay."""
+    from hf_capsule_mt.training import averaging
+
+    said: list[str] = []
+    monkeypatch.setattr(averaging.logger, "warning", said.append)
+    wanted: dict[str, Any] = {"ema_decay": None, "average_checkpoints": 3, "average_best": True, "max_steps": 8}
+    wanted["metric_for_best_model"] = "loss"
+    trainer = run(tmp_path / "two", **wanted)
+    recorder = recorded(trainer)
+    expected = {name: (recorder.steps[3][name] + recorder.steps[7][name]) / 2 for name in recorder.steps[0]}
+    assert equal(weights(trainer), expected)
+    monkeypatch.setattr(averaging, "ranked_checkpoints", lambda *_: {})
+    trainer = run(tmp_path / "none", **wanted)
+    trainer.train()
+    assert equal(weights(trainer), recorder.steps[7])
+    assert said == [
+        "average_checkpoints=3: 2 with eval_loss are there, their mean is taken",
+        "average_checkpoints=3: 0 with eval_loss are there, the weights stay as they were trained",
+    ]
+
+
 def made_up(trainer: Any, monkeypatch: pytest.MonkeyPatch, metric: str, values: list[float]) -> None:
     """Evaluations find these values."""
     given, real = iter(values), trainer.evaluation_loop

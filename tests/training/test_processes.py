@@ -3,8 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from safetensors import SafetensorError
+
+from hf_capsule_mt.training import processes
 
 FILE = str(Path(__file__).parents[2] / "hf_capsule_mt" / "training" / "processes.py")
 # The main process takes longer than the others would wait for it by default; all begin when all are there.
@@ -36,3 +41,19 @@ def test_the_others_wait_for_the_main_process_as_long_as_it_takes(tmp_path: Path
     found = [process.communicate(timeout=120)[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert [words[0] for words in found] == ["done", "done"] and float(found[0][1]) < float(found[1][1])
+
+
+@pytest.mark.parametrize("error", [SafetensorError("cut off"), KeyError("name"), OSError(28, "full")])
+def test_no_error_of_the_main_process_lets_the_others_wait(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    sent: list[Any] = []
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(processes, "broadcast_object_list", sent.extend)
+    with pytest.raises(type(error)) as raised:
+        processes.from_main(SimpleNamespace(is_main_process=True), fail)
+    assert raised.value is error
+    monkeypatch.setattr(processes, "broadcast_object_list", lambda found: found.__setitem__(slice(None), sent))
+    with pytest.raises(SystemExit):
+        processes.from_main(SimpleNamespace(is_main_process=False), fail)
