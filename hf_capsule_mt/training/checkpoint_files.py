@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 UNFINISHED = "_unfinished_checkpoints"  # the Trainer's pushes to the Hub leave out names with this first character
+REPLACED = "replaced"  # in it, the checkpoint of an earlier run whose name a whole one is about to take
 STATE = "trainer_state.json"
 RUNNING = "running_{}.json"  # of every process
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -26,12 +28,27 @@ def last_checkpoint(folder: str | Path) -> Path | None:
 
 def named_checkpoint(name: str) -> str:
     """`name`, if training can go on from it."""
-    if not (Path(name) / STATE).is_file():
+    folder = Path(name)
+    if not (folder / STATE).is_file():
         raise ValueError(
             f"resume_from_checkpoint={name!r}: must be a checkpoint folder with {STATE}, such as "
             f"runs/model/{PREFIX_CHECKPOINT_DIR}-500"
         )
+    if not any(True for pattern in ("optimizer*", "rng_state*") for _ in folder.glob(pattern)):
+        raise ValueError(
+            f"{name} has weights and no optimizer, as save_only_model=True writes it, so training cannot go on from "
+            "it: set save_only_model=False, and begin anew, from these weights if you like, in another output_dir"
+        )
     return name
+
+
+def put_in_place(folder: str | Path) -> None:
+    """Give the whole checkpoint its name for which a killed run had moved an older one away, and no more."""
+    part = Path(folder) / UNFINISHED
+    for path in part.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (part / REPLACED).is_dir() else ():
+        if not (Path(folder) / path.name).exists():
+            with suppress(FileNotFoundError):  # another process of this run was faster
+                path.rename(Path(folder) / path.name)
 
 
 def running_state(folder: Path, process: int = 0) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from hf_capsule_mt.evaluation.scores import corpus_scores
-from hf_capsule_mt.training.checkpoint_files import last_checkpoint, named_checkpoint
+from hf_capsule_mt.training.checkpoint_files import last_checkpoint, named_checkpoint, put_in_place
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
 from hf_capsule_mt.training.processes import main_first
 from hf_capsule_mt.training.recipe import Recipe
@@ -68,7 +68,8 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
     set_seed(arguments.seed)
     built = build_model(family, recipe.config, data.tokenizer, init_from)
     trainer = make_trainer(recipe, data, built)
-    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    # Named only where the user did: what the run has found by itself is for it to clear away.
+    metrics = trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint or checkpoint is not None).metrics
     if trainer.interrupted:
         say(arguments, f"interrupted after step {trainer.state.global_step}; the same command goes on from there")
         raise Interrupted(trainer.state.global_step)
@@ -101,12 +102,13 @@ def checkpoint_to_resume(arguments: RecipeTrainingArguments) -> str | None:
     if arguments.resume_from_checkpoint is not None:
         return named_checkpoint(arguments.resume_from_checkpoint)
     folder = str(arguments.output_dir)
+    put_in_place(folder)
     last = last_checkpoint(folder)
     if last is not None and not arguments.resume:
         raise ValueError(
             f"{folder} holds {last.name}, and resume is off: choose another output_dir, or remove the old run"
         )
-    return None if last is None else str(last)
+    return None if last is None else named_checkpoint(str(last))
 
 
 def prepare_folder(recipe: Recipe, folder: Path, checkpoint: str | None) -> None:

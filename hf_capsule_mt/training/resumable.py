@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from hf_capsule_mt.training.checkpoint_files import RUNNING, last_checkpoint, named_checkpoint, running_state
+from hf_capsule_mt.training.checkpoint_files import (
+    RUNNING,
+    last_checkpoint,
+    named_checkpoint,
+    put_in_place,
+    running_state,
+)
 from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
 from hf_capsule_mt.training.whole_checkpoints import WholeCheckpointTrainer
 
@@ -29,12 +35,14 @@ class ResumableTrainer(WholeCheckpointTrainer):
       what Transformers keeps comes what a log has summed up since the last one, of every process.
     - SIGTERM ends training after the step at hand, with a checkpoint; `interrupted` says so. An evaluation that is
       due then, or under way, is made when the run is taken up again, and so is what a kill has cut off at the end of
-      an epoch. A checkpoint that was written for SIGTERM alone is removed when the run has gone on to the next one.
+      an epoch. A checkpoint that was written for SIGTERM alone is removed when a run that found it by itself, with
+      `resume_from_checkpoint=True`, has gone on to the next one.
     - Evaluating draws no random number of training's: with more evaluations, or fewer, it is the same training.
     - What a collator draws in a worker process (`dataloader_num_workers`) is all that is not taken up again.
     """
 
     model: Any
+    _resumes_from: Path | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,11 +67,13 @@ class ResumableTrainer(WholeCheckpointTrainer):
         **kwargs: Any,
     ) -> Any:
         """As in Transformers; with `resume_from_checkpoint=True` from the last whole checkpoint of `output_dir`."""
+        put_in_place(self.args.output_dir)
+        self._stopgap = None
         if resume_from_checkpoint is True:
             found = last_checkpoint(self.args.output_dir)
             if found is None:
                 raise ValueError(f"{self.args.output_dir} has no checkpoint to go on from: leave resuming out")
-            resume_from_checkpoint = str(found)
+            self._stopgap, resume_from_checkpoint = found, str(found)
         self._resumes_from = Path(named_checkpoint(resume_from_checkpoint)) if resume_from_checkpoint else None
         self._left: dict[str, Any] = {}  # what the checkpoint says was still to be done after its step
         self._evaluates_later = self._epoch_ended = False

@@ -13,6 +13,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from hf_capsule_mt.training.checkpoint_files import (
+    REPLACED,
     STATE,
     UNFINISHED,
     disk_is_full,
@@ -27,7 +28,7 @@ class WholeCheckpointTrainer(Seq2SeqTrainer):
     `OSError` that names the last good one."""
 
     args: Any
-    _resumes_from: Path | None = None
+    _stopgap: Path | None = None
     _writing_to: Path | None = None
 
     def save_beside(self, folder: Path) -> None:
@@ -87,16 +88,17 @@ class WholeCheckpointTrainer(Seq2SeqTrainer):
         for main in (self.is_world_process_zero(), self.is_local_process_zero()):  # nodes may have disks of their own
             if main and (part / name).is_dir():
                 if (folder / name).exists():  # of an earlier run
-                    (folder / name).rename(part / "replaced")
+                    (folder / name).rename(part / REPLACED)
                 (part / name).rename(folder / name)
                 shutil.rmtree(part, ignore_errors=True)
                 flush(folder, files=False)
             self.accelerator.wait_for_everyone()
 
     def _remove_stopgap(self, written: Path) -> None:
-        """The checkpoint of SIGTERM that this run went on from, now that there is a later one: else it would push a
-        due one out of `save_total_limit`, and the run would not end as if nothing had happened."""
-        start = self._resumes_from
+        """The checkpoint of SIGTERM that this run found by itself and went on from, now that there is a later one:
+        else it would push a due one out of `save_total_limit`, and the run would not end as if nothing had happened.
+        One that the user named is kept."""
+        start = self._stopgap
         if start is None or not start.is_dir() or start.resolve().parent != written.resolve().parent:
             return
         if start.name != written.name and not was_due(start):

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from training_run import checkpoints, ends_like, history, run, weights
 from transformers import TrainerCallback
 
-from hf_capsule_mt.training.checkpoint_files import UNFINISHED, disk_is_full, last_checkpoint
+from hf_capsule_mt.training.checkpoint_files import REPLACED, UNFINISHED, disk_is_full, last_checkpoint
 
 PROGRAM = Path(__file__).with_name("training_run.py")
 SEED = int(os.environ.get("RESUME_TEST_SEED", "1"))
@@ -53,6 +53,26 @@ def test_killed_while_a_checkpoint_is_written(whole: Any, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
     ends_like(whole, tmp_path)
     assert not (tmp_path / UNFINISHED).exists() and (tmp_path / "checkpoint-8").is_dir()
+
+
+def test_killed_while_an_older_checkpoint_is_replaced(tmp_path: Path) -> None:
+    """Between the two renamings, when no folder has the name: the new one is whole and takes it."""
+    run(tmp_path, max_steps=4, seed=9).train()
+    (tmp_path / UNFINISHED).mkdir()
+    (tmp_path / "checkpoint-4").rename(tmp_path / UNFINISHED / REPLACED)
+    whole = run(tmp_path / "new", max_steps=6)
+    whole.train()
+    (tmp_path / "new" / "checkpoint-4").rename(tmp_path / UNFINISHED / "checkpoint-4")
+    shutil.rmtree(tmp_path / "new")
+    ends_like(whole, tmp_path, max_steps=6)
+    assert checkpoints(tmp_path) == [4, 6] and not (tmp_path / UNFINISHED).exists()
+
+
+def test_weights_alone_are_nothing_to_go_on_from(tmp_path: Path) -> None:
+    run(tmp_path, max_steps=4, save_only_model=True).train()
+    for resume in (True, str(tmp_path / "checkpoint-4")):
+        with pytest.raises(ValueError, match=r"checkpoint-4 has weights and no optimizer.*set save_only_model=False"):
+            run(tmp_path, max_steps=6).train(resume_from_checkpoint=resume)
 
 
 class LittleDisk(TrainerCallback):

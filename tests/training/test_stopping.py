@@ -53,6 +53,14 @@ def test_sigterm_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: in
         assert found == expected, "what was due has the evaluation"
 
 
+def test_a_checkpoint_that_the_user_names_is_kept(tmp_path: Path) -> None:
+    trainer = run(tmp_path)
+    trainer.add_callback(Signal(6, signal.SIGTERM))
+    trainer.train()
+    run(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-7"))
+    assert checkpoints(tmp_path) == [4, 7, 8, 12, 14]
+
+
 class SignalWhileEvaluating(TrainerCallback):
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
