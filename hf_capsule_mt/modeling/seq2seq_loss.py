@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hf_capsule_mt.modeling.vocabulary_loss import cross_entropy_of_states
+from hf_capsule_mt.modeling.vocabulary_loss import cross_entropy_of_states, row_blocks
 
-# Rows of the logits that are worked on at a time: their exponentials stay in the cache of a CPU.
+# Logits that are worked on at a time: their exponentials stay in the cache of a CPU.
 CPU_BLOCK_ELEMENTS = 2**18
-ACCELERATOR_BLOCK_ELEMENTS = 2**27
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
@@ -25,7 +24,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         wanted = labels.masked_fill(~keep, 0).unsqueeze(-1)
         total = logits.new_zeros((), dtype=torch.float32 if logits.dtype != torch.float64 else torch.float64)
         norms = total.new_empty(len(logits))
-        for rows in _row_blocks(logits):
+        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_ELEMENTS):
             norms[rows] = logits[rows].to(total.dtype).logsumexp(dim=-1)
             losses = norms[rows] - logits[rows].gather(-1, wanted[rows]).squeeze(-1)
             total += losses.masked_fill(~keep[rows], 0.0).sum()
@@ -39,7 +38,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad = torch.empty_like(logits)
         scale = (keep * grad_total).unsqueeze(-1)  # [rows, 1], 0 for padding
         minus = torch.full((1, 1), -1.0, dtype=norms.dtype, device=norms.device)
-        for rows in _row_blocks(logits):
+        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_ELEMENTS):
             # Written where they belong when the type allows; otherwise rounded once, at the end.
             place = grad[rows] if grad.dtype == norms.dtype else None
             shares = torch.sub(logits[rows], norms[rows].unsqueeze(-1), out=place).exp_()
@@ -47,12 +46,6 @@ class _SummedCrossEntropy(torch.autograd.Function):
             if place is None:
                 grad[rows] = shares
         return grad, None
-
-
-def _row_blocks(logits: Tensor) -> list[slice]:
-    limit = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
-    length = max(1, limit // logits.shape[-1])
-    return [slice(start, start + length) for start in range(0, len(logits), length)]
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class _VocabularyLoss(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if needs_embedding else None
         kept = embedding.to(hidden.dtype)
-        for rows in _row_blocks(hidden, len(embedding)):
+        for rows in row_blocks(hidden, len(embedding), CPU_BLOCK_ELEMENTS):
             scores = hidden[rows] @ kept.mT
             scores = (scores if bias is None else scores.add_(bias)).to(weights.dtype)
             norms = scores.logsumexp(dim=-1)
@@ -80,10 +80,11 @@ class _VocabularyLoss(torch.autograd.Function):
         return grad_hidden, grad_embedding, *[None] * 5
 
 
-def _row_blocks(hidden: Tensor, vocabulary: int) -> list[slice]:
-    limit = CPU_BLOCK_ELEMENTS if hidden.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+def row_blocks(rows: Tensor, vocabulary: int, cpu_elements: int) -> list[slice]:
+    """The `rows`, each of which has a score for every word, in blocks of at most so many scores on a CPU."""
+    limit = cpu_elements if rows.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
     length = max(1, limit // vocabulary)
-    return [slice(start, start + length) for start in range(0, len(hidden), length)]
+    return [slice(start, start + length) for start in range(0, len(rows), length)]
 
 
 def _real_rows(weights: Tensor) -> Tensor | None:
