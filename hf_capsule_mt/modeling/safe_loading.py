@@ -45,7 +45,8 @@ class SafeLoadingMixin:
 
 
 def check_downloads(name: str | os.PathLike[str] | None, since: float, **places: Any) -> None:
-    """Raise an OSError, and delete the file, if a large file that came from the Hub since then is damaged.
+    """Raise an OSError, and delete the file, if a large file that came from the Hub since then is damaged: any of the
+    repository, whatever loads it, in whatever process.
 
     The Hub's client compares lengths alone, and what has the right one stays in its cache. A large file, as weights
     are, lies there under its SHA-256. `since` is in seconds since 1970, `places` as for `from_pretrained`.
