@@ -95,8 +95,8 @@ def check_same_training(one: Any, processes: list[dict[str, Any]], final: Path) 
 
 
 def test_gradients_and_evaluation_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
-    """Half the budget each; steps of two accumulated batches, the last of an epoch of what is left."""
-    processes = launch(tmp_path / "two", **PLAIN, predict=True, predict_with_generate=True)
+    """Half the budget each, without logits; steps of two accumulated batches, the last of an epoch of what is left."""
+    processes = launch(tmp_path / "two", **PLAIN, skip_logits=True, predict=True, predict_with_generate=True)
     seen = [pair for process in processes for batch in process["batches"] for pair in batch]
     assert len(set(seen)) == 60
     one = in_one_process(tmp_path / "one", processes)
@@ -124,11 +124,12 @@ TRANSLATE: dict[str, Any] = {"predict_with_generate": True, "generation_max_leng
 
 
 def test_fsdp(tmp_path: Path) -> None:
-    """Weights cut up between two processes, from the settings for GPUs; taken up again from a checkpoint."""
+    """Weights cut up between two processes, from the settings for GPUs; trained without logits, and taken up again
+    from a checkpoint with them."""
     settings = yaml.safe_load((ROOT / "scripts" / "accelerate" / "fsdp2.yaml").read_text())
     config = tmp_path / "fsdp2.yaml"
     config.write_text(yaml.safe_dump(settings | {"num_processes": 2, "use_cpu": True, "mixed_precision": "no"}))
-    first = launch(tmp_path / "two", config, **PLAIN, fsdp=True, predict=True, **TRANSLATE)
+    first = launch(tmp_path / "two", config, **PLAIN, fsdp=True, skip_logits=True, predict=True, **TRANSLATE)
     assert first[0]["sharded"] and first[1]["sharded"]
     one = in_one_process(tmp_path / "one", first)
     check_same_training(one, first, tmp_path / "two" / "final")
