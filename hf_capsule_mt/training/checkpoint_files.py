@@ -15,6 +15,7 @@ UNFINISHED = "_unfinished_checkpoints"  # the Trainer's pushes to the Hub leave 
 REPLACED = "replaced"  # in it, the checkpoint of an earlier run whose name a whole one is about to take
 STATE = "trainer_state.json"
 RUNNING = "running_{}.json"  # of every process
+POSIX = os.name == "posix"
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -88,7 +89,10 @@ def disk_is_full(error: BaseException | None) -> bool:
 
 
 def flush(folder: Path, files: bool = True) -> None:
-    """To disk: what is in `folder`, and its list of names."""
+    """To disk: what is in `folder`, and its list of names. Nothing on Windows, where no folder can be opened: there
+    a checkpoint outlives a killed process, not a power cut."""
+    if not POSIX:
+        return
     paths = [path for path in folder.rglob("*") if path.is_file()] if files else []
     for path in [*paths, folder]:
         handle = os.open(path, os.O_RDONLY)

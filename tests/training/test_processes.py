@@ -1,5 +1,6 @@
 """What processes of one run agree on: here two of them, by gloo."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from hf_capsule_mt.training import processes
+from hf_capsule_mt.training import checkpoint_files, processes
 
 FILE = str(Path(__file__).parents[2] / "hf_capsule_mt" / "training" / "processes.py")
 # The main process takes longer than the others would wait for it by default; all begin when all are there.
@@ -57,3 +58,13 @@ def test_no_error_of_the_main_process_lets_the_others_wait(monkeypatch: pytest.M
     monkeypatch.setattr(processes, "broadcast_object_list", lambda found: found.__setitem__(slice(None), sent))
     with pytest.raises(SystemExit):
         processes.from_main(SimpleNamespace(is_main_process=False), fail)
+
+
+def test_without_posix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs a lock says so; a checkpoint is written without the flush that a folder must be opened for."""
+    monkeypatch.setattr(processes, "fcntl", None)
+    monkeypatch.setattr(checkpoint_files, "POSIX", False)
+    monkeypatch.setattr(os, "open", None)
+    checkpoint_files.flush(tmp_path)
+    with pytest.raises(OSError, match="has no fcntl: use Linux, macOS or WSL"), processes.only_run(tmp_path):
+        pass
