@@ -33,7 +33,7 @@ from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGe
 from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration
 
 
-class Int8Model:
+class Int8Model(nn.Module):
     """Goes before a family's translation model: what an int8 model refuses, and why."""
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
@@ -45,16 +45,16 @@ class Int8Model:
     def train(self, mode: bool = True) -> Any:
         if mode:
             raise RuntimeError("an int8 model cannot be trained: train the float model, then call quantize_for_cpu")
-        return super().train(mode)  # type: ignore[misc]
+        return super().train(mode)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         if requires_grad:
             raise RuntimeError("an int8 model has no gradients: train the float model, then call quantize_for_cpu")
-        return super().requires_grad_(requires_grad)  # type: ignore[misc]
+        return super().requires_grad_(requires_grad)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         check_it_stays(fn)  # before any part is changed
-        return super()._apply(fn, recurse)  # type: ignore[misc]
+        return super()._apply(fn, recurse)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError("int8 weights have a fixed size: resize the float model, then call quantize_for_cpu")

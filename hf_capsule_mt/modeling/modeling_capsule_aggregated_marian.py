@@ -115,8 +115,9 @@ class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, CodeExportMixin, 
         self.layer_aggregation = None
         if self.config.aggregates_layers(side):
             self.layer_aggregation = LayerAggregation(self.config, len(self.layers), f"{side}.layer_aggregation")
+            layer: Any
             for layer in self.layers:
-                layer.layerdrop = self.layerdrop  # type: ignore[assignment]
+                layer.layerdrop = self.layerdrop
             self.layerdrop = 0.0
 
     def _run_stack(self, stack: Any, kind: type, output_routings: bool | None, arguments: dict[str, Any]) -> Any:

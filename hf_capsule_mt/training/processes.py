@@ -1,6 +1,7 @@
 """What work that several processes share, and that may be stopped at any time, needs of files and processes."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,10 +13,8 @@ import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 PATIENCE = timedelta(days=30)
 
@@ -65,8 +64,8 @@ def main_first() -> Iterator[None]:
 @contextmanager
 def only_run(folder: Path) -> Iterator[None]:
     """An error if another run is at work in `folder`; what a killed process had locked is free."""
-    if fcntl is None:
-        raise OSError(f"{folder} cannot be locked, this system has no fcntl: use Linux, macOS or WSL")
+    if sys.platform == "win32":
+        raise OSError(f"{folder} cannot be locked, Windows has no fcntl: use Linux, macOS or WSL")
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
