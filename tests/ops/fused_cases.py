@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from routing_cases import Case, assert_finite
+from routing_cases import Case, assert_close, assert_finite, assert_gradients_close
 from torch import Tensor
 
 from hf_capsule_mt.ops.routing_dispatch import _device_obstacle
@@ -61,3 +61,19 @@ def assert_fused_is_right(case: Case, factor: float = 2.0, **options: object) ->
         # Gradients of the betas are sums over all positions that all but cancel.
         units = 4 if "beta" in name else 1
         assert_as_good_as_plain(f"gradient of {name}", gradients[name], plain_gradients[name], true, factor, units)
+
+
+def assert_one_graph_gives_the_eager_values(case: Case, value_errors: tuple[float, float], rtol: float) -> None:
+    """Compiled whole, the fused path of `case` gives the capsules, within `value_errors` (relative, absolute), and
+    every gradient, within `rtol`, that it gives uncompiled."""
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda **given: case(**given, implementation="fused"), fullgraph=True, backend="aot_eager"
+    )
+    wanted, wanted_gradients = case.value_and_gradients(implementation="fused")
+    leaves = case.differentiable()
+    capsules = compiled(**leaves)
+    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
+    grads = torch.autograd.grad((capsules * uneven.to(capsules)).sum(), list(leaves.values()))
+    assert_close("capsules", capsules.detach(), wanted.detach(), *value_errors)
+    assert_gradients_close(dict(zip(leaves, grads, strict=True)), wanted_gradients, rtol, 1e-6)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fused_cases import DEVICE, moved, needs_kernels
-from routing_cases import Case, assert_close, assert_gradients_close, make_case
+from fused_cases import DEVICE, assert_one_graph_gives_the_eager_values, moved, needs_kernels
+from routing_cases import Case, assert_close, make_case
 from torch import Tensor
 
 from hf_capsule_mt.ops import dynamic_routing, em_routing
@@ -52,18 +52,7 @@ def test_opcheck_of_em_routing(present: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["dynamic", "em"])
 def test_one_graph_gives_the_eager_values_and_gradients(kind: str) -> None:
-    torch._dynamo.reset()
-    case = small(kind)
-    wanted, wanted_gradients = case.value_and_gradients(implementation="fused")
-    compiled = torch.compile(
-        lambda **given: case(**given, implementation="fused"), fullgraph=True, backend="aot_eager"
-    )
-    leaves = case.differentiable()
-    capsules = compiled(**leaves)
-    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
-    grads = torch.autograd.grad((capsules * uneven.to(capsules)).sum(), list(leaves.values()))
-    assert_close("capsules", capsules.detach(), wanted.detach(), 1e-6, 1e-7)
-    assert_gradients_close(dict(zip(leaves, grads, strict=True)), wanted_gradients, 1e-5, 1e-6)
+    assert_one_graph_gives_the_eager_values(small(kind), (1e-6, 1e-7), 1e-5)
 
 
 def test_the_graph_holds_one_operator_for_any_number_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers.pipelines as there
 from family_cases import CAPS_NMT
-from pipeline_models import MARIAN, TEXTS, TOKENIZER, built, expected, saved_models, texts_of
+from pipeline_models import MARIAN, TEXTS, TOKENIZER, built, expected, texts_of
 from transformers import (
     Pipeline,
     pipeline,
@@ -20,17 +19,6 @@ from transformers.pipelines.base import PipelineRegistry
 
 from hf_capsule_mt import CapsuleTranslationPipeline
 from hf_capsule_mt.registration import register_translation
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return saved_models(tmp_path_factory)
-
 
 TASKS = """
 import json
@@ -87,7 +75,7 @@ print(json.dumps([before, (state(), others(), mappings())]))
 
 
 def test_nothing_but_translation_changes() -> None:
-    command, root = [sys.executable, "-c", TASKS], Path(__file__).parent.parent
+    command, root = [sys.executable, "-c", TASKS], Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
     assert done.returncode == 0, done.stderr
     ((tasks, entries, aliases, removed), *others), (after, *others_after) = json.loads(done.stdout.splitlines()[-1])

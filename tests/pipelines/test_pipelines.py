@@ -26,7 +26,6 @@ from pipeline_models import (
     joined,
     make,
     make_tokenizer,
-    saved_models,
     texts_of,
 )
 from transformers import (
@@ -44,17 +43,6 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_capsule_mt import CapsuleTranslationPipeline, explain, quantize_for_cpu, score_pairs, translate
 from hf_capsule_mt.pipelines import split_sentences
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return saved_models(tmp_path_factory)
-
 
 # What goes in
 
