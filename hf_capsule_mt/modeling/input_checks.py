@@ -77,11 +77,13 @@ def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
     return attention_mask.bool()
 
 
-def target_word_mask(attention_mask: Tensor | None, batch: int, length: int, past: int) -> Tensor | None:
+def target_word_mask(attention_mask: Tensor | None, batch: int, length: int, past: int | Tensor) -> Tensor | None:
     """`[B, T]`, true for the real ones of T words that go on after `past` others; the mask may leave these out."""
     if attention_mask is None:
         return None
     shape = tuple(attention_mask.shape)
+    if isinstance(past, Tensor):  # of a static cache: asking an accelerator would wait for it, so the mask is believed
+        past = max(0, shape[-1] - length)
     if shape not in ((batch, length), (batch, past + length)):
         raise ValueError(
             f"decoder_attention_mask has shape {list(shape)}: must be {[batch, past + length]}, to go with the "

@@ -271,6 +271,7 @@ class LeanSearch:
             or settings.is_assistant
             or settings.prefill_chunk_size is not None
             or settings.low_memory
+            or getattr(settings.compile_config, "_compile_all_devices", None)  # compiled steps are asked for
             or any(getattr(type(self), name) is not getattr(GenerationMixin, name) for name in PREPARATION)
             or not as_defined(self, self.model, *self.model.decoder.children(), self.lm_head)
             or not as_defined(self.model.decoder)

@@ -25,6 +25,9 @@ class RecurrentStateLayer(CacheLayerMixin):
 
     Reordering touches the last states only. Earlier ones keep what was selected after them, which is applied to them
     when `crop` returns there.
+
+    With `static` the states stay in the tensors that the first step leaves and the number of steps is a tensor too,
+    as a compiled step and a CUDA graph need it; such a layer takes nothing back.
     """
 
     is_compileable = False
@@ -32,8 +35,11 @@ class RecurrentStateLayer(CacheLayerMixin):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self) -> None:
+    length: Any  # int, or a tensor if static
+
+    def __init__(self, static: bool = False) -> None:
         super().__init__()
+        self.is_compileable = static
         self.record_past = False
         self.states: States | None = None
         self.length = 0
@@ -49,16 +55,35 @@ class RecurrentStateLayer(CacheLayerMixin):
             if count not in (None, len(steps)):
                 raise ValueError("this cache keeps every step: append the states after each of them")
             self.past += [Step(self.states), *(Step(states) for states in steps[:-1])]
-        self.states = tuple(steps[-1])
+        if self.is_compileable:
+            self._overwrite(steps[-1])
+        else:
+            self.states = tuple(steps[-1])
         self.length += len(steps) if count is None else count
         self.is_initialized = True
+
+    def _overwrite(self, states: States) -> None:
+        """The last states, in the tensors that hold them since the first step or since their number changed."""
+        if self.states is not None and self.batch_size == len(states[0]):
+            for state, new in zip(self.states, states, strict=True):
+                state.copy_(new)
+            return
+        self.states = tuple(state.detach().clone() for state in states)
+        self.length = torch.as_tensor(self.length, device=states[0].device)
+        if not torch.compiler.is_compiling():
+            for fixed in (*self.states, self.length):
+                torch._dynamo.mark_static_address(fixed)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Go on with these rows, `beam_idx` `[B']`; rows may be left out and repeated."""
         if self.states is None:
             return
         rows = beam_idx.to(self.states[0].device)
-        self.states = tuple(state.index_select(0, rows) for state in self.states)
+        selected = tuple(state.index_select(0, rows) for state in self.states)
+        if self.is_compileable:
+            self._overwrite(selected)
+        else:
+            self.states = selected
         if self.past:
             last = self.past[-1]
             self.past[-1] = last._replace(rows=(*last.rows, rows))
@@ -106,15 +131,16 @@ class RecurrentStateLayer(CacheLayerMixin):
 
     def activate_past_recording(self) -> None:
         """Keep the states of every step from now on, so that `crop` can return to them."""
-        self.record_past = True
+        self.record_past, self.is_compileable = True, False
+        self.length = int(self.length)
 
-    def get_seq_length(self) -> int:
+    def get_seq_length(self) -> Any:
         return self.length
 
     def get_max_length(self) -> int:
         return -1
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int) -> tuple[Any, int]:
         return self.length + query_length, 0
 
     def offload(self) -> None:
@@ -133,6 +159,7 @@ class RecurrentCache(Cache):
     """
     What a recurrent decoder carries from one step to the next: a tuple of states `[B, …]`, at the same cost for every
     step. `generate()` makes it; to take steps back (`crop`), call `activate_past_recording()` before they are made.
+    With `static` every step writes into the same tensors, for `torch.compile`.
 
     Example:
 
@@ -146,8 +173,8 @@ class RecurrentCache(Cache):
     # Made by `generate()` for one call and returned to nobody who does not ask for it.
     internal = False
 
-    def __init__(self) -> None:
-        self.layer = RecurrentStateLayer()
+    def __init__(self, static: bool = False) -> None:
+        self.layer = RecurrentStateLayer(static)
         super().__init__(layers=[self.layer])
 
     @property

@@ -6,6 +6,7 @@ Marian checkpoint fits these models too; nothing of its layers is used.
 Legend: `B` batch, `S` source and `T` target positions, `d` width of the embeddings, `V` target vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ class RecurrentPreTrainedModel(SafeLoadingMixin, CodeExportMixin, MarianPreTrain
     """Initialisation and loading shared by the classes of the recurrent families."""
 
     _supports_flash_attn = _supports_sdpa = _supports_flex_attn = False
-    _can_compile_fullgraph = False  # of `generate`: a cache of states has no fixed size to compile for
     _skip_keys_device_placement = ["past_key_values"]
     _keys_to_ignore_on_load_missing = None
     _keys_to_ignore_on_save = None
@@ -119,20 +119,35 @@ class RecurrentForConditionalGeneration(  # type: ignore[misc]
         self.lm_head = SplitLinear(config.d_model, words, bias=False)
         self.post_init()
 
+    def get_compiled_call(self, compile_config: Any) -> Callable[..., Any]:
+        """As in Transformers; the compiler, which refuses RNNs, is told that steps through their cells are fine."""
+        call = super().get_compiled_call(compile_config)
+
+        def call_with_cells(*args: Any, **kwargs: Any) -> Any:
+            with torch._dynamo.config.patch(allow_rnn=True):
+                return call(*args, **kwargs)
+
+        return call_with_cells
+
+    def create_masks_for_generate(self, *, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
+        """What is given: a recurrence needs no causal mask."""
+        return attention_mask
+
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """As in Transformers, but the cache is a [`RecurrentCache`], whatever `cache_implementation` says."""
+        """As in Transformers, but the cache is a [`RecurrentCache`], static where a static cache is asked for."""
         if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
             return super()._prepare_cache_for_generation(  # type: ignore[misc]
                 generation_config, model_kwargs, *args, **kwargs
             )
-        if generation_config.cache_implementation is not None:
+        kind = generation_config.cache_implementation
+        if kind not in (None, "dynamic", "static"):
             logger.warning_once(
-                f"cache_implementation={generation_config.cache_implementation!r} is ignored: a recurrent decoder "
-                "keeps a few states, whose size does not depend on the length."
+                f"cache_implementation={kind!r} is ignored: a recurrent decoder keeps a few states, whose size does "
+                "not depend on the length."
             )
-        cache = RecurrentCache()
+        cache = RecurrentCache(static=kind == "static")
         cache.internal = True
         if generation_config.is_assistant:
             cache.activate_past_recording()

@@ -1,0 +1,38 @@
+"""Beam search with the compiled decoding steps that `generate()` has for greedy search and sampling.
+
+Transformers compiles a step, into a CUDA graph by default, where the cache is static and the device an accelerator:
+`generate(..., cache_implementation="static")`, settings in `compile_config`. Its beam search does not, and puts the
+beams in order by making new tensors of keys and values, which no CUDA graph can read.
+"""
+
+from copy import copy
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import EncoderDecoderCache
+
+
+class StaticBeamCache(EncoderDecoderCache):
+    """Two static caches of which beam search moves the rows in place, so that their addresses stay.
+
+    Beams of one sentence read the same source: the keys and values of cross-attention stay where they are, and rows
+    of one sentence must not be asked for in the place of another's.
+    """
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        layer: Any
+        for layer in self.self_attention_cache.layers:
+            if layer.is_initialized:
+                for kept in (layer.keys, layer.values):
+                    kept.copy_(kept.index_select(0, beam_idx.to(kept.device)))
+
+
+def with_compiled_steps(model: Any, settings: Any) -> Any:
+    """`model` for one search: the same modules, but every call after the first runs what `settings` say of compiling.
+
+    The first call fills the caches and is not compiled, as in Transformers' greedy search.
+    """
+    view = copy(model)
+    view._prefill = model._prefill
+    view._compiled_call_impl = model.get_compiled_call(settings.compile_config)
+    return view
