@@ -61,6 +61,8 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
         f"seeds: {arguments.seed} (Python, NumPy, PyTorch), {data_seed(arguments)} (order of the pairs), "
         f"{recipe.data.corpus_seed} (synthetic corpora)",
     )
+    if arguments.device.type == "cpu" and not (arguments.bf16 or arguments.fp16) and cpu_computes_in_bfloat16():
+        say(arguments, "this processor computes in bfloat16: a model of base size trains faster with --bf16 --use_cpu")
     with main_first():
         if arguments.process_index == 0:
             prepare_folder(recipe, folder, checkpoint)
@@ -91,6 +93,12 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
         part.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
         part.replace(folder / RESULTS)
     return results
+
+
+def cpu_computes_in_bfloat16() -> bool:
+    """Whether the processor has instructions for it (AVX512-BF16, AMX); others are slower in it than in float32."""
+    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, test)() for test in tests if hasattr(torch.cpu, test))
 
 
 def data_seed(arguments: RecipeTrainingArguments) -> int:

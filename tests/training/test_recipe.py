@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from hf_capsule_mt.training import recipe_run
 from hf_capsule_mt.training.recipe import Recipe, parse_recipe
 from hf_capsule_mt.training.recipe_file import parse_yaml, read_settings
 from hf_capsule_mt.training.recipe_model import FAMILIES, SHAPE, build_config
@@ -240,6 +241,20 @@ def test_a_run_a_warm_start_from_it_and_both_taken_up_again(recipe_file: str, tm
     assert again["steps"] == 2 and again["test"] == second["test"]
     with pytest.raises(ValueError, match="does not fit the recipe: config.d_model=32, and 16 in the checkpoint"):
         run(recipe_file, tmp_path / "third", *warm, "--config.d_model", "32")
+
+
+def test_bfloat16_is_offered_where_the_processor_has_it(
+    recipe_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    for amx, avx in ((False, False), (False, True), (True, False)):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda avx=avx: avx, raising=False)
+        assert recipe_run.cpu_computes_in_bfloat16() is (amx or avx)
+    short = ["--config.layer_aggregation", "none", "--max_steps", "1", "--use_cpu", "true"]
+    run(recipe_file, tmp_path / "float32", *short)
+    assert "trains faster with --bf16 --use_cpu" in capsys.readouterr().out
+    halved = run(recipe_file, tmp_path / "bfloat16", *short, "--bf16", "true")
+    assert halved["recipe"]["bf16"] is True and "bfloat16" not in capsys.readouterr().out
 
 
 def test_a_checkpoint_that_is_not_there_is_named(recipe_file: str, tmp_path: Path):
