@@ -7,7 +7,6 @@ ever finished (they are not repeated), and `README.md` with one table for each l
 """
 
 import argparse
-import multiprocessing
 import platform
 import statistics
 import sys
@@ -16,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.training.study import Run, StudyResults, spread, versions
+from hf_capsule_mt.training.study import Run, StudyResults, run_jobs, spread, versions
 
 PLAIN = {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False}
 OWN = {**PLAIN, "share_routing_weights": False}
@@ -37,7 +36,7 @@ CHOSEN = list(SETTINGS)[:5]
 
 
 def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
-    """Train and score one setting with one seed, in a process of its own."""
+    """Train and score one setting with one seed."""
     import torch
     from transformers import set_seed
     from transformers.utils import logging
@@ -176,14 +175,13 @@ def main() -> None:
         parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(SETTINGS)}")
     done = results.done(settings)
     jobs = [(name, int(seed), settings) for seed in args.seeds.split(",") for name in wanted]
-    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
-        for run in pool.imap_unordered(run_one, [job for job in jobs if job[:2] not in done]):
-            results.add(run)
-            (args.output / "README.md").write_text(report(results))
-            print(
-                f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}",
-                flush=True,
-            )
+    for run in run_jobs(run_one, [job for job in jobs if job[:2] not in done], args.jobs):
+        results.add(run)
+        (args.output / "README.md").write_text(report(results))
+        print(
+            f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}",
+            flush=True,
+        )
     print(report(results))
 
 

@@ -9,7 +9,6 @@ them more than on most options. Writes `results.json`, which keeps every run eve
 """
 
 import argparse
-import multiprocessing
 import platform
 import statistics
 import sys
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.training.study import Run, StudyResults, spread, versions
+from hf_capsule_mt.training.study import Run, StudyResults, run_jobs, spread, versions
 
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 HEADS = {"layer_aggregation": "none"}
@@ -137,7 +136,7 @@ def start_alike(model: Any, plain: Any, seed: int) -> None:
 
 
 def run_one(job: tuple[str, int, dict[str, Any], str]) -> Run:
-    """Train and score one setting with one seed, in a process of its own."""
+    """Train and score one setting with one seed."""
     import torch
     from transformers import set_seed
     from transformers.utils import logging
@@ -313,12 +312,12 @@ def main() -> None:
     todo = [job for job in names if job not in done]
     # Warm starts need their baseline, so a baseline that is done but whose weights are gone is trained again.
     starts = dict.fromkeys((start, seed) for name, seed in todo if (start := SETTINGS[name][1]))
-    with tempfile.TemporaryDirectory() as checkpoints, multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+    with tempfile.TemporaryDirectory() as checkpoints:
         cold = dict.fromkeys([*(job for job in todo if not SETTINGS[job[0]][1]), *starts])
         hot = [job for job in todo if job not in cold]
         groups = [[(*job, settings, checkpoints) for job in group] for group in (cold, hot)]
         for group in groups:
-            for run in pool.imap_unordered(run_one, group):
+            for run in run_jobs(run_one, group, args.jobs):
                 if (run["setting"], run["seed"]) not in done:
                     results.add(run)
                     (args.output / "README.md").write_text(report(results))

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,32 +13,30 @@ MODELS = {"train": ["em", "heads-em-all", "gdr-bow-bca", "rnmt-gdr", "caps_nmt"]
 MODELS["decode"] = [*MODELS["train"], "caps_nmt-attention", "caps_nmt-int8"]
 
 
+def run_models(command: str, models: list[str], target: Path, *more: str) -> tuple[dict[str, Any], str]:
+    """The report and what is printed."""
+    sizes = "--size tiny --rounds 1 --warmup 1 --batch 2 --source-length 5 --target-length 4 --threads 1".split()
+    script = [sys.executable, "scripts/benchmark.py", command, "--models", ",".join(models), *sizes]
+    result = subprocess.run([*script, "--json", str(target), *more], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return json.loads(target.read_text()), result.stdout
+
+
 @pytest.mark.parametrize("command", ["train", "decode"])
 def test_runs_and_writes_json(command, tmp_path):
-    target = tmp_path / "out.json"
-    arguments = [
-        "--models",
-        ",".join(MODELS[command]),
-        "--size",
-        "tiny",
-        "--rounds",
-        "1",
-        "--warmup",
-        "1",
-        "--batch",
-        "2",
-    ]
-    arguments += ["--source-length", "5", "--target-length", "4", "--threads", "1", "--json", str(target)]
-    script = [sys.executable, "scripts/benchmark.py", command]
-    result = subprocess.run([*script, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    report = json.loads(target.read_text())
+    report, printed = run_models(command, MODELS[command], tmp_path / "out.json", "--no-memory")
     assert list(report["rows"]) == ["marian", *MODELS[command]]
     assert report["rows"]["marian"]["time_ratio"] == 1.0
-    for row in report["rows"].values():
-        assert row["median_s"] > 0 and row["peak_bytes"] > 4 * row["parameters"]
+    assert all(row["median_s"] > 0 and row["parameters"] > 0 for row in report["rows"].values())
     assert report["versions"]["torch"] and report["settings"]["seed"] == 1
-    assert "time ratio" in result.stdout
+    assert "time ratio" in printed
+
+
+@pytest.mark.parametrize(("command", "model"), [("train", "em"), ("decode", "caps_nmt-int8")])
+def test_measures_memory_in_a_process_a_model(command, model, tmp_path):
+    report, _ = run_models(command, [model], tmp_path / "out.json")
+    assert report["rows"]["marian"]["memory_ratio"] == 1.0
+    assert all(row["peak_bytes"] > 4 * row["parameters"] for row in report["rows"].values())
 
 
 SCALING = "scaling --models caps_nmt,caps_nmt-attention --size tiny --threads 1 --clock processor --warmup 1".split()

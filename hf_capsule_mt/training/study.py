@@ -1,8 +1,10 @@
 """Comparing settings: a results file that keeps every run, and tables of means over seeds."""
 
 import json
+import multiprocessing
 import platform
 import statistics
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,15 @@ def versions() -> dict[str, str]:
         "sacrebleu": sacrebleu.__version__,
         "hf_capsule_mt": hf_capsule_mt.__version__,
     }
+
+
+def run_jobs(run_one: Callable[[Any], Run], jobs: Iterable[Any], processes: int) -> Iterator[Run]:
+    """What `run_one` returns for each of the jobs as they end, so many at a time; one at a time in this process."""
+    if processes == 1:
+        yield from map(run_one, jobs)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(run_one, jobs)
 
 
 class StudyResults:

@@ -12,15 +12,15 @@ NAMES = ["baseline (plain Marian)", "EM routing", "warm start: EM routing, gated
 
 
 def study(folder: Path, names: list[str], *more: str) -> subprocess.CompletedProcess[str]:
-    small = ["--seeds", "3", "--steps", "24", "--warm-steps", "30", "--train-size", "400", "--test-size", "10"]
-    arguments = [*small, "--max-words", "8", "--jobs", "1", "--output", str(folder), "--only", "; ".join(names)]
+    small = ["--seeds", "3", "--steps", "20", "--warm-steps", "21", "--train-size", "400", "--test-size", "10"]
+    arguments = [*small, "--max-words", "6", "--jobs", "1", "--output", str(folder), "--only", "; ".join(names)]
     script = [sys.executable, "scripts/synthetic_study.py"]
     return subprocess.run([*script, *arguments, *more], cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.mark.system
 def test_runs_resumes_and_writes_a_table(tmp_path):
-    result = study(tmp_path, NAMES[:2])
+    result = study(tmp_path, NAMES[:2], "--jobs", "2")
     assert result.returncode == 0, result.stderr[-3000:]
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == NAMES[:2]
@@ -28,7 +28,7 @@ def test_runs_resumes_and_writes_a_table(tmp_path):
     assert result.returncode == 0, result.stderr[-3000:]
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert runs[:2] == before and [run["setting"] for run in runs] == NAMES, "finished runs are not made again"
-    assert all(run["steps"] == (30 if run["warm_start"] else 24) and run["seed"] == 3 for run in runs)
+    assert all(run["steps"] == (21 if run["warm_start"] else 20) and run["seed"] == 3 for run in runs)
     assert runs[1]["parameters"] > runs[0]["parameters"] and runs[0]["final_loss"] < 8
     # A gated warm start begins where the baseline ended, not at the loss of an untrained model.
     assert runs[2]["loss_curve"][0][1] < runs[0]["loss_curve"][0][1]
@@ -65,7 +65,7 @@ def test_long_starts_and_runs_made_again(tmp_path):
     assert result.returncode == 0, result.stderr[-3000:]
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == ["baseline, twice the steps", name], "it needs its baseline"
-    assert [run["steps"] for run in before] == [48, 60]
+    assert [run["steps"] for run in before] == [40, 42]
     assert before[1]["loss_curve"][0][1] < before[0]["loss_curve"][0][1]
     result = study(tmp_path, ["baseline, twice the steps"], "--again", "a reason")
     assert result.returncode == 0, result.stderr[-3000:]
