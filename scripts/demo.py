@@ -27,7 +27,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="folder of the checkpoint")
     parser.add_argument("--sentence", default="The doctors have shown the square to the colleague.")
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--train-size", type=int, default=60_000, help="synthetic pairs to learn from")
     parser.add_argument("--test-size", type=int, default=300, help="unseen pairs to score on")
     parser.add_argument("--max-words", type=int, default=8, help="longest sentence, in words")

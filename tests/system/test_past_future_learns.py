@@ -28,7 +28,7 @@ def trained(tmp_path_factory) -> tuple[PastFutureReport, float]:
         model,
         task,
         tmp_path_factory.mktemp("trainer"),
-        steps=600,
+        steps=500,
         learning_rate=3e-3,
         seed=SEED,
         show_progress=False,
