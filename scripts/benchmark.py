@@ -3,6 +3,7 @@
     python scripts/benchmark.py train   --models em,dynamic --baseline marian --device cpu --json out.json
     python scripts/benchmark.py decode  --models em --baseline marian --device cpu --json out.json
     python scripts/benchmark.py decode  --models caps_nmt,caps_nmt-int8,ctranslate2-int8 --threads 1
+    python scripts/benchmark.py decode  --models marian-compiled,em,em-compiled --device cuda --beams 4 --batch 64
     python scripts/benchmark.py memory  --models em --batches 8,32 --lengths 16,64
     python scripts/benchmark.py scaling --models caps_nmt --device cpu --json out.json --plot out.png
     python scripts/benchmark.py scaling --axis iterations --values 1,2,3 --models em
@@ -11,8 +12,9 @@
     python scripts/benchmark.py train --end-to-end --train data/train --valid data/val --models em
     python scripts/benchmark.py table
 
-Any model's name with `-int8` is what `quantize_for_cpu` makes of it. The `ctranslate2` models are stock Marian
-converted to int8, `-6+1` with a decoder of one layer; they need the extra `benchmark`.
+Any model's name with `-int8` is what `quantize_for_cpu` makes of it; with `-compiled` it decodes with a static cache
+and compiled steps, which for stock Marian Transformers has in greedy search alone. The `ctranslate2` models are stock
+Marian converted to int8, `-6+1` with a decoder of one layer; they need the extra `benchmark`.
 
 Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
 figures are medians with quartiles, and ratios are to the baseline of the same run. Peak memory on the CPU is what one
@@ -39,7 +41,7 @@ from benchmark_losses import loss_memory, measure_losses, print_losses
 from benchmark_measure import device_name, report, spread, take_turns
 from benchmark_ops import measure_ops, op_memory, print_ops
 from benchmark_scaling import measure_scaling, plot_scaling, print_scaling
-from transformers import MarianConfig, MarianMTModel, PreTrainedConfig, PreTrainedModel
+from transformers import CompileConfig, MarianConfig, MarianMTModel, PreTrainedConfig, PreTrainedModel
 
 from hf_capsule_mt import (
     CapsNMTConfig,
@@ -90,9 +92,9 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "caps_nmt-attention": {"decoder_context": "attention"},
     "caps_nmt-pooling": {"source_aggregation": "pooling"},
 }
-MODELS |= {f"{name}-int8": options for name, options in MODELS.items()}
+MODELS |= {f"{name}-{how}": options for how in ("int8", "compiled") for name, options in MODELS.items()}
 MODELS |= {"ctranslate2-int8": None, "ctranslate2-int8-6+1": None}
-DECODE_ONLY = tuple(name for name in MODELS if "-int8" in name)
+DECODE_ONLY = tuple(name for name in MODELS if "-int8" in name or "-compiled" in name)
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
 
@@ -183,7 +185,13 @@ def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> 
         model = quantize_for_cpu(model)
     source = batch(args)["input_ids"]
     length = args.target_length
-    options = {"num_beams": args.beams, "do_sample": False, "max_new_tokens": length, "min_new_tokens": length}
+    options: dict[str, Any] = {"num_beams": args.beams, "do_sample": False}
+    options |= {"max_new_tokens": length, "min_new_tokens": length}
+    if name.endswith("-compiled"):
+        config = CompileConfig()
+        config._compile_all_devices = True  # on a CPU too
+        options |= {"cache_implementation": "static", "compile_config": config}
+        torch._dynamo.config.recompile_limit = len(MODELS)  # models share the code that is compiled
     mask = torch.ones_like(source)
 
     def step() -> None:

@@ -144,7 +144,10 @@ def _check_models(
     if unknown:
         parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(models)}")
     alone = [name for name in (args.baseline, *args.models.split(",")) if name in decode_only]
-    if alone and (args.command != "decode" or args.device != "cpu" or args.dtype != "fp32"):
-        parser.error(f"{','.join(alone)}: decodes on the CPU only, made from an fp32 model")
+    if alone and args.command != "decode":
+        parser.error(f"{','.join(alone)}: decodes only")
+    int8 = [name for name in alone if "-int8" in name]
+    if int8 and (args.device != "cpu" or args.dtype != "fp32"):
+        parser.error(f"{','.join(int8)}: decodes on the CPU only, made from an fp32 model")
     if any(name.startswith("ctranslate2") for name in alone) and find_spec("ctranslate2") is None:
         parser.error(f"{','.join(alone)}: CTranslate2 is not installed; pip install -c constraints.txt '.[benchmark]'")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import CompileConfig
 
 ROOT = Path(__file__).parent.parent
 TINY = "--size tiny --threads 1 --rounds 2 --warmup 0".split()
@@ -41,7 +42,8 @@ def report_of(script, tmp_path):
         ("scaling --axis layers --values 0,2", "--values [0, 2]: each must be at least 1"),
         ("train --plot out.png", "unrecognized arguments: --plot out.png"),
         ("train --models no-such", "no-such: no such model; choose from marian"),
-        ("train --models caps_nmt-int8", "caps_nmt-int8: decodes on the CPU only"),
+        ("train --models caps_nmt-int8,em-compiled", "caps_nmt-int8,em-compiled: decodes only"),
+        ("decode --models em-compiled,em-int8 --dtype bf16", "error: em-int8: decodes on the CPU only"),
         ("op --ops em,no-such", "no-such: choose from em, dynamic, guided"),
         ("memory --batches 0,2", "--batches [0, 2]: each must be at least 1"),
         ("train --models em --end-to-end", "--end-to-end comes first"),
@@ -51,6 +53,23 @@ def test_options_that_do_not_fit(command, message, script, capsys):
     with pytest.raises(SystemExit) as raised:
         script("benchmark").main(command.split())
     assert raised.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_compiled_models_compile_every_step_but_the_first(script, monkeypatch):
+    """With a compiler that leaves everything as it is: the real one takes half a minute a model."""
+    benchmark, graphs = script("benchmark"), []
+
+    def counting(graph, examples):
+        graphs.append(graph)
+        return graph.forward
+
+    settings = {"fullgraph": True, "backend": counting, "mode": "default"}
+    monkeypatch.setattr(benchmark, "CompileConfig", lambda: CompileConfig(**settings))
+    args = "decode --models em-compiled,caps_nmt-compiled --beams 2 --source-length 5 --no-memory"
+    benchmark.main([*args.split(), *TINY])
+    assert len(graphs) == 2
+    benchmark.main(["decode", "--models", "em", "--beams", "2", "--source-length", "5", "--no-memory", *TINY])
+    assert len(graphs) == 2
 
 
 def test_bytes_are_those_counted_by_hand(script):
