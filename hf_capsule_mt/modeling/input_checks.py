@@ -92,6 +92,12 @@ def target_word_mask(attention_mask: Tensor | None, batch: int, length: int, pas
     return attention_mask[:, -length:].bool()
 
 
+def padding_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
+    """[`word_mask`], or None where it can be seen that no position is padding."""
+    mask = word_mask(attention_mask, states)
+    return None if mask is not None and _readable(mask) and mask.all() else mask
+
+
 def word_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
     """`[B, S]`, true for the real words of `states` `[B, S, …]`."""
     mask = source_word_mask(attention_mask)

@@ -8,6 +8,7 @@ Legend: `B` batch, `S` source and `T` target positions, `d` width of everything,
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
@@ -21,7 +22,7 @@ from hf_capsule_mt.modeling.capsule_outputs import (
     CapsuleDecoderOutput,
     CapsuleSeq2SeqModelOutput,
 )
-from hf_capsule_mt.modeling.input_checks import check_source_mask, target_word_mask, word_mask
+from hf_capsule_mt.modeling.input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
 from hf_capsule_mt.modeling.lean_search import Steps
 from hf_capsule_mt.modeling.lstm_decoder import LSTMStack
 from hf_capsule_mt.modeling.recurrent_cache import States
@@ -93,7 +94,7 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
     ) -> CapsNMTEncoderOutput:
         states = self._embed("", input_ids, inputs_embeds)
         check_source_mask(attention_mask)
-        mask = word_mask(attention_mask, states)
+        mask = padding_mask(attention_mask, states)
         order = None if mask is None else word_order(mask)
         every = [states]
         for layer in self.layers:
@@ -295,10 +296,16 @@ class CapsNMTSteps:
             self.source = (encoded["attention_keys"], states, word_mask(attention_mask, states))
 
     def __call__(self, words: Tensor) -> Tensor:
+        top = self._top(words)
+        logits = self.lm_head(top) if self.turned is None else top @ self.turned
+        return (logits if self.bias is None else logits + self.bias).float()
+
+    @torch.inference_mode()  # small operations take less time in it; the logits, which others change, are made outside
+    def _top(self, words: Tensor) -> Tensor:
+        """The last words `[R]`; returns what the output layer reads, `[R, d]`."""
         embedded = self.decoder.embed_tokens(words) * self.decoder.embed_scale + self.context
         outputs, _, self.states = self.decoder.stack.step(embedded, None, self.states, self.source)
-        logits = self.lm_head(outputs[-1]) if self.turned is None else outputs[-1] @ self.turned
-        return (logits if self.bias is None else logits + self.bias).float()
+        return outputs[-1]
 
     def select(self, rows: Tensor) -> None:
         # The rows of a sentence have the same source.

@@ -26,7 +26,13 @@ from hf_capsule_mt.modeling.capsule_outputs import (
     with_routings,
 )
 from hf_capsule_mt.modeling.conditional_gru import ConditionalGRU, read_source
-from hf_capsule_mt.modeling.input_checks import check_source_mask, source_word_mask, target_word_mask, word_mask
+from hf_capsule_mt.modeling.input_checks import (
+    check_source_mask,
+    padding_mask,
+    source_word_mask,
+    target_word_mask,
+    word_mask,
+)
 from hf_capsule_mt.modeling.past_future import PastFuture, SourceVotes
 from hf_capsule_mt.modeling.recurrent_seq2seq import (
     RecurrentForConditionalGeneration,
@@ -87,7 +93,7 @@ class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
     ) -> GDRRNMTEncoderOutput:
         states = self._embed("", input_ids, inputs_embeds)
         check_source_mask(attention_mask)
-        mask = word_mask(attention_mask, states)
+        mask = padding_mask(attention_mask, states)
         order = None if mask is None else word_order(mask)
         every = [states]
         for index, layer in enumerate(self.layers):

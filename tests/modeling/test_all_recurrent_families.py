@@ -177,3 +177,17 @@ def test_a_forward_pass_waits_for_nothing(case: Case, monkeypatch: pytest.Monkey
     batch = make_pairs(model.config).batch(2, 3)
     with torch.no_grad(), NoWaiting():
         model(**without_labels(batch), use_cache=False)
+
+
+@chosen_recurrent_cases
+def test_a_mask_without_padding_is_no_mask(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit where it can be seen, and close to it where looking would wait for a device."""
+    encoder = case.build().get_encoder()
+    ids = make_pairs(case.config()).one(0).batch()["input_ids"]
+    with torch.no_grad():
+        plain, seen = encoder(ids), encoder(ids, attention_mask=torch.ones_like(ids))
+        monkeypatch.setattr(input_checks, "_readable", lambda _: False)
+        unseen = encoder(ids, attention_mask=torch.ones_like(ids))
+    for name, wanted in plain.items():
+        assert torch.equal(seen[name], wanted), name
+        assert_close(unseen[name], wanted)
