@@ -191,7 +191,7 @@ def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> 
         config = CompileConfig()
         config._compile_all_devices = True  # on a CPU too
         options |= {"cache_implementation": "static", "compile_config": config}
-        torch._dynamo.config.recompile_limit = len(MODELS)  # models share the code that is compiled
+        torch._dynamo.config.cache_size_limit = len(MODELS)  # models share the code that is compiled
     mask = torch.ones_like(source)
 
     def step() -> None:

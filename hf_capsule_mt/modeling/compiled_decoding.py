@@ -8,8 +8,14 @@ beams in order by making new tensors of keys and values, which no CUDA graph can
 from copy import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import EncoderDecoderCache
+
+from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
+
+# Earlier releases compile the steps of every search anew, since they take each new cache for another case.
+CAN_COMPILE_STEPS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 11)
 
 
 class StaticBeamCache(EncoderDecoderCache):
@@ -27,12 +33,23 @@ class StaticBeamCache(EncoderDecoderCache):
                     kept.copy_(kept.index_select(0, beam_idx.to(kept.device)))
 
 
-def with_compiled_steps(model: Any, settings: Any) -> Any:
-    """`model` for one search: the same modules, but every call after the first runs what `settings` say of compiling.
+def compiles_beam_search(model: Any, settings: Any, model_kwargs: dict[str, Any]) -> bool:
+    """Whether a beam search with these settings of `generate()` is to compile its steps."""
+    return (
+        CAN_COMPILE_STEPS
+        and isinstance(model_kwargs.get("past_key_values"), (StaticBeamCache, RecurrentCache))
+        # A CUDA graph writes every step's output to one place, and these are kept from all steps.
+        and not (settings.output_attentions or settings.output_hidden_states)
+        and model._valid_auto_compile_criteria(model_kwargs, settings)
+    )
+
+
+def with_compiled_steps(model: Any, compiled_call: Any) -> Any:
+    """`model` for one search: the same modules, but every call after the first is `compiled_call`.
 
     The first call fills the caches and is not compiled, as in Transformers' greedy search.
     """
     view = copy(model)
     view._prefill = model._prefill
-    view._compiled_call_impl = model.get_compiled_call(settings.compile_config)
+    view._compiled_call_impl = compiled_call
     return view

@@ -82,8 +82,8 @@ def target_word_mask(attention_mask: Tensor | None, batch: int, length: int, pas
     if attention_mask is None:
         return None
     shape = tuple(attention_mask.shape)
-    if isinstance(past, Tensor):  # of a static cache: asking an accelerator would wait for it, so the mask is believed
-        past = max(0, shape[-1] - length)
+    if isinstance(past, Tensor):  # of a static cache: where asking would wait for a device, the mask is believed
+        past = int(past) if _readable(past) else max(0, shape[-1] - length)
     if shape not in ((batch, length), (batch, past + length)):
         raise ValueError(
             f"decoder_attention_mask has shape {list(shape)}: must be {[batch, past + length]}, to go with the "

@@ -68,7 +68,9 @@ class RecurrentStateLayer(CacheLayerMixin):
             for state, new in zip(self.states, states, strict=True):
                 state.copy_(new)
             return
-        self.states = tuple(state.detach().clone() for state in states)
+        # Under autocast the first step leaves half precision, and the others float32.
+        exact = torch.float32 if torch.is_autocast_enabled(states[0].device.type) else states[0].dtype
+        self.states = tuple(state.detach().to(exact, copy=True) for state in states)
         self.length = torch.as_tensor(self.length, device=states[0].device)
         if not torch.compiler.is_compiling():
             for fixed in (*self.states, self.length):
@@ -105,7 +107,7 @@ class RecurrentStateLayer(CacheLayerMixin):
             raise ValueError(
                 f"tokens_to_remove={tokens_to_remove}: must be 0 or negative; give -n to take back the last n steps"
             )
-        count = min(-tokens_to_remove, self.length)
+        count = min(-tokens_to_remove, int(self.length)) if tokens_to_remove else 0
         if count == 0:
             return
         if count > len(self.past):

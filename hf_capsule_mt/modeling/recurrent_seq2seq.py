@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsule_router import CapsuleModule
 from hf_capsule_mt.modeling.code_export import CodeExportMixin
+from hf_capsule_mt.modeling.compiled_decoding import CAN_COMPILE_STEPS
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
 from hf_capsule_mt.modeling.lean_search import LeanSearch
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache, started_cache
@@ -120,18 +121,20 @@ class RecurrentForConditionalGeneration(  # type: ignore[misc]
         self.post_init()
 
     def get_compiled_call(self, compile_config: Any) -> Callable[..., Any]:
-        """As in Transformers; the compiler, which refuses RNNs, is told that steps through their cells are fine."""
+        """As in Transformers; the compiler, which refuses RNNs, is told for good that steps through cells are fine."""
         call = super().get_compiled_call(compile_config)
 
         def call_with_cells(*args: Any, **kwargs: Any) -> Any:
-            with torch._dynamo.config.patch(allow_rnn=True):
-                return call(*args, **kwargs)
+            torch._dynamo.config.allow_rnn = True  # here, since every thread has settings of its own
+            return call(*args, **kwargs)
 
         return call_with_cells
 
-    def create_masks_for_generate(self, *, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
-        """What is given: a recurrence needs no causal mask."""
-        return attention_mask
+    def create_masks_for_generate(
+        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    ) -> Tensor | None:
+        """Which of the new words are real; a recurrence needs no causal mask, and no mask of what it has read."""
+        return None if attention_mask is None else attention_mask[:, -inputs_embeds.shape[1] :].contiguous()
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -147,7 +150,9 @@ class RecurrentForConditionalGeneration(  # type: ignore[misc]
                 f"cache_implementation={kind!r} is ignored: a recurrent decoder keeps a few states, whose size does "
                 "not depend on the length."
             )
-        cache = RecurrentCache(static=kind == "static")
+        if kind == "static" and not CAN_COMPILE_STEPS:
+            logger.warning_once('cache_implementation="static" needs PyTorch 2.11 and is ignored')
+        cache = RecurrentCache(static=kind == "static" and CAN_COMPILE_STEPS)
         cache.internal = True
         if generation_config.is_assistant:
             cache.activate_past_recording()

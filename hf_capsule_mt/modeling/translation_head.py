@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.modeling.capsule_outputs import CapsuleSeq2SeqLMOutput, CapsuleSeq2SeqModelOutput
-from hf_capsule_mt.modeling.compiled_decoding import StaticBeamCache, with_compiled_steps
+from hf_capsule_mt.modeling.compiled_decoding import StaticBeamCache, compiles_beam_search, with_compiled_steps
 from hf_capsule_mt.modeling.input_checks import check_labels
 from hf_capsule_mt.modeling.seq2seq_loss import TranslationLoss, loss_of_states, translation_loss
 from hf_capsule_mt.modeling.split_linear import SplitLinear
@@ -124,6 +124,13 @@ class TranslationHead:
         states = {key: value for key, value in outputs.items() if key != "last_hidden_state"}
         return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)
 
+    def get_compiled_call(self, compile_config: Any) -> Any:
+        """As in Transformers, whose call a deep copy of a model shares with the original, weights included."""
+        if vars(self).get("_compiled_for") != id(self):
+            vars(self).pop("_compiled_call", None)
+            self._compiled_for = id(self)
+        return super().get_compiled_call(compile_config)  # type: ignore[misc]
+
     def _prepare_static_cache(self, cache_implementation: str, *args: Any, **kwargs: Any) -> Any:
         """As in Transformers, but for compiled beam search too."""
         cache = super()._prepare_static_cache(cache_implementation, *args, **kwargs)  # type: ignore[misc]
@@ -143,14 +150,14 @@ class TranslationHead:
         """As in Transformers, which does not compile the steps, and before 5.20 takes the number of target words from
         the source's `vocab_size`."""
         view: Any = self
-        if view._valid_auto_compile_criteria(model_kwargs, generation_config):
-            view = with_compiled_steps(self, generation_config)
         target_words = self.final_logits_bias.shape[-1]
         if self.config.vocab_size != target_words and OLD_BEAM_SEARCH:
             # The same modules with a config of its own, since another thread may be using this one.
-            view = copy(view)
+            view = copy(self)
             view.config = copy(self.config)
             view.config.vocab_size = target_words
+        if compiles_beam_search(self, generation_config, model_kwargs):
+            view = with_compiled_steps(view, self.get_compiled_call(generation_config.compile_config))
         return super(TranslationHead, view)._beam_search(  # type: ignore[misc]
             input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, **model_kwargs
         )

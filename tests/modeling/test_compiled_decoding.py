@@ -1,18 +1,34 @@
 """`generate()` with a static cache compiles one step, for every family and in beam search too, and nothing changes."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
-from family_cases import FAMILIES, Case, make_pairs, without_target
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, FAMILIES, PAD, Case, make_pairs, without_target
 from torch import Tensor
-from transformers import CompileConfig
+from transformers import CompileConfig, EncoderDecoderCache, StaticCache
 
+from hf_capsule_mt.modeling.compiled_decoding import CAN_COMPILE_STEPS
+from hf_capsule_mt.modeling.input_checks import target_word_mask
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
 
+pytestmark = pytest.mark.skipif(not CAN_COMPILE_STEPS, reason="compiled steps need PyTorch 2.11")
+
 BEAMS = {"num_beams": 3, "num_return_sequences": 2}
+TWO_VOCABULARIES = Case(AGGREGATED_MARIAN, "two_vocabularies")
 # The first has the most parts.
 one_case_a_family = pytest.mark.parametrize("case", [Case(family, family.chosen[0]) for family in FAMILIES], ids=str)
+
+
+def kept_by(cache: Any) -> frozenset[int]:
+    """Where a static cache keeps what every step changes."""
+    if isinstance(cache, RecurrentCache):
+        kept = [*(cache.states or ()), cache.get_seq_length()]
+    else:
+        layers = cache.self_attention_cache.layers
+        kept = [tensor for layer in layers for tensor in (layer.keys, layer.values, layer.cumulative_length)]
+    return frozenset(tensor.data_ptr() for tensor in kept)
 
 
 class Compiler:
@@ -32,8 +48,9 @@ class Compiler:
         def run(*inputs: Tensor) -> Any:
             versions = [(tensor, tensor._version) for tensor in inputs if isinstance(tensor, Tensor)]
             found = graph.forward(*inputs)
-            changed = {tensor.data_ptr() for tensor, version in versions if tensor._version != version}
-            self.addresses.append(frozenset(changed))
+            changed = [tensor for tensor, version in versions if tensor._version != version]
+            assert all(hasattr(tensor, "_dynamo_static_input_type") for tensor in changed)
+            self.addresses.append(frozenset(tensor.data_ptr() for tensor in changed))
             return found
 
         return run
@@ -56,17 +73,70 @@ def test_one_graph_serves_every_step(case: Case, search: dict[str, Any]) -> None
     inputs = inputs_of(case)
     expected = model.generate(**inputs, **search)
     compiler = Compiler()
-    found = model.generate(**inputs, **search, **compiler.settings())
+    result = model.generate(**inputs, **search, **compiler.settings(), return_dict_in_generate=True)
+    found = result.sequences
     assert torch.equal(found, expected)
     assert compiler.graphs == 1
     # All steps but the first, which is not compiled.
     assert len(compiler.addresses) >= found.shape[1] - 2 > 2
-    assert len(set(compiler.addresses)) == 1 and compiler.addresses[0], "the states of a step lie where they lay"
+    assert set(compiler.addresses) == {kept_by(result.past_key_values)}, "the states of a step lie where they lay"
     # Another sentence of the same length: the same graph.
     ids = inputs["input_ids"].flip(0)
     other = {**inputs, "input_ids": ids, "attention_mask": inputs["attention_mask"].flip(0)}
     assert torch.equal(model.generate(**other, **search, **compiler.settings()), model.generate(**other, **search))
     assert compiler.graphs == 1
+
+
+@one_case_a_family
+def test_a_prefix_with_a_mask_is_one_graph_too(case: Case) -> None:
+    torch._dynamo.reset()
+    model = case.build(**case.family.shallow)
+    inputs, compiler = inputs_of(case), Compiler()
+    inputs["decoder_input_ids"] = torch.tensor([[PAD, 7, 9], [PAD, 8, 7], [PAD, 9, 11]])
+    inputs["decoder_attention_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [1, 1, 1]])
+    expected = model.generate(**inputs)
+    assert torch.equal(model.generate(**inputs, **compiler.settings()), expected)
+    assert compiler.graphs == 1 and len(compiler.addresses) > 2
+
+
+def test_two_vocabularies() -> None:
+    """Old releases of Transformers take the number of target words from the source's: beam search works around it."""
+    torch._dynamo.reset()
+    model = TWO_VOCABULARIES.build(**TWO_VOCABULARIES.family.shallow)
+    inputs, compiler = inputs_of(TWO_VOCABULARIES), Compiler()
+    expected = model.generate(**inputs, **BEAMS)
+    assert torch.equal(model.generate(**inputs, **BEAMS, **compiler.settings()), expected)
+    assert compiler.graphs == 1 and len(compiler.addresses) > 2
+
+
+@pytest.mark.parametrize("search", [{}, BEAMS], ids=["greedy", "beams"])
+def test_a_deep_copy_decodes_with_its_own_weights(search: dict[str, Any]) -> None:
+    torch._dynamo.reset()
+    case = Case(CAPS_NMT, CAPS_NMT.chosen[0])
+    model, inputs = case.build(**case.family.shallow), inputs_of(case)
+    before = model.generate(**inputs, **search, **Compiler().settings())
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.copy_(parameter.flip(0))
+    expected, compiler = other.generate(**inputs, **search), Compiler()
+    assert torch.equal(other.generate(**inputs, **search, **compiler.settings()), expected)
+    assert compiler.graphs == 1 and expected.tolist() != before.tolist()
+
+
+def test_beam_search_compiles_no_cache_that_moves_and_nothing_whose_outputs_are_kept() -> None:
+    torch._dynamo.reset()
+    case = Case(AGGREGATED_MARIAN, "em")
+    model, inputs, compiler = case.build(**case.family.shallow), inputs_of(case), Compiler()
+    expected = model.generate(**inputs, **BEAMS)
+    settings = compiler.settings()
+    kept = {"return_dict_in_generate": True, "output_hidden_states": True}
+    assert torch.equal(model.generate(**inputs, **BEAMS, **settings, **kept).sequences, expected)
+    del settings["cache_implementation"]
+    lengths = (model.generation_config.max_length, inputs["input_ids"].shape[1])
+    own = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in lengths))
+    assert torch.equal(model.generate(**inputs, **BEAMS, **settings, past_key_values=own), expected)
+    assert compiler.graphs == 0
 
 
 @one_case_a_family
@@ -101,6 +171,24 @@ def test_a_static_cache_of_states() -> None:
     assert cache.layer.batch_size == 4 and cache.get_seq_length() == 3
     cache.reset()
     assert cache.states is None and cache.get_seq_length() == 0
+
+
+def test_a_static_cache_keeps_full_precision_under_autocast() -> None:
+    cache = RecurrentCache(static=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        cache.append([(torch.ones(1, 2, dtype=torch.bfloat16),)])
+    third = torch.full((1, 2), 1 / 3)
+    cache.append([(third,)])
+    assert cache.states is not None and torch.equal(cache.states[0], third)
+
+
+@pytest.mark.parametrize("length", [3, 7, 9])
+def test_a_mask_of_a_wrong_length_is_named(length: int) -> None:
+    cache = RecurrentCache(static=True)
+    cache.append([(torch.zeros(2, 3),)] * 4)
+    assert target_word_mask(torch.ones(2, 5), 2, 1, cache.get_seq_length()) is not None
+    with pytest.raises(ValueError, match=r"decoder_attention_mask has shape \[2, \d\]: must be \[2, 5\]"):
+        target_word_mask(torch.ones(2, length), 2, 1, cache.get_seq_length())
 
 
 def test_steps_that_are_recorded_are_not_written_over() -> None:
