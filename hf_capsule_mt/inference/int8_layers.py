@@ -37,7 +37,7 @@ def product(rows: Tensor, weight: Any, rounding: Rounding) -> Tensor:
 
 def row_scales(inputs: Tensor) -> Tensor:
     """The largest of every row of `[…, in]`, `[…, 1]`; not 0, by which nothing can be divided."""
-    return torch.linalg.vector_norm(inputs, torch.inf, -1, True).clamp_min_(1e-20)
+    return inputs.abs().amax(-1, True).clamp_min_(1e-20)  # several times as fast as the norm that it is
 
 
 @functools.cache
