@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import EncoderDecoderCache
+from transformers.utils import logging
 
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
+
+logger = logging.get_logger(__name__)
 
 # Earlier releases compile the steps of every search anew, since they take each new cache for another case.
 CAN_COMPILE_STEPS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 11)
@@ -34,14 +37,20 @@ class StaticBeamCache(EncoderDecoderCache):
 
 
 def compiles_beam_search(model: Any, settings: Any, model_kwargs: dict[str, Any]) -> bool:
-    """Whether a beam search with these settings of `generate()` is to compile its steps."""
-    return (
-        CAN_COMPILE_STEPS
-        and isinstance(model_kwargs.get("past_key_values"), (StaticBeamCache, RecurrentCache))
-        # A CUDA graph writes every step's output to one place, and these are kept from all steps.
-        and not (settings.output_attentions or settings.output_hidden_states)
-        and model._valid_auto_compile_criteria(model_kwargs, settings)
-    )
+    """Whether a beam search with these settings of `generate()` is to compile its steps; says what is in the way."""
+    if not model._valid_auto_compile_criteria(model_kwargs, settings):
+        return False
+    obstacle = ""
+    if not CAN_COMPILE_STEPS:
+        obstacle = "that needs PyTorch 2.11"
+    elif not isinstance(model_kwargs.get("past_key_values"), (StaticBeamCache, RecurrentCache)):
+        obstacle = "a cache of your own moves when beams are put in order"
+    elif settings.output_attentions or settings.output_hidden_states:
+        # A CUDA graph writes every step's output to one place.
+        obstacle = "output_attentions and output_hidden_states are kept from all steps"
+    if obstacle:
+        logger.warning_once(f"the steps of beam search are not compiled: {obstacle}")
+    return not obstacle
 
 
 def with_compiled_steps(model: Any, compiled_call: Any) -> Any:

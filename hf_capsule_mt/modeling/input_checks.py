@@ -28,7 +28,8 @@ def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
 
 def _readable(tensor: Tensor) -> bool:
     """Whether the values can be looked at without waiting for a device or breaking a trace (type: no fake tensors)."""
-    return type(tensor) is Tensor and tensor.device.type in ("cpu", "mps") and not torch.compiler.is_compiling()
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return type(tensor) is Tensor and tensor.device.type in ("cpu", "mps") and not traced
 
 
 def check_not_empty(name: str, tensor: Tensor | None) -> None:

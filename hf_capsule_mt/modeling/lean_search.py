@@ -262,6 +262,7 @@ class LeanSearch:
         cache: Any = model_kwargs.get("past_key_values")
         if (
             start.device.type != "cpu"
+            or torch.is_grad_enabled()
             or start.shape[1] != 1
             or not getattr(cache, "internal", False)  # a caller's own is filled, or refused
             or cache.get_seq_length()

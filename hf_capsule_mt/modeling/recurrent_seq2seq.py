@@ -131,10 +131,12 @@ class RecurrentForConditionalGeneration(  # type: ignore[misc]
         return call_with_cells
 
     def create_masks_for_generate(
-        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, **kwargs: Any
+        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: RecurrentCache, **kwargs: Any
     ) -> Tensor | None:
         """Which of the new words are real; a recurrence needs no causal mask, and no mask of what it has read."""
-        return None if attention_mask is None else attention_mask[:, -inputs_embeds.shape[1] :].contiguous()
+        if attention_mask is None or not past_key_values.is_initialized:  # the first call looks at its length
+            return attention_mask
+        return attention_mask[:, -inputs_embeds.shape[1] :].contiguous()
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

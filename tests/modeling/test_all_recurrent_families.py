@@ -191,3 +191,14 @@ def test_a_mask_without_padding_is_no_mask(case: Case, monkeypatch: pytest.Monke
     for name, wanted in plain.items():
         assert torch.equal(seen[name], wanted), name
         assert_close(unseen[name], wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace", "ignore::torch.jit.TracerWarning")
+def test_padding_is_looked_for_where_looking_is_cheap() -> None:
+    mask, states = torch.ones(2, 3), torch.zeros(2, 3, 4)
+    assert input_checks.padding_mask(mask, states) is None and input_checks.padding_mask(None, states) is None
+    mask[1, 0] = 0
+    found = input_checks.padding_mask(mask, states)
+    assert found is not None and torch.equal(found, mask.bool())
+    traced = torch.jit.trace(lambda given: input_checks.padding_mask(given, states), torch.ones(2, 3))
+    assert torch.equal(traced(mask), mask.bool()), "a trace must not keep what it saw"

@@ -9,11 +9,12 @@ from family_cases import AGGREGATED_MARIAN, CAPS_NMT, FAMILIES, PAD, Case, make_
 from torch import Tensor
 from transformers import CompileConfig, EncoderDecoderCache, StaticCache
 
+from hf_capsule_mt.modeling import compiled_decoding, recurrent_seq2seq, translation_head
 from hf_capsule_mt.modeling.compiled_decoding import CAN_COMPILE_STEPS
 from hf_capsule_mt.modeling.input_checks import target_word_mask
 from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
 
-pytestmark = pytest.mark.skipif(not CAN_COMPILE_STEPS, reason="compiled steps need PyTorch 2.11")
+compiles = pytest.mark.skipif(not CAN_COMPILE_STEPS, reason="compiled steps need PyTorch 2.11")
 
 BEAMS = {"num_beams": 3, "num_return_sequences": 2}
 TWO_VOCABULARIES = Case(AGGREGATED_MARIAN, "two_vocabularies")
@@ -65,6 +66,7 @@ def inputs_of(case: Case, seed: int = 0) -> dict[str, Tensor]:
     return without_target(make_pairs(case.config(), seed=seed).batch())
 
 
+@compiles
 @one_case_a_family
 @pytest.mark.parametrize("search", [{}, BEAMS], ids=["greedy", "beams"])
 def test_one_graph_serves_every_step(case: Case, search: dict[str, Any]) -> None:
@@ -87,6 +89,7 @@ def test_one_graph_serves_every_step(case: Case, search: dict[str, Any]) -> None
     assert compiler.graphs == 1
 
 
+@compiles
 @one_case_a_family
 def test_a_prefix_with_a_mask_is_one_graph_too(case: Case) -> None:
     torch._dynamo.reset()
@@ -99,8 +102,11 @@ def test_a_prefix_with_a_mask_is_one_graph_too(case: Case) -> None:
     assert compiler.graphs == 1 and len(compiler.addresses) > 2
 
 
-def test_two_vocabularies() -> None:
+@compiles
+@pytest.mark.parametrize("old", [False, True])
+def test_two_vocabularies(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old releases of Transformers take the number of target words from the source's: beam search works around it."""
+    monkeypatch.setattr(translation_head, "OLD_BEAM_SEARCH", old or translation_head.OLD_BEAM_SEARCH)
     torch._dynamo.reset()
     model = TWO_VOCABULARIES.build(**TWO_VOCABULARIES.family.shallow)
     inputs, compiler = inputs_of(TWO_VOCABULARIES), Compiler()
@@ -109,19 +115,30 @@ def test_two_vocabularies() -> None:
     assert compiler.graphs == 1 and len(compiler.addresses) > 2
 
 
+@compiles
 @pytest.mark.parametrize("search", [{}, BEAMS], ids=["greedy", "beams"])
 def test_a_deep_copy_decodes_with_its_own_weights(search: dict[str, Any]) -> None:
     torch._dynamo.reset()
     case = Case(CAPS_NMT, CAPS_NMT.chosen[0])
-    model, inputs = case.build(**case.family.shallow), inputs_of(case)
-    before = model.generate(**inputs, **search, **Compiler().settings())
-    other = copy.deepcopy(model)
+    model, inputs, compiler = case.build(**case.family.shallow), inputs_of(case), Compiler()
+    before = model.generate(**inputs, **search, **compiler.settings())
+    other, steps = copy.deepcopy(model), len(compiler.addresses)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.copy_(parameter.flip(0))
-    expected, compiler = other.generate(**inputs, **search), Compiler()
+    expected = other.generate(**inputs, **search)
     assert torch.equal(other.generate(**inputs, **search, **compiler.settings()), expected)
-    assert compiler.graphs == 1 and expected.tolist() != before.tolist()
+    assert len(compiler.addresses) > steps > 2 and expected.tolist() != before.tolist()
+
+
+@one_case_a_family
+def test_older_releases_compile_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (compiled_decoding, recurrent_seq2seq):
+        monkeypatch.setattr(module, "CAN_COMPILE_STEPS", False)
+    model, inputs, compiler = case.build(**case.family.shallow), inputs_of(case), Compiler()
+    expected = model.generate(**inputs, **BEAMS)
+    assert torch.equal(model.generate(**inputs, **BEAMS, **compiler.settings()), expected)
+    assert compiler.graphs == 0
 
 
 def test_beam_search_compiles_no_cache_that_moves_and_nothing_whose_outputs_are_kept() -> None:
@@ -139,6 +156,7 @@ def test_beam_search_compiles_no_cache_that_moves_and_nothing_whose_outputs_are_
     assert compiler.graphs == 0
 
 
+@compiles
 @one_case_a_family
 def test_nothing_is_left_of_a_compiled_search(case: Case) -> None:
     torch._dynamo.reset()
@@ -180,6 +198,15 @@ def test_a_static_cache_keeps_full_precision_under_autocast() -> None:
     third = torch.full((1, 2), 1 / 3)
     cache.append([(third,)])
     assert cache.states is not None and torch.equal(cache.states[0], third)
+
+
+@pytest.mark.parametrize("static", [{}, {"cache_implementation": "static"}], ids=["", "static"])
+def test_a_mask_longer_than_the_prefix_is_named(static: dict[str, Any]) -> None:
+    case = Case(CAPS_NMT, CAPS_NMT.chosen[0])
+    words = torch.tensor([[PAD, 7]] * 3)
+    prefix = {"decoder_input_ids": words, "decoder_attention_mask": torch.ones(3, 4)}
+    with pytest.raises(ValueError, match="decoder_attention_mask has shape .3, 4.: must be .3, 2."):
+        case.build(**case.family.shallow).generate(**inputs_of(case), **prefix, **static)
 
 
 @pytest.mark.parametrize("length", [3, 7, 9])
