@@ -45,6 +45,7 @@ def main() -> int:
     from accelerate import PartialState
 
     from hf_capsule_mt.training.distillation import Distillation
+    from hf_capsule_mt.training.processes import leave_others
 
     overwrite, languages = arguments.pop("overwrite"), arguments.pop("teacher_languages")
     try:
@@ -56,7 +57,7 @@ def main() -> int:
     if PartialState().is_main_process:
         for name, value in report.items():
             print(f"{name}: {value}")
-    PartialState().destroy_process_group()
+    leave_others()
     return 0
 
 

@@ -13,6 +13,7 @@ import sys
 
 def main() -> int:
     from hf_capsule_mt.hub import names_on_hub, write_model_card
+    from hf_capsule_mt.training.processes import leave_others
     from hf_capsule_mt.training.recipe import parse_recipe
     from hf_capsule_mt.training.recipe_run import Interrupted, run_recipe
 
@@ -27,10 +28,12 @@ def main() -> int:
                 base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
             )
     except Interrupted:
+        leave_others()
         return 143  # as if SIGTERM had ended it at once
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    leave_others()
     return 0
 
 

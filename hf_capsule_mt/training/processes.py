@@ -25,6 +25,13 @@ def this_process(device: str | None) -> PartialState:
     return PartialState(cpu=cpu, timeout=PATIENCE)
 
 
+def leave_others() -> None:
+    """At the end of work that several processes share: connections that are open at the interpreter's exit can abort
+    it, and then a run that was finished counts as failed."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def from_main(state: PartialState, make: Callable[[], Any]) -> Any:
     """In all processes what `make` returns in the main one. Its error is the main one's; the others end quietly."""
     found: list[Any] = [None, False]

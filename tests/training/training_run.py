@@ -19,6 +19,7 @@ from transformers import TrainerCallback, set_seed
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.processes import leave_others
 
 SIZES: dict[str, Any] = {
     "vocab_size": 31,
@@ -184,6 +185,7 @@ def main(options: dict[str, Any]) -> None:
     (folder / f"found_{index}.json").write_text(json.dumps(found))
     if index == 0 or trainer.is_fsdp_enabled:  # where it takes all of them
         trainer.save_model(str(folder / "final"))
+    leave_others()
 
 
 if __name__ == "__main__":
