@@ -27,14 +27,14 @@ def main() -> int:
                 datasets=names_on_hub(recipe.data.train, recipe.data.validation, recipe.data.test) or None,
                 base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
             )
+        code = 0
     except Interrupted:
-        leave_others()
-        return 143  # as if SIGTERM had ended it at once
+        code = 143  # as if SIGTERM had ended it at once
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     leave_others()
-    return 0
+    return code
 
 
 if __name__ == "__main__":

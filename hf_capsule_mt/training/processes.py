@@ -1,5 +1,6 @@
 """What work that several processes share, and that may be stopped at any time, needs of files and processes."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -26,9 +27,10 @@ def this_process(device: str | None) -> PartialState:
 
 
 def leave_others() -> None:
-    """At the end of work that several processes share: connections that are open at the interpreter's exit can abort
-    it, and then a run that was finished counts as failed."""
+    """At the end of work that several processes share. Threads that are at work at the interpreter's exit can abort
+    it, and then a run that was finished counts as failed; so what is left of a model wrapped for DDP goes first."""
     if dist.is_available() and dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -185,8 +185,8 @@ def main(options: dict[str, Any]) -> None:
     (folder / f"found_{index}.json").write_text(json.dumps(found))
     if index == 0 or trainer.is_fsdp_enabled:  # where it takes all of them
         trainer.save_model(str(folder / "final"))
-    leave_others()
 
 
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]))
+    leave_others()
