@@ -50,7 +50,8 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
 @every_case
 @pytest.mark.parametrize("settings", [{}, BEAMS, {"num_beams": 4, "length_penalty": 0.6}], ids=str)
 def test_cache_changes_nothing(case: Case, settings: dict):
-    model = case.build()
+    """In float64: in float32 beams that are almost equally good come in another order on one processor or another."""
+    model = case.build().double()
     found, expected = (
         model.generate(
             **inputs_of(case), **settings, use_cache=use_cache, return_dict_in_generate=True, output_scores=True
@@ -62,9 +63,9 @@ def test_cache_changes_nothing(case: Case, settings: dict):
     for step, wanted in zip(found.scores, expected.scores, strict=True):
         open_words = torch.isfinite(wanted)
         assert torch.equal(torch.isfinite(step), open_words)
-        assert_close(step[open_words], wanted[open_words])
+        assert_close(step[open_words], wanted[open_words], 1e-6)
     if settings:
-        assert_close(found.sequences_scores, expected.sequences_scores)
+        assert_close(found.sequences_scores, expected.sequences_scores, 1e-6)
 
 
 @every_case

@@ -66,15 +66,18 @@ def inputs_of(case: Case, seed: int = 0) -> dict[str, Tensor]:
     return without_target(make_pairs(case.config(), seed=seed).batch())
 
 
+def started(case: Case) -> tuple[Any, dict[str, Tensor], Compiler]:
+    """A model, what to translate, and a compiler that has compiled nothing yet."""
+    torch._dynamo.reset()
+    return case.build(**case.family.shallow), inputs_of(case), Compiler()
+
+
 @compiles
 @one_case_a_family
 @pytest.mark.parametrize("search", [{}, BEAMS], ids=["greedy", "beams"])
 def test_one_graph_serves_every_step(case: Case, search: dict[str, Any]) -> None:
-    torch._dynamo.reset()
-    model = case.build(**case.family.shallow)
-    inputs = inputs_of(case)
+    model, inputs, compiler = started(case)
     expected = model.generate(**inputs, **search)
-    compiler = Compiler()
     result = model.generate(**inputs, **search, **compiler.settings(), return_dict_in_generate=True)
     found = result.sequences
     assert torch.equal(found, expected)
@@ -92,9 +95,7 @@ def test_one_graph_serves_every_step(case: Case, search: dict[str, Any]) -> None
 @compiles
 @one_case_a_family
 def test_a_prefix_with_a_mask_is_one_graph_too(case: Case) -> None:
-    torch._dynamo.reset()
-    model = case.build(**case.family.shallow)
-    inputs, compiler = inputs_of(case), Compiler()
+    model, inputs, compiler = started(case)
     inputs["decoder_input_ids"] = torch.tensor([[PAD, 7, 9], [PAD, 8, 7], [PAD, 9, 11]])
     inputs["decoder_attention_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [1, 1, 1]])
     expected = model.generate(**inputs)
@@ -107,9 +108,7 @@ def test_a_prefix_with_a_mask_is_one_graph_too(case: Case) -> None:
 def test_two_vocabularies(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old releases of Transformers take the number of target words from the source's: beam search works around it."""
     monkeypatch.setattr(translation_head, "OLD_BEAM_SEARCH", old or translation_head.OLD_BEAM_SEARCH)
-    torch._dynamo.reset()
-    model = TWO_VOCABULARIES.build(**TWO_VOCABULARIES.family.shallow)
-    inputs, compiler = inputs_of(TWO_VOCABULARIES), Compiler()
+    model, inputs, compiler = started(TWO_VOCABULARIES)
     expected = model.generate(**inputs, **BEAMS)
     assert torch.equal(model.generate(**inputs, **BEAMS, **compiler.settings()), expected)
     assert compiler.graphs == 1 and len(compiler.addresses) > 2
@@ -118,9 +117,7 @@ def test_two_vocabularies(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 @compiles
 @pytest.mark.parametrize("search", [{}, BEAMS], ids=["greedy", "beams"])
 def test_a_deep_copy_decodes_with_its_own_weights(search: dict[str, Any]) -> None:
-    torch._dynamo.reset()
-    case = Case(CAPS_NMT, CAPS_NMT.chosen[0])
-    model, inputs, compiler = case.build(**case.family.shallow), inputs_of(case), Compiler()
+    model, inputs, compiler = started(Case(CAPS_NMT, CAPS_NMT.chosen[0]))
     before = model.generate(**inputs, **search, **compiler.settings())
     other, steps = copy.deepcopy(model), len(compiler.addresses)
     with torch.no_grad():
@@ -135,16 +132,14 @@ def test_a_deep_copy_decodes_with_its_own_weights(search: dict[str, Any]) -> Non
 def test_older_releases_compile_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (compiled_decoding, recurrent_seq2seq):
         monkeypatch.setattr(module, "CAN_COMPILE_STEPS", False)
-    model, inputs, compiler = case.build(**case.family.shallow), inputs_of(case), Compiler()
+    model, inputs, compiler = started(case)
     expected = model.generate(**inputs, **BEAMS)
     assert torch.equal(model.generate(**inputs, **BEAMS, **compiler.settings()), expected)
     assert compiler.graphs == 0
 
 
 def test_beam_search_compiles_no_cache_that_moves_and_nothing_whose_outputs_are_kept() -> None:
-    torch._dynamo.reset()
-    case = Case(AGGREGATED_MARIAN, "em")
-    model, inputs, compiler = case.build(**case.family.shallow), inputs_of(case), Compiler()
+    model, inputs, compiler = started(Case(AGGREGATED_MARIAN, "em"))
     expected = model.generate(**inputs, **BEAMS)
     settings = compiler.settings()
     kept = {"return_dict_in_generate": True, "output_hidden_states": True}
@@ -159,9 +154,7 @@ def test_beam_search_compiles_no_cache_that_moves_and_nothing_whose_outputs_are_
 @compiles
 @one_case_a_family
 def test_nothing_is_left_of_a_compiled_search(case: Case) -> None:
-    torch._dynamo.reset()
-    model = case.build(**case.family.shallow)
-    inputs, compiler = inputs_of(case), Compiler()
+    model, inputs, compiler = started(case)
     before = model.generate(**inputs, **BEAMS)
     model.generate(**inputs, **BEAMS, **compiler.settings())
     steps = len(compiler.addresses)
