@@ -1,9 +1,13 @@
 """The learning study runs, keeps what it has finished, and writes its table; what it finds is in `model_cards`."""
 
+import io
 import json
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,21 +15,34 @@ ROOT = Path(__file__).parent.parent.parent
 NAMES = ["baseline (plain Marian)", "EM routing", "warm start: EM routing, gated"]
 
 
-def study(folder: Path, names: list[str], *more: str) -> subprocess.CompletedProcess[str]:
+def call(script: str, *arguments: str) -> tuple[int, str]:
+    """A script in this process, where everything is imported already: what it returns, and what it says of errors."""
+    path, errors = str(ROOT / "scripts" / script), io.StringIO()
+    with mock.patch.object(sys, "argv", [path, *arguments]), redirect_stderr(errors):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            return int(end.code or 0), errors.getvalue()
+    return 0, errors.getvalue()
+
+
+def options(folder: Path, names: list[str], *more: str) -> list[str]:
     small = ["--seeds", "3", "--steps", "20", "--warm-steps", "21", "--train-size", "400", "--test-size", "10"]
-    arguments = [*small, "--max-words", "6", "--jobs", "1", "--output", str(folder), "--only", "; ".join(names)]
-    script = [sys.executable, "scripts/synthetic_study.py"]
-    return subprocess.run([*script, *arguments, *more], cwd=ROOT, capture_output=True, text=True)
+    return [*small, "--max-words", "6", "--jobs", "1", "--output", str(folder), "--only", "; ".join(names), *more]
+
+
+def study(folder: Path, names: list[str], *more: str) -> None:
+    assert call("synthetic_study.py", *options(folder, names, *more))[0] == 0
 
 
 @pytest.mark.system
 def test_runs_resumes_and_writes_a_table(tmp_path):
-    result = study(tmp_path, NAMES[:2], "--jobs", "2")
+    script = [sys.executable, "scripts/synthetic_study.py", *options(tmp_path, NAMES[:2], "--jobs", "2")]
+    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == NAMES[:2]
-    result = study(tmp_path, NAMES)
-    assert result.returncode == 0, result.stderr[-3000:]
+    study(tmp_path, NAMES)
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert runs[:2] == before and [run["setting"] for run in runs] == NAMES, "finished runs are not made again"
     assert all(run["steps"] == (21 if run["warm_start"] else 20) and run["seed"] == 3 for run in runs)
@@ -38,37 +55,33 @@ def test_runs_resumes_and_writes_a_table(tmp_path):
 
 @pytest.mark.system
 def test_study_of_caps_nmt(tmp_path):
-    def call(*names: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    def study_caps_nmt(*names: str, **changes: str) -> int:
         options = {"seeds": "3", "steps": "20", "d-model": "16", "train-size": "200", "test-size": "8", "jobs": "1"}
         arguments = [part for name, value in {**options, **changes}.items() for part in (f"--{name}", value)]
-        script = [sys.executable, "scripts/caps_nmt_study.py", "--output", str(tmp_path), "--only", ";".join(names)]
-        return subprocess.run([*script, "--max-words", "12", *arguments], cwd=ROOT, capture_output=True, text=True)
+        chosen = ["--output", str(tmp_path), "--only", ";".join(names), "--max-words", "12"]
+        return call("caps_nmt_study.py", *chosen, *arguments)[0]
 
-    result = call("pooling", "plain capsules")
-    assert result.returncode == 0, result.stderr[-3000:]
+    assert study_caps_nmt("pooling", "plain capsules") == 0
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == ["pooling", "plain capsules"]
     assert {"bleu", "bleu_short", "bleu_long", "bleu_int8", "final_loss", "words"} <= before[0].keys()
-    result = call("plain capsules", **{"min-words": "4"})
-    assert result.returncode == 0, result.stderr[-3000:]
+    assert study_caps_nmt("plain capsules", **{"min-words": "4"}) == 0
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert runs[:2] == before and len(runs) == 3, "other sentences, another run"
     table = (tmp_path / "README.md").read_text()
     assert table.count("| plain capsules |") == 2 and "## Sentences of 4 to 12 words" in table
-    assert call("no such thing").returncode == 2
+    assert study_caps_nmt("no such thing") == 2
 
 
 @pytest.mark.system
 def test_long_starts_and_runs_made_again(tmp_path):
     name = "long warm start: baseline trained on"
-    result = study(tmp_path, [name])
-    assert result.returncode == 0, result.stderr[-3000:]
+    study(tmp_path, [name])
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == ["baseline, twice the steps", name], "it needs its baseline"
     assert [run["steps"] for run in before] == [40, 42]
     assert before[1]["loss_curve"][0][1] < before[0]["loss_curve"][0][1]
-    result = study(tmp_path, ["baseline, twice the steps"], "--again", "a reason")
-    assert result.returncode == 0, result.stderr[-3000:]
+    study(tmp_path, ["baseline, twice the steps"], "--again", "a reason")
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert runs[0] == {**before[0], "superseded": "a reason"} and runs[1] == before[1], "old runs stay, marked"
     assert runs[2]["setting"] == runs[0]["setting"] and "superseded" not in runs[2] and len(runs) == 3
@@ -77,5 +90,5 @@ def test_long_starts_and_runs_made_again(tmp_path):
 
 
 def test_unknown_setting_is_named(tmp_path):
-    result = study(tmp_path, ["no such thing"])
-    assert result.returncode == 2 and "no setting 'no such thing'" in result.stderr
+    code, errors = call("synthetic_study.py", *options(tmp_path, ["no such thing"]))
+    assert code == 2 and "no setting 'no such thing'" in errors
