@@ -4,6 +4,7 @@ The folder's README.md is made from its JSON files alone; figures that no file h
 """
 
 import json
+import re
 from pathlib import Path
 
 from benchmark_rows import (
@@ -116,6 +117,11 @@ def render(folder: Path) -> str:
     return "\n".join(parts)
 
 
+def short(device: str) -> str:
+    """What tells a device from others, without trade marks, clock and threads."""
+    return re.sub(r"\((R|TM)\)|( CPU| Processor)?( @.*)?$", "", device.split(",")[0])
+
+
 def plot(folder: Path) -> None:
     """Every speed of training and decoding, and the paper's beside it."""
     results = read(folder)
@@ -123,7 +129,7 @@ def plot(folder: Path) -> None:
     for axes, mode in zip(figure.subplots(1, 2), ("train", "decode"), strict=True):
         bars = [
             (
-                f"{model}, {result['device'].split(',')[0]}",
+                f"{model}, {short(result['device'])}",
                 model,
                 1 / row["time_ratio"],
                 result["settings"]["baseline"],
@@ -141,7 +147,7 @@ def plot(folder: Path) -> None:
         axes.set_yticks(places, [f"{label}, against {base}" for label, _, _, base in bars], fontsize=7)
         axes.invert_yaxis()
         axes.set_title("speed of a training step" if mode == "train" else "speed of decoding")
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2, frameon=False)
     save_figure(figure, folder / "speeds.png")
 
 
