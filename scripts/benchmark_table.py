@@ -118,8 +118,8 @@ def render(folder: Path) -> str:
 
 
 def short(device: str) -> str:
-    """What tells a device from others, without trade marks, clock and threads."""
-    return re.sub(r"\((R|TM)\)|( CPU| Processor)?( @.*)?$", "", device.split(",")[0])
+    """A device as a label: without trade marks and clock."""
+    return re.sub(r"\((?:R|TM)\)|(?: CPU| Processor)?(?: @[^,]*)?(?=,|$)", "", device).replace("1 threads", "1 thread")
 
 
 def plot(folder: Path) -> None:

@@ -222,6 +222,19 @@ def test_every_row_of_every_result_is_in_the_table(script):
         assert text.count(f"]({path.name})") == each * len(result["rows"]) + 1, path.name  # and one among the runs
 
 
+@pytest.mark.parametrize(
+    ("device", "label"),
+    [
+        ("AMD EPYC, 2 threads", "AMD EPYC, 2 threads"),
+        ("Intel(R) Xeon(R) Processor @ 2.50GHz, 1 threads", "Intel Xeon, 1 thread"),
+        ("Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz, 2 threads", "Intel Core i7-8700, 2 threads"),
+        ("NVIDIA H200", "NVIDIA H200"),
+    ],
+)
+def test_labels_of_devices(script, device: str, label: str):
+    assert script("benchmark_table").short(device) == label
+
+
 def test_targets_are_filled_by_runs_on_a_gpu_of_the_asked_size(script, tmp_path):
     tables = script("benchmark_table")
 

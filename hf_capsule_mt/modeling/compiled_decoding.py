@@ -44,7 +44,7 @@ def compiles_beam_search(model: Any, settings: Any, model_kwargs: dict[str, Any]
     if not CAN_COMPILE_STEPS:
         obstacle = "that needs PyTorch 2.11"
     elif not isinstance(model_kwargs.get("past_key_values"), (StaticBeamCache, RecurrentCache)):
-        obstacle = "a cache of your own moves when beams are put in order"
+        obstacle = "this kind of cache moves when beams are put in order"
     elif settings.output_attentions or settings.output_hidden_states:
         # A CUDA graph writes every step's output to one place.
         obstacle = "output_attentions and output_hidden_states are kept from all steps"

@@ -253,12 +253,7 @@ class LeanSearch:
                 if found is not None:
                     return found
         return super()._beam_search(  # type: ignore[misc]
-            input_ids,
-            logits_processor,
-            stopping_criteria,
-            generation_config=generation_config,
-            synced_gpus=synced_gpus,
-            **model_kwargs,
+            input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, **model_kwargs
         )
 
     def _steps_for(self, start: Tensor, criteria: Any, settings: Any, model_kwargs: dict[str, Any]) -> Steps | None:

@@ -29,12 +29,16 @@ _open_record: ContextVar[RoutingRecord | None] = ContextVar("open_routing_record
 class _CompiledRecord:
     """Stands in for the context variable under torch.compile, which cannot trace one; not safe across threads."""
 
-    current: RoutingRecord | None = None
+    def __init__(self) -> None:
+        self.current: RoutingRecord | None = None
+
+
+_compiled_record = _CompiledRecord()  # an object, since PyTorch 2.11 cannot trace attributes of a class
 
 
 def open_record() -> RoutingRecord | None:
     """The record that routing sites write to, or None when nobody asked."""
-    return _CompiledRecord.current if torch.compiler.is_compiling() else _open_record.get()
+    return _compiled_record.current if torch.compiler.is_compiling() else _open_record.get()
 
 
 @contextmanager
@@ -46,11 +50,11 @@ def record_routings(wanted: bool | None, detached: bool = False) -> Iterator[Rou
         return
     record = RoutingRecord(detached=detached)
     if torch.compiler.is_compiling():
-        _CompiledRecord.current = record
+        _compiled_record.current = record
         try:
             yield record
         finally:
-            _CompiledRecord.current = None
+            _compiled_record.current = None
         return
     token = _open_record.set(record)
     try:

@@ -138,7 +138,15 @@ class TranslationHead:
             return cache
         return StaticBeamCache(cache.self_attention_cache, cache.cross_attention_cache)
 
-    def _beam_search(self, *args: Any, generation_config: Any, **kwargs: Any) -> Any:
+    def _beam_search(
+        self,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """As in Transformers, which does not compile the steps, and before 5.20 takes the number of target words from
         the source's `vocab_size`."""
         view: Any = self
@@ -150,5 +158,6 @@ class TranslationHead:
             view.config.vocab_size = target_words
         if compiles_beam_search(self, generation_config, kwargs):
             view = with_compiled_steps(view, self.get_compiled_call(generation_config.compile_config))
-        kwargs["generation_config"] = generation_config
-        return super(TranslationHead, view)._beam_search(*args, **kwargs)  # type: ignore[misc]
+        return super(TranslationHead, view)._beam_search(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs
+        )

@@ -27,8 +27,9 @@ def this_process(device: str | None) -> PartialState:
 
 
 def leave_others() -> None:
-    """At the end of work that several processes share. Threads that are at work at the interpreter's exit can abort
-    it, and then a run that was finished counts as failed; so what is left of a model wrapped for DDP goes first."""
+    """At the end of work that several processes share: closes the connections. Their threads, at work when the
+    interpreter ends, can abort the process, and then a run that was finished counts as failed. A model wrapped for DDP
+    holds them, so what is left of one is freed before."""
     if dist.is_available() and dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()

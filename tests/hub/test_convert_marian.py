@@ -198,6 +198,8 @@ def test_the_tokenizer_goes_along_with_both_of_its_vocabularies(tmp_path):
         wanted = before(text, text_target=target)
         assert after(text, text_target=target) == wanted and 1 not in wanted["input_ids"] + wanted["labels"]
         assert after.decode(wanted["labels"], skip_special_tokens=True) == target
+    if Version(transformers.__version__) < Version("5.18"):
+        pytest.skip("this release looks for the words of an untrained model among the pieces of one language")
     makers = (pipeline("translation", model=str(path), device="cpu") for path in (tmp_path / "new", folder))
     found, wanted = (maker(lines[:2], return_scores=True) for maker in makers)
     assert [one["translation_text"] for one in found] == [one["translation_text"] for one in wanted]

@@ -50,7 +50,8 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
 @every_case
 @pytest.mark.parametrize("settings", [{}, BEAMS, {"num_beams": 4, "length_penalty": 0.6}], ids=str)
 def test_cache_changes_nothing(case: Case, settings: dict):
-    """In float64: in float32 beams that are almost equally good come in another order on one processor or another."""
+    """In float64, which Transformers rounds to float32 for its search, so that both ways round alike: computed in
+    float32, beams that are almost equally good come in another order on one processor or another."""
     model = case.build().double()
     found, expected = (
         model.generate(

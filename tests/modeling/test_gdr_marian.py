@@ -17,6 +17,7 @@ from family_cases import (
     without_labels,
     without_target,
 )
+from packaging.version import Version
 from test_capsule_aggregated_marian import assert_same_translations, stock_marian
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
@@ -337,6 +338,9 @@ def test_what_a_training_step_keeps(kind: str, monkeypatch):
     assert sum(tensor.numel() >= logits for tensor in kept_for_backward(model, batch).values()) > 1
 
 
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.23"), reason="Marian's layer drop is no graph while training"
+)
 @pytest.mark.parametrize("name", ["guided_sum", "classifier", "attention"])
 def test_training_compiles_as_one_graph(name: str):
     """Both auxiliary losses included, with the same values and gradients."""

@@ -10,19 +10,26 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
+from transformers.utils import logging
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ["baseline (plain Marian)", "EM routing", "warm start: EM routing, gated"]
 
 
 def call(script: str, *arguments: str) -> tuple[int, str]:
-    """A script in this process, where everything is imported already: what it returns, and what it says of errors."""
+    """A script in this process, where everything is imported already: its exit status, and what it says of errors."""
     path, errors = str(ROOT / "scripts" / script), io.StringIO()
-    with mock.patch.object(sys, "argv", [path, *arguments]), redirect_stderr(errors):
-        try:
+    threads, verbosity, bars = torch.get_num_threads(), logging.get_verbosity(), logging.is_progress_bar_enabled()
+    try:
+        with mock.patch.object(sys, "argv", [path, *arguments]), redirect_stderr(errors), torch.random.fork_rng([]):
             runpy.run_path(path, run_name="__main__")
-        except SystemExit as end:
-            return int(end.code or 0), errors.getvalue()
+    except SystemExit as end:
+        return (end.code or 0, errors.getvalue()) if not isinstance(end.code, str) else (1, end.code)
+    finally:  # what a study sets for itself alone
+        torch.set_num_threads(threads)
+        logging.set_verbosity(verbosity)
+        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
     return 0, errors.getvalue()
 
 
@@ -32,7 +39,8 @@ def options(folder: Path, names: list[str], *more: str) -> list[str]:
 
 
 def study(folder: Path, names: list[str], *more: str) -> None:
-    assert call("synthetic_study.py", *options(folder, names, *more))[0] == 0
+    code, errors = call("synthetic_study.py", *options(folder, names, *more))
+    assert code == 0, errors[-3000:]
 
 
 @pytest.mark.system
@@ -55,22 +63,24 @@ def test_runs_resumes_and_writes_a_table(tmp_path):
 
 @pytest.mark.system
 def test_study_of_caps_nmt(tmp_path):
-    def study_caps_nmt(*names: str, **changes: str) -> int:
+    def study_caps_nmt(*names: str, **changes: str) -> tuple[int, str]:
         options = {"seeds": "3", "steps": "20", "d-model": "16", "train-size": "200", "test-size": "8", "jobs": "1"}
         arguments = [part for name, value in {**options, **changes}.items() for part in (f"--{name}", value)]
         chosen = ["--output", str(tmp_path), "--only", ";".join(names), "--max-words", "12"]
-        return call("caps_nmt_study.py", *chosen, *arguments)[0]
+        return call("caps_nmt_study.py", *chosen, *arguments)
 
-    assert study_caps_nmt("pooling", "plain capsules") == 0
+    code, errors = study_caps_nmt("pooling", "plain capsules")
+    assert code == 0, errors[-3000:]
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == ["pooling", "plain capsules"]
     assert {"bleu", "bleu_short", "bleu_long", "bleu_int8", "final_loss", "words"} <= before[0].keys()
-    assert study_caps_nmt("plain capsules", **{"min-words": "4"}) == 0
+    code, errors = study_caps_nmt("plain capsules", **{"min-words": "4"})
+    assert code == 0, errors[-3000:]
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert runs[:2] == before and len(runs) == 3, "other sentences, another run"
     table = (tmp_path / "README.md").read_text()
     assert table.count("| plain capsules |") == 2 and "## Sentences of 4 to 12 words" in table
-    assert study_caps_nmt("no such thing") == 2
+    assert study_caps_nmt("no such thing")[0] == 2
 
 
 @pytest.mark.system

@@ -44,6 +44,32 @@ def test_the_others_wait_for_the_main_process_as_long_as_it_takes(tmp_path: Path
     assert [words[0] for words in found] == ["done", "done"] and float(found[0][1]) < float(found[1][1])
 
 
+LEAVING = """
+import gc, runpy, sys, weakref
+import torch
+import torch.distributed as dist
+
+leave_others = runpy.run_path(sys.argv[1])["leave_others"]
+leave_others()
+dist.init_process_group("gloo", f"file://{sys.argv[2]}/store", world_size=1, rank=0)
+gc.disable()
+wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+wrapped.itself, left = [wrapped], weakref.ref(wrapped)
+del wrapped
+assert left() is not None and dist.is_initialized()
+leave_others()
+assert left() is None and not dist.is_initialized()
+leave_others()
+"""
+
+
+@pytest.mark.system
+def test_who_leaves_frees_what_holds_the_connections_first(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVING, FILE, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize("error", [SafetensorError("cut off"), KeyError("name"), OSError(28, "full")])
 def test_no_error_of_the_main_process_lets_the_others_wait(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     sent: list[Any] = []
