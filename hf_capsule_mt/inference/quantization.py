@@ -39,8 +39,7 @@ class Int8Model(nn.Module):
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(NOT_SAVED)
 
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(NOT_SAVED)
+    push_to_hub: Any = save_pretrained
 
     def train(self, mode: bool = True) -> Any:
         if mode:
@@ -56,31 +55,29 @@ class Int8Model(nn.Module):
         check_it_stays(fn)  # before any part is changed
         return super()._apply(fn, recurse)
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> None:
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("int8 weights have a fixed size: resize the float model, then call quantize_for_cpu")
 
 
-class Int8CapsNMTForConditionalGeneration(Int8Model, CapsNMTForConditionalGeneration):  # type: ignore[misc]
+class Int8CapsNMTForConditionalGeneration(Int8Model, CapsNMTForConditionalGeneration):
     """CapsNMT as [`quantize_for_cpu`] returns it."""
 
 
-class Int8GDRRNMTForConditionalGeneration(Int8Model, GDRRNMTForConditionalGeneration):  # type: ignore[misc]
+class Int8GDRRNMTForConditionalGeneration(Int8Model, GDRRNMTForConditionalGeneration):
     """The RNMT with past and future as [`quantize_for_cpu`] returns it; its encoder's GRUs stay in float32."""
 
 
-class Int8CapsuleAggregatedMarianForConditionalGeneration(  # type: ignore[misc]
+class Int8CapsuleAggregatedMarianForConditionalGeneration(
     Int8Model, LeanMarian, CapsuleAggregatedMarianForConditionalGeneration
 ):
     """Marian with layer and head aggregation as [`quantize_for_cpu`] returns it."""
 
 
-class Int8GDRMarianForConditionalGeneration(  # type: ignore[misc]
-    Int8Model, LeanMarian, GDRMarianForConditionalGeneration
-):
+class Int8GDRMarianForConditionalGeneration(Int8Model, LeanMarian, GDRMarianForConditionalGeneration):
     """Marian with past and future as [`quantize_for_cpu`] returns it."""
 
 
-class Int8MarianMTModel(Int8Model, LeanMarian, MarianMTModel):  # type: ignore[misc]
+class Int8MarianMTModel(Int8Model, LeanMarian, MarianMTModel):
     """Stock Marian as [`quantize_for_cpu`] returns it."""
 
 

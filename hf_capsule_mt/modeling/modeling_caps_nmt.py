@@ -177,7 +177,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         )
 
 
-class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc]
+class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
     """Encoder, capsules and decoder, without a language-modelling head."""
 
     encoder_class = CapsNMTEncoder
@@ -246,9 +246,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc
         )
 
 
-class CapsNMTForConditionalGeneration(  # type: ignore[misc]
-    CapsNMTPreTrainedModel, RecurrentForConditionalGeneration, GenerationMixin
-):
+class CapsNMTForConditionalGeneration(CapsNMTPreTrainedModel, RecurrentForConditionalGeneration, GenerationMixin):
     """CapsNMT: translates in linear time, and trains with the stock `Seq2SeqTrainer`.
 
     Example:

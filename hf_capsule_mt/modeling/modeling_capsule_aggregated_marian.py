@@ -276,7 +276,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
         return with_routings(CapsuleSeq2SeqModelOutput, outputs, record if output_routings else None)
 
 
-class CapsuleAggregatedMarianForConditionalGeneration(  # type: ignore[misc]
+class CapsuleAggregatedMarianForConditionalGeneration(
     TranslationHead, CapsuleAggregatedMarianPreTrainedModel, MarianMTModel, GenerationMixin
 ):
     """[`MarianMTModel`] with layer and head aggregation: translates, and trains with the stock `Seq2SeqTrainer`.

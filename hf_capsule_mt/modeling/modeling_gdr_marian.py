@@ -155,7 +155,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         return with_routings(GDRSeq2SeqModelOutput, outputs, record if output_routings else None, **changes)
 
 
-class GDRMarianForConditionalGeneration(  # type: ignore[misc]
+class GDRMarianForConditionalGeneration(
     PastFutureLosses, GDRMarianPreTrainedModel, CapsuleAggregatedMarianForConditionalGeneration, GenerationMixin
 ):
     """[`CapsuleAggregatedMarianForConditionalGeneration`] with past and future, and the losses that teach them."""

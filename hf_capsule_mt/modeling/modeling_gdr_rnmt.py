@@ -174,7 +174,7 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         )
 
 
-class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc]
+class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
     """The RNMT with past and future, without a language-modelling head."""
 
     encoder_class = GDRRNMTEncoder
@@ -276,7 +276,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):  # type: ignore[misc
         return changes
 
 
-class GDRRNMTForConditionalGeneration(  # type: ignore[misc]
+class GDRRNMTForConditionalGeneration(
     PastFutureLosses, GDRRNMTPreTrainedModel, RecurrentForConditionalGeneration, GenerationMixin
 ):
     """The RNMT with past and future: translates, and trains with the stock `Seq2SeqTrainer`.

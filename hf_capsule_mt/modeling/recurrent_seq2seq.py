@@ -34,8 +34,8 @@ class RecurrentPreTrainedModel(SafeLoadingMixin, CodeExportMixin, MarianPreTrain
 
     _supports_flash_attn = _supports_sdpa = _supports_flex_attn = False
     _skip_keys_device_placement = ["past_key_values"]
-    _keys_to_ignore_on_load_missing = None
-    _keys_to_ignore_on_save = None
+    _keys_to_ignore_on_load_missing: list[str] = []
+    _keys_to_ignore_on_save: list[str] = []
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -81,7 +81,7 @@ class WordEmbedding:
         return bool(getattr(self.config, name, False) if given is None else given)
 
 
-class RecurrentModel(RecurrentPreTrainedModel, MarianModel):  # type: ignore[misc]
+class RecurrentModel(RecurrentPreTrainedModel, MarianModel):
     """An encoder and a decoder with the embeddings of Marian; subclasses add `forward`."""
 
     encoder_class: Any
@@ -100,7 +100,7 @@ class RecurrentModel(RecurrentPreTrainedModel, MarianModel):  # type: ignore[mis
         self.post_init()
 
 
-class RecurrentForConditionalGeneration(  # type: ignore[misc]
+class RecurrentForConditionalGeneration(
     LeanSearch, TranslationHead, RecurrentPreTrainedModel, MarianMTModel, GenerationMixin
 ):
     """A `RecurrentModel` with an output layer: `logits = o E^T + final_logits_bias`, the bias a buffer of zeros."""

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from hf_capsule_mt.modeling.capsule_outputs import CapsuleSeq2SeqLMOutput, CapsuleSeq2SeqModelOutput
+from hf_capsule_mt.modeling.capsule_outputs import CapsuleSeq2SeqLMOutput
 from hf_capsule_mt.modeling.compiled_decoding import StaticBeamCache, compiles_beam_search, with_compiled_steps
 from hf_capsule_mt.modeling.input_checks import check_labels
 from hf_capsule_mt.modeling.seq2seq_loss import TranslationLoss, loss_of_states, translation_loss
@@ -34,7 +34,7 @@ class TranslationHead:
     config: Any
     model: nn.Module
     lm_head: nn.Linear
-    final_logits_bias: Tensor  # [1, V]
+    final_logits_bias: nn.Buffer  # [1, V]
     prepare_decoder_input_ids_from_labels: Any
 
     @can_return_tuple
@@ -114,7 +114,7 @@ class TranslationHead:
 
     def _translation_output(
         self,
-        outputs: CapsuleSeq2SeqModelOutput,
+        outputs: Any,  # of the family's base model
         logits: Tensor | None,
         losses: TranslationLoss | None,
         labels: Tensor | None,
