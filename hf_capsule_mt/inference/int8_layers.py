@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hf_capsule_mt.inference.int8_native import NativeWeights, native_levels
 from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalRNN, WordOrder, take
 
 ENGINE = "fbgemm"
@@ -23,16 +24,18 @@ ENGINE = "fbgemm"
 class Rounding(NamedTuple):
     """How numbers from -1 to 1 become unsigned bytes."""
 
-    scale: float
+    levels: int
     zero: int
 
 
-ALL_BITS, SEVEN_BITS = Rounding(1 / 127, 128), Rounding(1 / 63, 64)
+ALL_BITS, SEVEN_BITS = Rounding(127, 128), Rounding(63, 64)
 
 
 def product(rows: Tensor, weight: Any, rounding: Rounding) -> Tensor:
     """`rows` `[…, in]` between -1 and 1 times a packed weight: `[…, out]`."""
-    return _operator()(rows, rounding.scale, rounding.zero, weight)
+    if isinstance(weight, NativeWeights):
+        return weight(rows, None, rounding.levels, False)
+    return _operator()(rows, 1 / rounding.levels, rounding.zero, weight)
 
 
 def row_scales(inputs: Tensor) -> Tensor:
@@ -52,6 +55,8 @@ def pack(weight: Tensor) -> Any:
     """`weight` `[out, in]` as bytes, in the order in which the processor reads them."""
     scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)  # [out]
     rounded = (weight / scales.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
+    if native_levels():
+        return NativeWeights(rounded, scales)
     before = torch.backends.quantized.engine
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*quantized tensor creation.*")
@@ -70,6 +75,8 @@ def int8_rounding() -> Rounding:
 
     Processors without VNNI add pairs of products in 16 bits, in which two products of eight bits do not fit.
     """
+    if levels := native_levels():
+        return ALL_BITS if levels == ALL_BITS.levels else SEVEN_BITS
     found = getattr(torch.backends.quantized, "supported_engines", [])
     if ENGINE not in found:
         raise RuntimeError(
@@ -131,6 +138,8 @@ class Int8Linear(Int8Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[…, in]` to `[…, out]`."""
+        if isinstance(self.packed, NativeWeights):
+            return self.packed(inputs, self.bias, self.rounding.levels, True)
         largest = row_scales(inputs)
         found = product(inputs / largest, self.packed, self.rounding)
         return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest)

@@ -1,24 +1,25 @@
-"""Marian and its capsule models in int8: the parts that are no plain linear map, and their steps for the lean loops.
+"""The parts of Marian and its capsule models in int8 that are no plain linear map.
 
-Legend: `R` rows, which are sentences or their beams; `S` source positions, `L` room for target positions, `d` model
-width, `H` heads of size `D`, `I` inputs of a stacked linear map.
+Legend: `R` rows, `L` layers, `d` model width, `I` inputs of a stacked linear map.
 """
 
 import copy
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from hf_capsule_mt.inference.int8_layers import Int8Linear, Int8Module, int8_rounding, pack, product, row_scales
-from hf_capsule_mt.modeling.capsule_router import StackedLinear
+from hf_capsule_mt.inference.int8_native import NativeWeights, aggregate, described, native_levels
+from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
 from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection
-from hf_capsule_mt.modeling.input_checks import check_length, word_mask
-from hf_capsule_mt.modeling.lean_search import LeanSearch, Steps, as_defined
+from hf_capsule_mt.modeling.layer_aggregation import RoutedCombination
+from hf_capsule_mt.modeling.lean_search import as_defined
+from hf_capsule_mt.modeling.routing_record import open_record
+from hf_capsule_mt.ops.routing import INVERSE_TEMPERATURE
 
 Copies = dict[int, Any]  # of `copy.deepcopy`: what takes the place of an object, by the object's id
-ROOM = 32
 
 
 class Int8StackedLinear(Int8Module):
@@ -34,6 +35,10 @@ class Int8StackedLinear(Int8Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """`[…, I, in]` to `[…, I, out]`."""
+        if isinstance(self.packed[0], NativeWeights):
+            biases = [None] * len(self.packed) if self.bias is None else self.bias
+            each = zip(features.unbind(-2), self.packed, biases, strict=True)
+            return torch.stack([weight(rows, bias, self.rounding.levels, True) for rows, weight, bias in each], dim=-2)
         largest = row_scales(features)
         inputs = (features / largest).unbind(-2)
         products = [product(rows, weight, self.rounding) for rows, weight in zip(inputs, self.packed, strict=True)]
@@ -70,94 +75,56 @@ def decoder_layer(layer: Any, copies: Copies) -> nn.Module:
     return quantized
 
 
-class LeanMarian(LeanSearch):
-    """Goes before an int8 Marian: translates through the lean loops where they give what Transformers gives."""
+class Int8RoutedCombination(RoutedCombination):
+    """Stands for [`~hf_capsule_mt.modeling.layer_aggregation.RoutedCombination`], in one call where it is compiled."""
 
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        given = model_kwargs.get("past_key_values")
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
-        cache: Any = model_kwargs.get("past_key_values")
-        if cache is not None and given is None and generation_config.cache_implementation is None:
-            cache.internal = True  # nobody else sees it, so that the steps may have one of their own
-
-    def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
-        decoder = self.model.decoder
-        joined = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
-        if not joined or not as_defined(*decoder.modules()):
-            return None
-        return MarianSteps(self, encoder_outputs, attention_mask)
+    def forward(self, stacked: Tensor) -> Tensor:
+        plan = None if torch.compiler.is_compiling() or open_record() else routing_plan(self)
+        if plan is None or stacked.dtype != torch.float32:
+            return super().forward(stacked)
+        rows = stacked.reshape(-1, *stacked.shape[-2:]).contiguous()
+        return aggregate(plan.plan, rows).view(*stacked.shape[:-2], stacked.shape[-1])
 
 
-class MarianSteps:
-    """One word after the other, from the encoder's output for `R` rows."""
-
-    def __init__(self, model: Any, encoded: Any, attention_mask: Tensor | None) -> None:
-        decoder, source = model.model.decoder, encoded["last_hidden_state"]  # [R, S, d]
-        self.decoder, self.lm_head = decoder, model.lm_head
-        self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
-        self.aggregation = getattr(decoder, "layer_aggregation", None)
-        self.past_future = getattr(model.model, "past_future", None)
-        self.votes: tuple[Any, ...] = ()
-        if self.past_future is not None:
-            self.votes = encoded.get("source_votes"), encoded.get("source_keys")
-            if any(part is None for part in self.votes):
-                self.votes = model.model.encoder.vote(source)
-        self.words = word_mask(attention_mask, source)  # [R, S]
-        self.mask: Tensor | None = None
-        if self.words is not None and not self.words.all():
-            hidden = torch.zeros(self.words.shape).masked_fill_(~self.words, torch.finfo(source.dtype).min)
-            self.mask = hidden[:, None, None]  # [R, 1, 1, S]
-        attentions = [layer.encoder_attn for layer in decoder.layers]
-        self.source = [
-            [_heads(project(source), each.head_dim) for project in (each.k_proj, each.v_proj)] for each in attentions
-        ]
-        # Keys and values of all layers together: beams are chosen with one call.
-        heads, size = attentions[0].num_heads, attentions[0].head_dim
-        self.cache = source.new_empty(len(attentions), len(source), 2, heads, ROOM, size)
-        self.past = 0
-
-    def __call__(self, words: Tensor) -> Tensor:
-        logits = self.lm_head(self._states(words))
-        return logits if self.bias is None else logits.add_(self.bias)
-
-    @torch.inference_mode()  # small operations take less time in it; the logits, which others change, are made outside
-    def _states(self, words: Tensor) -> Tensor:
-        """The last words `[R]`; returns what the output layer reads, `[R, d]`."""
-        decoder, place = self.decoder, self.past
-        check_length("the target", place + 1, decoder.max_target_positions)
-        if place == self.cache.shape[4]:
-            self.cache = torch.cat([self.cache, torch.empty_like(self.cache)], dim=4)
-        self.past += 1
-        new, kept = self.cache.narrow(4, place, 1), self.cache.narrow(4, 0, self.past)
-        states = decoder.embed_tokens(words) * decoder.embed_scale + decoder.embed_positions.weight[place]  # [R, d]
-        outputs = []
-        for layer, here, seen, source in zip(decoder.layers, new, kept, self.source, strict=True):
-            attention = layer.self_attn
-            three = attention.query_key_value(states).view(len(words), 3, -1, 1, attention.head_dim)
-            here.copy_(three[:, 1:])
-            keys, values = seen.unbind(1)  # [R, H, T, D]
-            heads = scaled_dot_product_attention(three[:, 0], keys, values, scale=attention.scaling)
-            states = layer.self_attn_layer_norm(states + attention.out_proj(heads.flatten(1)))
-            attention = layer.encoder_attn
-            query = attention.q_proj(states).view(len(words), -1, 1, attention.head_dim)
-            keys, values = source
-            heads = scaled_dot_product_attention(query, keys, values, self.mask, scale=attention.scaling)
-            states = layer.encoder_attn_layer_norm(states + attention.out_proj(heads.flatten(1)))
-            states = layer.final_layer_norm(states + layer.fc2(layer.activation_fn(layer.fc1(states))))
-            outputs.append(states)
-        if self.aggregation is not None:
-            states = self.aggregation(outputs)
-        if self.past_future is not None:
-            states = self.past_future(states.unsqueeze(1), *self.votes, self.words).states.squeeze(1)
-        return states
-
-    def select(self, rows: Tensor) -> None:
-        # The rows of a sentence have the same source.
-        self.cache = self.cache.index_select(1, rows)
+def routed_combination(combination: RoutedCombination, copies: Copies) -> nn.Module:
+    quantized = copy.deepcopy(combination, copies)
+    quantized.__class__ = Int8RoutedCombination
+    return quantized
 
 
-def _heads(states: Tensor, size: int) -> Tensor:
-    """`[R, S, d]` to `[R, H, S, D]`."""
-    return states.unflatten(-1, (-1, size)).transpose(1, 2)
+class RoutingPlan(NamedTuple):
+    """The numbers of an `Aggregation` of `native/aggregation.h`, and the tensors that they point into."""
+
+    plan: Tensor
+    kept: tuple[Tensor, ...]
+
+
+def routing_plan(combination: Any) -> RoutingPlan | None:
+    """None where the compiled part does not know what combines the layers."""
+    if type(combination) is not Int8RoutedCombination or type(combination.router) is not CapsuleRouter:
+        return None
+    router: Any = combination.router
+    activation: Any = combination.activation
+    capsules: Any = combination.capsules
+    votes: Any = combination.votes
+    known = type(votes) is Int8StackedLinear and type(capsules) in (Int8Linear, Int8StackedLinear)
+    if not known or not native_levels() or not as_defined(*combination.modules()):
+        return None
+    levels = votes.rounding.levels
+    if type(capsules) is Int8Linear:
+        inputs = described(capsules.packed, capsules.bias, levels)
+    else:
+        each_layer = zip(capsules.packed, capsules.bias, strict=True)
+        inputs = tuple(chain.from_iterable(described(*each, levels) for each in each_layer))
+    linears = torch.tensor(inputs), torch.tensor([described(weights, None, levels) for weights in votes.packed])
+    em = router.algorithm == "em_routing"
+    layers, width = len(votes.packed), votes.packed[0].in_features
+    floats = torch.tensor([INVERSE_TEMPERATURE, router.variance_floor], dtype=torch.float64)
+    tensors = [activation.weight, router.beta_a, router.beta_u] if em else [None] * 3
+    tensors = [None if each is None else each.detach().float().contiguous() for each in tensors]
+    kept = (*(each for each in tensors if each is not None), *linears)
+    sizes = [layers, width, router.num_capsules, router.iterations]
+    flags = [em, combination.sees_all_layers, router.algorithm == "simple_routing"]
+    addresses = [0 if each is None else each.data_ptr() for each in (*tensors, *linears)]
+    plan = torch.cat([torch.tensor([*sizes, *flags]), floats.view(torch.int64), torch.tensor(addresses)])
+    return RoutingPlan(plan, kept)

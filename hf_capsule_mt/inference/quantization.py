@@ -20,13 +20,15 @@ from hf_capsule_mt.inference.int8_layers import (
 from hf_capsule_mt.inference.int8_marian import (
     Copies,
     Int8GatedProjection,
-    LeanMarian,
     decoder_layer,
+    routed_combination,
     stacked_linear,
 )
+from hf_capsule_mt.inference.int8_steps import LeanMarian
 from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalLayer
 from hf_capsule_mt.modeling.capsule_router import StackedLinear
 from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection
+from hf_capsule_mt.modeling.layer_aggregation import RoutedCombination
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAggregatedMarianForConditionalGeneration
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
@@ -100,6 +102,7 @@ LSTMS: tuple[Replacement, ...] = (
 MARIAN: tuple[Replacement, ...] = (
     (GatedRoutedProjection, Int8GatedProjection),
     (StackedLinear, stacked_linear),
+    (RoutedCombination, routed_combination),
     (MarianDecoderLayer, decoder_layer),
     LINEAR,
 )

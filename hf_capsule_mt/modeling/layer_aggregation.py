@@ -123,7 +123,10 @@ class LayerAggregation(CapsuleModule):
     def forward(self, layer_outputs: list[Tensor]) -> Tensor:
         """`layer_outputs`: H^1 … H^L, each `[B, T, d]`, without the embedding."""
         top = layer_outputs[-1]
-        aggregate = self.combination(torch.stack([output.to(top.device) for output in layer_outputs], dim=-2))
+        return self.joined(top, self.combination(torch.stack([each.to(top.device) for each in layer_outputs], dim=-2)))
+
+    def joined(self, top: Tensor, aggregate: Tensor) -> Tensor:
+        """The aggregate with H^L, each `[B, T, d]`."""
         if self.layer_norm is not None:
             return self.layer_norm(top + aggregate)
         if self.gate is not None:

@@ -90,7 +90,7 @@ class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, CodeExportMixin, 
 
     config: CapsuleAggregatedMarianConfig
     config_class = CapsuleAggregatedMarianConfig
-    _no_split_modules = ["CapsuleAggregatedMarianEncoderLayer", "CapsuleAggregatedMarianDecoderLayer"]
+    _no_split_modules: Any = ["CapsuleAggregatedMarianEncoderLayer", "CapsuleAggregatedMarianDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
     # Of the encoder and the decoder, which alone call the methods that use them.
     layers: nn.ModuleList

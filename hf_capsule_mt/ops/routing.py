@@ -16,6 +16,7 @@ from hf_capsule_mt.ops.guided_scores_fused import fused_guided_scores
 from hf_capsule_mt.ops.routing_blockwise import blockwise, blockwise_guided_scores
 from hf_capsule_mt.ops.routing_dispatch import choose_guided_scores, choose_routing
 from hf_capsule_mt.ops.routing_fused import fused_dynamic_routing, fused_em_routing
+from hf_capsule_mt.ops.routing_native import half_gradient, native_dynamic_routing, native_em_routing
 from hf_capsule_mt.ops.routing_reference import dynamic_routing as reference_dynamic_routing
 from hf_capsule_mt.ops.routing_reference import em_routing as reference_em_routing
 from hf_capsule_mt.ops.routing_reference import guided_pooling as reference_guided_pooling
@@ -25,6 +26,8 @@ from hf_capsule_mt.ops.routing_reference import sequence_routing as reference_se
 
 # Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
 VOTE_LIMIT = 1e12
+
+INVERSE_TEMPERATURE = 0.01  # of Eq. (14), DLA
 
 # Asked once: compilers of older releases cannot trace the question.
 AUTOCAST_KINDS = frozenset(
@@ -54,7 +57,8 @@ def dynamic_routing(
         return_assignments: also return the assignment probabilities, `[iterations, …, I, O]`, each as it was before
             the update of the capsules; they sum to 1 over the outputs for a real input, to 0 for a masked one.
         stop_assignment_gradient: treat the assignments as constants in the backward pass.
-        implementation: `"reference"`, `"blockwise"`, `"fused"`, or None to choose; see `explain_routing_choice`.
+        implementation: `"reference"`, `"blockwise"`, `"native"`, `"fused"`, or None to choose; see
+            `explain_routing_choice`.
 
     Returns:
         capsules `[…, O, D]`, or the pair (capsules, assignments).
@@ -66,6 +70,10 @@ def dynamic_routing(
     if chosen == "fused":
         options = iterations, normalize, stop_assignment_gradient, return_assignments
         return _fused_answer(fused_dynamic_routing(*positional, *options), lead, return_assignments)
+    if chosen == "native":
+        flat_votes = _flat_votes(votes)
+        found = native_dynamic_routing(flat_votes, positional[1], iterations, normalize, stop_assignment_gradient)
+        return _answer(found, [], lead, votes.dtype)
 
     def route(flat_votes: Tensor, flat_mask: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         working = _working(flat_votes, flat_mask)
@@ -81,7 +89,7 @@ def em_routing(
     beta_a: Tensor,
     beta_u: Tensor,
     iterations: int = 3,
-    inverse_temperature: float = 0.01,
+    inverse_temperature: float = INVERSE_TEMPERATURE,
     variance_floor: float = 1.0,
     mask: Tensor | None = None,
     return_assignments: bool = False,
@@ -127,6 +135,10 @@ def em_routing(
         options = iterations, inverse_temperature, variance_floor, stop_assignment_gradient, return_assignments
         found = fused_em_routing(flat_votes, log_activations, *betas, flat_mask, *options)
         return _fused_answer(found, lead, return_assignments)
+    if chosen == "native":
+        small = log_activations, _precise(beta_a), _precise(beta_u), positional[2]
+        settings = iterations, inverse_temperature, variance_floor, stop_assignment_gradient
+        return _answer(native_em_routing(_flat_votes(votes), *small, *settings), [], lead, votes.dtype)
 
     def route(
         flat_votes: Tensor, flat_activations: Tensor | None, flat_mask: Tensor | None, a: Tensor, u: Tensor
@@ -367,10 +379,7 @@ def _fused_answer(found: tuple[Tensor, Tensor], lead: torch.Size, return_assignm
 
 
 class _FromFloat16(torch.autograd.Function):
-    """float16 to float32; a finite gradient too large for float16 comes back as float16's largest value, not as inf.
-
-    A gradient that arrives infinite stays infinite, so that a loss scaler still sees an overflow made elsewhere.
-    """
+    """float16 to float32, and the gradient back by [`half_gradient`]."""
 
     @staticmethod
     def forward(ctx, half: Tensor) -> Tensor:
@@ -378,8 +387,7 @@ class _FromFloat16(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:
-        limit = torch.finfo(torch.float16).max
-        return torch.where(grad.isfinite(), grad.clamp(-limit, limit), grad).to(torch.float16)
+        return half_gradient(grad)
 
 
 def _precise(tensor: Tensor) -> Tensor:
@@ -413,6 +421,10 @@ def _no_autocast(tensor: Tensor | None) -> Any:
 def _positions(tensor: Tensor | None, kept: int) -> Tensor | None:
     """All but the last `kept` axes as one: `[…, I, O, D]` to `[N, I, O, D]`, `[…, I]` to `[N, I]`."""
     return None if tensor is None else tensor.reshape(-1, *tensor.shape[tensor.dim() - kept :])
+
+
+def _flat_votes(votes: Tensor) -> Tensor:
+    return votes.reshape(-1, *votes.shape[-3:])
 
 
 def _check_votes(votes: Tensor, iterations: int, mask: Tensor | None) -> Tensor | None:

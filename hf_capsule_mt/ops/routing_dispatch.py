@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.routing_fused import LARGEST_TILE, tile_elements
+from hf_capsule_mt.ops.routing_native import native_obstacle
 
-IMPLEMENTATIONS = ("reference", "blockwise", "fused")
+IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
 VARIABLE = "HF_CAPSULE_MT_ROUTING"
 
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
@@ -25,7 +26,7 @@ _warned: set[str] = set()
 
 
 class RoutingChoice(NamedTuple):
-    """`implementation` is `"reference"`, `"blockwise"` or `"fused"`."""
+    """`implementation` is `"reference"`, `"blockwise"`, `"native"` or `"fused"`."""
 
     implementation: str
     reason: str
@@ -39,9 +40,10 @@ def explain_routing_choice(
     Args:
         votes: `[…, I, O, D]`.
         implementation: `"reference"`, plain autograd; `"blockwise"`, a block of positions at a time with little
-            memory; `"fused"`, Triton kernels; None lets the environment variable `HF_CAPSULE_MT_ROUTING` say one of
-            these, or else decides by device and shape. What the argument names and cannot be had is an error; what
-            the variable names and cannot be had is passed over with a warning.
+            memory; `"native"`, compiled code for the CPU; `"fused"`, Triton kernels; None lets the environment
+            variable `HF_CAPSULE_MT_ROUTING` say one of these, or else decides by device and shape. What the argument
+            names and cannot be had is an error; what the variable names and cannot be had is passed over with a
+            warning.
         return_assignments: whether assignments are wanted too.
     """
     return choose_routing(votes, implementation, return_assignments, torch.is_grad_enabled() and votes.requires_grad)
@@ -53,9 +55,11 @@ def choose_routing(
     """As [`explain_routing_choice`]; `differentiable` says whether any argument needs a gradient."""
 
     def obstacle(name: str) -> str:
-        if name == "blockwise" and return_assignments:
+        if name in ("blockwise", "native") and return_assignments:
             return "assignments come from the reference or the fused kernels"
         found = _obstacle(name, votes)
+        if name == "native" and not found:
+            return native_obstacle(votes)
         if name != "fused" or found:
             return found
         if return_assignments and differentiable:
@@ -70,7 +74,11 @@ def choose_routing(
 
 def choose_guided_scores(votes: Tensor, implementation: str | None) -> RoutingChoice:
     """The same for the scores of guided routing and pooling, which know no assignments and any size."""
-    return _choose(votes, implementation, lambda name: _obstacle(name, votes))
+
+    def obstacle(name: str) -> str:
+        return "guided routing has no compiled form" if name == "native" else _obstacle(name, votes)
+
+    return _choose(votes, implementation, obstacle)
 
 
 def _choose(votes: Tensor, implementation: str | None, obstacle: Callable[[str], str]) -> RoutingChoice:
@@ -95,13 +103,16 @@ def _choose(votes: Tensor, implementation: str | None, obstacle: Callable[[str],
         if without := _device_obstacle(votes.device):
             _warn_once(f"routing runs without its fused kernels, many times slower: {without}")
     else:
-        found = "not on a GPU"
+        found = obstacle("native")
+        if not found:
+            return RoutingChoice("native", "compiled for the CPU")
+        found = f"not on a GPU; no compiled code: {found}"
     return RoutingChoice("reference" if obstacle("blockwise") else "blockwise", f"no fused kernels: {found}")
 
 
 def _obstacle(implementation: str, votes: Tensor) -> str:
     """What keeps an implementation from any votes of this type, on this device, now."""
-    if implementation == "blockwise" and torch.compiler.is_compiling():
+    if implementation in ("blockwise", "native") and torch.compiler.is_compiling():
         return "a compiler takes the reference apart by itself"
     if implementation != "fused":
         return ""

@@ -13,13 +13,21 @@ from hf_capsule_mt.inference.int8_layers import (
     Int8LSTM,
     int8_rounding,
 )
+from hf_capsule_mt.inference.int8_native import native_levels
 from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalRNN, word_order
 
 
-@pytest.fixture(autouse=True)
-def without_gradients():
+@pytest.fixture(autouse=True, params=["compiled", "PyTorch"])
+def engine(request, monkeypatch):
+    """Whose int8 multiplies: the compiled part's of this package, or PyTorch's where there is none."""
+    if request.param == "compiled" and not native_levels():
+        pytest.skip("the package was installed without its compiled part, or there is no AVX2")
+    if request.param == "PyTorch":
+        monkeypatch.setattr(int8_layers, "native_levels", lambda: 0)
+    int8_rounding.cache_clear()
     with torch.no_grad():
-        yield
+        yield request.param
+    int8_rounding.cache_clear()
 
 
 def spread(module: nn.Module) -> nn.Module:
@@ -38,7 +46,7 @@ def test_linear_is_exact_where_nothing_is_rounded(shape, bias, rounding, monkeyp
     linear = nn.Linear(24, 10, bias=bias)
     linear.weight.copy_(torch.randint(-127, 128, (10, 24), generator=generator))
     linear.weight[:, 0] = 127.0
-    steps = round(1 / rounding.scale)
+    steps = rounding.levels
     inputs = torch.randint(-steps, steps + 1, shape, generator=generator).float()
     inputs[..., 1] = steps
     torch.testing.assert_close(Int8Linear.of(linear)(inputs), linear(inputs), rtol=1e-5, atol=1e-2)
@@ -73,6 +81,7 @@ def test_this_processor_multiplies_without_overflow():
 
 @pytest.mark.parametrize("rounded", ["overflow", "exact"])
 def test_processors_that_overflow_get_seven_bits(rounded, monkeypatch):
+    monkeypatch.setattr(int8_layers, "native_levels", lambda: 0)
     original = int8_layers.product
     factor = 0.5 if rounded == "overflow" else 1.0
     monkeypatch.setattr(int8_layers, "product", lambda *args: original(*args) * factor)

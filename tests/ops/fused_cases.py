@@ -1,4 +1,4 @@
-"""Where the fused kernels can run here, and how their errors are judged."""
+"""Where the fused kernels and the compiled code can run here, and how their errors are judged."""
 
 import os
 
@@ -8,18 +8,27 @@ from routing_cases import Case, assert_close, assert_finite, assert_gradients_cl
 from torch import Tensor
 
 from hf_capsule_mt.ops.routing_dispatch import _device_obstacle
+from hf_capsule_mt.ops.routing_native import native_obstacle
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
 OBSTACLE = _device_obstacle(DEVICE)
 
+UNCOMPILED = native_obstacle(torch.zeros(1, 1, 1))
+
 needs_kernels = pytest.mark.skipif(bool(OBSTACLE), reason=f"no fused kernels here: {OBSTACLE}")
+needs_native = pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
 
 
-def moved(case: Case) -> Case:
-    """The case on the device that has kernels."""
+def device_of(implementation: str) -> torch.device:
+    return torch.device("cpu") if implementation == "native" else DEVICE
+
+
+def moved(implementation: str, case: Case) -> Case:
+    """The case on the device that the implementation runs on."""
+    place = device_of(implementation)
     return case.changed(
-        **{name: value.to(DEVICE) for name, value in case.arguments.items() if isinstance(value, Tensor)}
+        **{name: value.to(place) for name, value in case.arguments.items() if isinstance(value, Tensor)}
     )
 
 
@@ -48,12 +57,12 @@ def assert_as_good_as_plain(
     assert error(fused, truth) <= allowed, f"{name}: error {error(fused, truth)}, plain torch {error(plain, truth)}"
 
 
-def assert_fused_is_right(case: Case, factor: float = 2.0, **options: object) -> None:
+def assert_fused_is_right(implementation: str, case: Case, factor: float = 2.0, **options: object) -> None:
     """Capsules and every gradient, by name."""
-    case = moved(case)
+    case = moved(implementation, case)
     truth, true_gradients = in_float64(case).value_and_gradients(implementation="reference", **options)
     plain, plain_gradients = case.value_and_gradients(implementation="reference", **options)
-    fused, gradients = case.value_and_gradients(implementation="fused", **options)
+    fused, gradients = case.value_and_gradients(implementation=implementation, **options)
     assert fused.dtype == case.votes.dtype
     assert_as_good_as_plain("capsules", fused, plain, truth, factor)
     assert gradients.keys() == true_gradients.keys()

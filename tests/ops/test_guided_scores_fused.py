@@ -70,12 +70,14 @@ def test_any_size_of_argument_is_finite(content: float) -> None:
     ids=str,
 )
 def test_guided_routing_with_kernels_is_guided_routing(dtype: torch.dtype, masked: bool) -> None:
-    assert_fused_is_right(make_case("guided", 503, (2,), 7, 3, 5, steps=4, dtype=dtype, masked=masked), factor=2.5)
+    assert_fused_is_right(
+        "fused", make_case("guided", 503, (2,), 7, 3, 5, steps=4, dtype=dtype, masked=masked), factor=2.5
+    )
 
 
 @pytest.mark.parametrize("over", ["groups", "inputs"])
 def test_pooling_with_kernels_is_pooling(over: str) -> None:
-    case = moved(make_pooling_case(over, 505, inputs=7, steps=4, dtype=torch.float32))
+    case = moved("fused", make_pooling_case(over, 505, inputs=7, steps=4, dtype=torch.float32))
     wanted, wanted_gradients = case.value_and_gradients(implementation="reference")
     capsules, gradients = case.value_and_gradients(implementation="fused")
     assert_close("capsules", capsules, wanted, 1e-5, 1e-6)
@@ -83,7 +85,7 @@ def test_pooling_with_kernels_is_pooling(over: str) -> None:
 
 
 def test_assignments_have_a_gradient_too() -> None:
-    case = moved(make_case("guided", 507, (2,), dtype=torch.float32))
+    case = moved("fused", make_case("guided", 507, (2,), dtype=torch.float32))
     found = []
     for implementation in ("fused", "reference"):
         leaves = case.differentiable()
@@ -103,7 +105,7 @@ def test_two_runs_are_equal_to_the_last_bit() -> None:
 
 
 def test_nothing_with_steps_inputs_outputs_and_size_is_kept() -> None:
-    case = moved(make_case("guided", 509, (2,), 20, 3, 16, steps=12, dtype=torch.float32))
+    case = moved("fused", make_case("guided", 509, (2,), 20, 3, 16, steps=12, dtype=torch.float32))
     kept = []
     leaves = case.differentiable()
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda x: x):
@@ -125,5 +127,5 @@ def test_opcheck() -> None:
 
 
 def test_one_graph_gives_the_eager_values() -> None:
-    case = moved(make_case("guided", 511, (3,), size=4, dtype=torch.float32))
+    case = moved("fused", make_case("guided", 511, (3,), size=4, dtype=torch.float32))
     assert_one_graph_gives_the_eager_values(case, (1e-5, 1e-6), 1e-4)

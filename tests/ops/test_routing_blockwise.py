@@ -61,7 +61,7 @@ def test_blocks_equal_the_reference(
     per_block = 10
     set_block(monkeypatch, per_block * case.votes[0].numel() + 1)
     seen = calls(kind)
-    capsules, gradients = case.value_and_gradients()
+    capsules, gradients = case.value_and_gradients(implementation="blockwise")
     whole, rest = divmod(positions, per_block)
     blocks = [per_block] * whole + [rest] * (rest > 0)
     assert seen == blocks * 2, "forward and backward go through the same blocks"
@@ -86,7 +86,7 @@ def test_guided_blocks_equal_the_reference(
             sentences = 3
         assert len(blocks) == -(-3 // sentences) * -(-steps // in_one)
         assert_covered_once(blocks, 3, steps)
-        capsules, gradients = case.value_and_gradients()
+        capsules, gradients = case.value_and_gradients(implementation="blockwise")
         assert_close("capsules", capsules, wanted)
         assert_gradients_close(gradients, wanted_gradients)
 
@@ -110,7 +110,7 @@ def test_pooling_blocks_equal_the_reference(
     blocks = routing_blockwise._guided_blocks(case.arguments["guide"], case.arguments["keys"])
     assert len(blocks) == {1: 35, 40: 35, 150: 10, 1000: 2, 2**18: 1}[elements]
     assert_covered_once(blocks, 5, 7)
-    capsules, gradients = case.value_and_gradients()
+    capsules, gradients = case.value_and_gradients(implementation="blockwise")
     assert_close("capsules", capsules, wanted)
     assert_gradients_close(gradients, wanted_gradients)
     (again, _), again_gradients = case.value_and_gradients(return_assignments=True)
@@ -124,7 +124,7 @@ def test_guided_blocks_with_one_argument_frozen(frozen: str, monkeypatch: pytest
     _, wanted = plain_scores(case)
     set_block(monkeypatch, 50)
     leaves = case.differentiable()
-    capsules = case(**{**leaves, frozen: leaves.pop(frozen).detach()})
+    capsules = case(**{**leaves, frozen: leaves.pop(frozen).detach()}, implementation="blockwise")
     uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
     grads = torch.autograd.grad((capsules * uneven).sum(), list(leaves.values()))
     assert_gradients_close(dict(zip(leaves, grads, strict=True)), {name: wanted[name] for name in leaves})
@@ -142,7 +142,7 @@ def test_blocks_of_one_position_and_one_block_for_all(
     else:
         (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
     set_block(monkeypatch, elements)
-    capsules, gradients = case.value_and_gradients()
+    capsules, gradients = case.value_and_gradients(implementation="blockwise")
     assert_close("capsules", capsules, wanted)
     assert_gradients_close(gradients, wanted_gradients)
 
@@ -152,7 +152,7 @@ def test_blocks_equal_the_reference_with_stopped_assignments(kind: str, monkeypa
     case = make_case(kind, seed=43, lead=(17,), outputs=3, size=2).changed(stop_assignment_gradient=True)
     (wanted, _), wanted_gradients = case.value_and_gradients(return_assignments=True)
     set_block(monkeypatch, 5 * case.votes[0].numel())
-    capsules, gradients = case.value_and_gradients()
+    capsules, gradients = case.value_and_gradients(implementation="blockwise")
     assert_close("capsules", capsules, wanted)
     assert_gradients_close(gradients, wanted_gradients)
 
@@ -161,8 +161,8 @@ def test_blocks_equal_the_reference_with_stopped_assignments(kind: str, monkeypa
 def test_two_runs_are_equal_to_the_last_bit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     set_block(monkeypatch, 100)
     case = make_case(kind, seed=47, lead=(63,), outputs=5, size=3, dtype=torch.float32)
-    first, first_gradients = case.value_and_gradients()
-    second, second_gradients = case.value_and_gradients()
+    first, first_gradients = case.value_and_gradients(implementation="blockwise")
+    second, second_gradients = case.value_and_gradients(implementation="blockwise")
     assert torch.equal(first, second)
     for name, grad in first_gradients.items():
         assert bool(grad.any())
@@ -172,7 +172,7 @@ def test_two_runs_are_equal_to_the_last_bit(kind: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_batch_gives_an_empty_answer(kind: str) -> None:
     case = make_case(kind, seed=53, lead=(0,), masked=False)
-    capsules, gradients = case.value_and_gradients()
+    capsules, gradients = case.value_and_gradients(implementation="blockwise")
     assert capsules.numel() == 0 and capsules.shape[0] == 0
     for name, grad in gradients.items():
         assert grad.shape == case.arguments[name].shape
@@ -205,7 +205,7 @@ def saved_for_backward(case: Case, **changes: object) -> dict[int, tuple[int, in
 def test_nothing_larger_than_the_votes_is_kept(kind: str, dtype: torch.dtype, iterations: int) -> None:
     case = make_case(kind, seed=59, lead=(50,), outputs=16, size=4, dtype=dtype, iterations=iterations)
     votes = case.votes.numel()
-    kept = saved_for_backward(case)
+    kept = saved_for_backward(case, implementation="blockwise")
     assert kept, "nothing at all was kept: the hooks saw no graph"
     assert max(elements for elements, _ in kept.values()) <= votes
     assert sum(size for _, size in kept.values()) <= 2 * votes * dtype.itemsize

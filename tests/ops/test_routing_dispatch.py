@@ -1,6 +1,7 @@
 """Which implementation is chosen, what is said about it, and what happens when it cannot be had."""
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -8,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fused_cases import moved, needs_kernels
+from fused_cases import moved, needs_kernels, needs_native
 from routing_cases import make_case
 
-from hf_capsule_mt.ops import dynamic_routing, explain_routing_choice, routing_dispatch
+from hf_capsule_mt.ops import dynamic_routing, em_routing, explain_routing_choice, routing_dispatch, routing_native
 from hf_capsule_mt.ops.routing_dispatch import VARIABLE, RoutingChoice, choose_routing
 
+COMPILED = not routing_native.native_obstacle(torch.zeros(1, 1, 1))
 VOTES = make_case("dynamic", 401, (2,), dtype=torch.float32).votes
 
 
@@ -42,9 +44,24 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 
     )
 
 
-def test_on_a_cpu_blocks_are_chosen(interpreted: None) -> None:
+@pytest.fixture
+def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing_native, "LIBRARY", None)
+    monkeypatch.setattr(routing_native, "MISSING", "not compiled")
+
+
+def test_on_a_cpu_blocks_are_chosen_where_nothing_is_compiled(interpreted: None, not_compiled: None) -> None:
     choice = explain_routing_choice(VOTES)
-    assert choice == RoutingChoice("blockwise", "no fused kernels: not on a GPU")
+    assert choice.implementation == "blockwise"
+    assert choice.reason.startswith("no fused kernels: not on a GPU; no compiled code: not compiled")
+    assert explain_routing_choice(VOTES, return_assignments=True).implementation == "reference"
+    with pytest.raises(ValueError, match="not compiled"):
+        em_routing(VOTES, None, VOTES[0, 0, :, 0], VOTES[0, 0, :, 0], implementation="native")
+
+
+@needs_native
+def test_on_a_cpu_compiled_code_is_chosen(interpreted: None) -> None:
+    assert explain_routing_choice(VOTES) == RoutingChoice("native", "compiled for the CPU")
     assert explain_routing_choice(VOTES, return_assignments=True).implementation == "reference"
 
 
@@ -121,21 +138,57 @@ def test_a_variable_that_cannot_be_had_is_passed_over_with_a_warning(monkeypatch
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.warns(UserWarning, match=f"{VARIABLE}=fused is passed over") as caught:
         for _ in range(2):
-            assert explain_routing_choice(VOTES).implementation == "blockwise"
+            assert explain_routing_choice(VOTES).implementation == ("native" if COMPILED else "blockwise")
     assert len(caught) == 1
 
 
 def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="implementation='quick': must be one of reference, blockwise, fused"):
+    with pytest.raises(ValueError, match="implementation='quick': must be one of reference, blockwise, native, fused"):
         dynamic_routing(VOTES, implementation="quick")
     monkeypatch.setenv(VARIABLE, "quick")
     with pytest.raises(ValueError, match=f"{VARIABLE}='quick'"):
         dynamic_routing(VOTES)
 
 
-def test_blocks_return_no_assignments() -> None:
-    with pytest.raises(ValueError, match='implementation="blockwise": assignments come from'):
-        dynamic_routing(VOTES, return_assignments=True, implementation="blockwise")
+@pytest.mark.parametrize("name", ["blockwise", "native"])
+def test_these_return_no_assignments(name: str) -> None:
+    with pytest.raises(ValueError, match=f'implementation="{name}": assignments come from'):
+        dynamic_routing(VOTES, return_assignments=True, implementation=name)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("votes", "said"),
+    [
+        (VOTES.double(), "torch.float64"),
+        (VOTES.to("meta"), "for the CPU"),
+        (torch.zeros(1, 1, 1).expand(2**7, 2**7, 2**7), "more than 1048576 votes a position"),
+    ],
+    ids=["float64", "elsewhere", "too many"],
+)
+def test_what_the_compiled_code_cannot_do_goes_elsewhere(votes: torch.Tensor, said: str) -> None:
+    choice = explain_routing_choice(votes)
+    assert choice.implementation == "blockwise" and said in choice.reason
+    with pytest.raises(ValueError, match=said):
+        dynamic_routing(votes, implementation="native")
+
+
+@needs_native
+def test_tensors_that_are_only_imitated_are_not_read() -> None:
+    with torch._subclasses.FakeTensorMode():
+        assert dynamic_routing(torch.empty(2, 3, 4, 1)).shape == (2, 4, 1)
+    traced = torch.jit.trace(dynamic_routing, VOTES, check_trace=False)
+    assert torch.allclose(traced(VOTES + 1), dynamic_routing(VOTES + 1), atol=1e-6)
+
+
+def test_guided_routing_has_no_compiled_form() -> None:
+    with pytest.raises(ValueError, match="no compiled form"):
+        make_case("guided", 405)(implementation="native")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_where_there_is_a_compiler_the_package_is_compiled() -> None:
+    assert COMPILED, "the extension was not built: pip install -v says why"
 
 
 @needs_kernels
@@ -151,9 +204,11 @@ def test_what_is_chosen_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     watch("fused_em_routing", "fused")
     watch("fused_dynamic_routing", "fused")
     watch("blockwise", "blockwise")
+    watch("native_em_routing", "native")
+    watch("native_dynamic_routing", "native")
     for kind in ("dynamic", "em"):
-        case = moved(make_case(kind, 403, (2,), dtype=torch.float32))
-        for name in ("fused", "blockwise", "reference"):
+        case = moved("fused", make_case(kind, 403, (2,), dtype=torch.float32))
+        for name in ("fused", "blockwise", "reference", "native")[: 4 if COMPILED and not case.votes.is_cuda else 3]:
             case(implementation=name)
             assert ran == [name] * (name != "reference")
             ran.clear()
@@ -168,4 +223,4 @@ def test_choosing_and_routing_on_a_cpu_need_no_triton() -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "blockwise" in done.stdout
+    assert ("native" if COMPILED else "blockwise") in done.stdout

@@ -1,10 +1,12 @@
-"""The Triton kernels against the reference, in value and every gradient: on a GPU, or in Triton's interpreter."""
+"""The Triton kernels, on a GPU or in Triton's interpreter, and the compiled code for the CPU against the reference, in
+value and every gradient.
+"""
 
 from typing import Any
 
 import pytest
 import torch
-from fused_cases import DEVICE, assert_fused_is_right, in_float64, moved, needs_kernels
+from fused_cases import assert_fused_is_right, device_of, in_float64, moved, needs_kernels, needs_native
 from routing_cases import Case, assert_close, assert_finite, assert_gradients_close, make_case
 from torch import Tensor
 
@@ -12,7 +14,6 @@ from hf_capsule_mt.ops import dynamic_routing
 from hf_capsule_mt.ops.routing_fused import padded
 
 pytestmark = [
-    needs_kernels,
     pytest.mark.usefixtures("fresh_memory_is_nan"),
     # numpy, in the interpreter, says what a GPU would pass over.
     pytest.mark.filterwarnings("ignore:(invalid|divide|overflow|All-NaN):RuntimeWarning"),
@@ -25,35 +26,41 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 each_kernel = pytest.mark.parametrize("kind", ["normalized", "em"])
 
 
-def fused(case: Case, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    return case.value_and_gradients(implementation="fused", **options)
+@pytest.fixture(params=[pytest.param("fused", marks=needs_kernels), pytest.param("native", marks=needs_native)])
+def fast(request: pytest.FixtureRequest) -> str:
+    """The implementation that is compared with the reference."""
+    return request.param
+
+
+def run(case: Case, fast: str, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    return case.value_and_gradients(implementation=fast, **options)
 
 
 @pytest.mark.parametrize(("positions", "inputs", "outputs", "size"), SHAPES)
 @every_kind
-def test_equals_the_reference(kind: str, positions: int, inputs: int, outputs: int, size: int) -> None:
+def test_equals_the_reference(fast: str, kind: str, positions: int, inputs: int, outputs: int, size: int) -> None:
     masked = size != 5
     case = make_case(kind, 201, (positions,), inputs, outputs, size, dtype=torch.float32, masked=masked)
     if outputs == 1 and kind == "dynamic":  # one output takes all, whatever the votes: nothing else would be seen
         case = case.changed(iterations=1)
-    assert_fused_is_right(case)
+    assert_fused_is_right(fast, case)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @every_kind
-def test_equals_the_reference_in_half_precision(kind: str, dtype: torch.dtype) -> None:
-    assert_fused_is_right(make_case(kind, 203, (9,), 6, 5, 1, dtype=dtype))
+def test_equals_the_reference_in_half_precision(fast: str, kind: str, dtype: torch.dtype) -> None:
+    assert_fused_is_right(fast, make_case(kind, 203, (9,), 6, 5, 1, dtype=dtype))
 
 
 @pytest.mark.parametrize(("iterations", "stopped"), [(1, False), (2, False), (4, False), (1, True), (3, True)])
 @every_kind
-def test_equals_the_reference_after_any_number_of_rounds(kind: str, iterations: int, stopped: bool) -> None:
+def test_equals_the_reference_after_any_number_of_rounds(fast: str, kind: str, iterations: int, stopped: bool) -> None:
     case = make_case(kind, 205, (3,), 4, 5, 2, dtype=torch.float32, iterations=iterations)
-    assert_fused_is_right(case, stop_assignment_gradient=stopped)
+    assert_fused_is_right(fast, case, stop_assignment_gradient=stopped)
 
 
 @pytest.mark.parametrize("kind", ["normalized", "em"])
-def test_an_output_with_next_to_no_assignments_is_still_the_mean_of_its_votes(kind: str) -> None:
+def test_an_output_with_next_to_no_assignments_is_still_the_mean_of_its_votes(fast: str, kind: str) -> None:
     """Far below what float32 can hold: shares of such an output can only come from logarithms."""
     case = make_case(kind, 207, (20,), 4, 3, 16, dtype=torch.float32)
     if kind == "em":  # in 16 dimensions one output's votes are spread far wider than those of the others
@@ -64,17 +71,19 @@ def test_an_output_with_next_to_no_assignments_is_still_the_mean_of_its_votes(ki
         case.votes[..., 1, :] += 12
     _, assignments = in_float64(case)(return_assignments=True)
     assert (assignments[-1].sum(dim=-2) < 1e-32).any(), "the case is not what it is meant to be"
-    assert_fused_is_right(case, factor=4.0)  # logarithms in the hundreds leave float32 few digits
+    assert_fused_is_right(fast, case, factor=4.0)  # logarithms in the hundreds leave float32 few digits
 
 
 @pytest.mark.parametrize("content", ["1e4", "largest", "tiny"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @each_kernel
-def test_extreme_votes_give_finite_values_and_gradients(kind: str, dtype: torch.dtype, content: str) -> None:
-    case = moved(make_case(kind, 209, (3,), 5, 3, 2, dtype=dtype))
+def test_extreme_votes_give_finite_values_and_gradients(
+    fast: str, kind: str, dtype: torch.dtype, content: str
+) -> None:
+    case = moved(fast, make_case(kind, 209, (3,), 5, 3, 2, dtype=dtype))
     largest = 65504.0 if dtype == torch.float16 else 1e30
     fillings = {"1e4": case.votes.sign() * 1e4, "largest": case.votes.sign() * largest, "tiny": case.votes * 1e-6}
-    capsules, gradients = fused(case.changed(votes=fillings[content]))
+    capsules, gradients = run(case.changed(votes=fillings[content]), fast)
     assert_finite("capsules", capsules)
     if content == "tiny":
         wanted = case(votes=fillings[content], implementation="reference")
@@ -85,8 +94,8 @@ def test_extreme_votes_give_finite_values_and_gradients(kind: str, dtype: torch.
 
 @pytest.mark.parametrize("content", [float("inf"), float("nan"), -1e30])
 @each_kernel
-def test_masked_inputs_of_any_content_change_nothing(kind: str, content: float) -> None:
-    case = moved(make_case(kind, 211, (4,), 5, 6, 2, dtype=torch.float32))
+def test_masked_inputs_of_any_content_change_nothing(fast: str, kind: str, content: float) -> None:
+    case = moved(fast, make_case(kind, 211, (4,), 5, 6, 2, dtype=torch.float32))
     padding = ~case.mask
     padding[1] = True  # no input at all
     case = case.changed(mask=~padding)
@@ -96,8 +105,8 @@ def test_masked_inputs_of_any_content_change_nothing(kind: str, content: float) 
             return tensor
         return tensor.masked_fill(padding.view(*padding.shape, *[1] * (-axis - 1)), content)
 
-    wanted, wanted_gradients = fused(case)
-    capsules, gradients = fused(case.by_input(pad))
+    wanted, wanted_gradients = run(case, fast)
+    capsules, gradients = run(case.by_input(pad), fast)
     assert not bool(capsules[1].any()) and torch.equal(capsules, wanted)
     for name, grad in gradients.items():
         assert_finite(f"gradient of {name}", grad)
@@ -106,20 +115,20 @@ def test_masked_inputs_of_any_content_change_nothing(kind: str, content: float) 
 
 
 @each_kernel
-def test_nan_in_a_real_input_is_not_hidden(kind: str) -> None:
-    case = moved(make_case(kind, 213, (3,), 4, 3, 2, dtype=torch.float32, masked=False))
+def test_nan_in_a_real_input_is_not_hidden(fast: str, kind: str) -> None:
+    case = moved(fast, make_case(kind, 213, (3,), 4, 3, 2, dtype=torch.float32, masked=False))
     case.votes[1, 2, 0, 0] = float("nan")
-    capsules = case(implementation="fused")
+    capsules = case(implementation=fast)
     assert bool(capsules[1].isnan().any())
     assert_finite("the other positions", capsules[[0, 2]])
 
 
 @each_kernel
-def test_an_infinite_gradient_is_not_hidden_and_a_large_one_stays_finite(kind: str) -> None:
-    case = moved(make_case(kind, 215, (2,), dtype=torch.float16))
+def test_an_infinite_gradient_is_not_hidden_and_a_large_one_stays_finite(fast: str, kind: str) -> None:
+    case = moved(fast, make_case(kind, 215, (2,), dtype=torch.float16))
     for factor, finite in ((float("inf"), False), (6e4, True)):
         votes = (case.votes * 1e-3).requires_grad_()
-        capsules = case(votes=votes, implementation="fused")
+        capsules = case(votes=votes, implementation=fast)
         (grad,) = torch.autograd.grad(capsules, votes, torch.full_like(capsules, factor))
         assert bool(grad.isfinite().all()) == finite
 
@@ -133,62 +142,63 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @each_kernel
-def test_votes_of_any_layout(kind: str, layout: str) -> None:
+def test_votes_of_any_layout(fast: str, kind: str, layout: str) -> None:
     """The first is how one product for all inputs leaves them."""
-    case = moved(make_case(kind, 217, (5,), 4, 3, 2, dtype=torch.float32))
+    case = moved(fast, make_case(kind, 217, (5,), 4, 3, 2, dtype=torch.float32))
     other = LAYOUTS[layout](case.votes)
     assert not other.is_contiguous() and torch.equal(other, case.votes)
-    assert torch.equal(case(votes=other, implementation="fused"), case(implementation="fused"))
-    wanted = fused(case)[1]["votes"]
-    assert torch.equal(fused(case.changed(votes=other))[1]["votes"], wanted)
+    assert torch.equal(case(votes=other, implementation=fast), case(implementation=fast))
+    wanted = run(case, fast)[1]["votes"]
+    assert torch.equal(run(case.changed(votes=other), fast)[1]["votes"], wanted)
 
 
 @each_kernel
-def test_two_runs_are_equal_to_the_last_bit(kind: str) -> None:
-    case = moved(make_case(kind, 219, (63,), 3, 7, 1, dtype=torch.float32))
-    (first, first_gradients), (second, second_gradients) = fused(case), fused(case)
+def test_two_runs_are_equal_to_the_last_bit(fast: str, kind: str) -> None:
+    case = moved(fast, make_case(kind, 219, (63,), 3, 7, 1, dtype=torch.float32))
+    (first, first_gradients), (second, second_gradients) = run(case, fast), run(case, fast)
     assert torch.equal(first, second)
     for name, grad in first_gradients.items():
         assert bool(grad.any()) and torch.equal(grad, second_gradients[name]), name
 
 
 @each_kernel
-def test_any_leading_axes_and_none(kind: str) -> None:
-    case = moved(make_case(kind, 221, (2, 3), 4, 3, 2, dtype=torch.float32))
-    capsules, gradients = fused(case)
+def test_any_leading_axes_and_none(fast: str, kind: str) -> None:
+    case = moved(fast, make_case(kind, 221, (2, 3), 4, 3, 2, dtype=torch.float32))
+    capsules, gradients = run(case, fast)
     assert capsules.shape == (2, 3, 3, 2)
     assert_gradients_close(gradients, case.value_and_gradients(implementation="reference")[1], 1e-4, 1e-5)
     lead = {name: case.arguments[name][1, 2] for name in ("votes", "mask")}
     if kind == "em":
         lead["activations"] = case.arguments["activations"][1, 2]
-    assert_close("one position", case(**lead, implementation="fused"), capsules[1, 2].detach(), 1e-6, 1e-7)
+    assert_close("one position", case(**lead, implementation=fast), capsules[1, 2].detach(), 1e-6, 1e-7)
 
 
 @each_kernel
-def test_an_empty_batch_gives_an_empty_answer(kind: str) -> None:
-    case = moved(make_case(kind, 223, (0,), dtype=torch.float32, masked=False))
-    capsules, gradients = fused(case)
+def test_an_empty_batch_gives_an_empty_answer(fast: str, kind: str) -> None:
+    case = moved(fast, make_case(kind, 223, (0,), dtype=torch.float32, masked=False))
+    capsules, gradients = run(case, fast)
     assert capsules.shape == (0, 3, 3)
     for name, grad in gradients.items():
         assert grad.shape == case.arguments[name].shape and not bool(grad.any())
 
 
 @pytest.mark.parametrize("frozen", ["votes", "activations", "beta_a"])
-def test_one_argument_frozen(frozen: str) -> None:
-    case = moved(make_case("em", 225, (3,), dtype=torch.float32))
-    _, wanted = fused(case)
+def test_one_argument_frozen(fast: str, frozen: str) -> None:
+    case = moved(fast, make_case("em", 225, (3,), dtype=torch.float32))
+    _, wanted = run(case, fast)
     leaves = case.differentiable()
     frozen_leaf = leaves.pop(frozen).detach()
-    capsules = case(**leaves, **{frozen: frozen_leaf}, implementation="fused")
+    capsules = case(**leaves, **{frozen: frozen_leaf}, implementation=fast)
     uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
     grads = torch.autograd.grad((capsules * uneven.to(capsules)).sum(), list(leaves.values()))
     for name, grad in zip(leaves, grads, strict=True):
         assert torch.equal(grad, wanted[name]), name
 
 
+@needs_kernels
 @every_kind
 def test_assignments_are_those_of_the_reference(kind: str) -> None:
-    case = moved(make_case(kind, 227, (3, 2), 4, 5, 2, dtype=torch.bfloat16))
+    case = moved("fused", make_case(kind, 227, (3, 2), 4, 5, 2, dtype=torch.bfloat16))
     capsules, assignments = case(return_assignments=True, implementation="fused")
     wanted, wanted_assignments = case(return_assignments=True, implementation="reference")
     assert assignments.dtype == torch.float32
@@ -198,8 +208,8 @@ def test_assignments_are_those_of_the_reference(kind: str) -> None:
 
 
 @each_kernel
-def test_nothing_but_the_arguments_is_kept_for_backward(kind: str) -> None:
-    case = moved(make_case(kind, 229, (9,), 4, 5, 2, dtype=torch.bfloat16))
+def test_nothing_but_the_arguments_is_kept_for_backward(fast: str, kind: str) -> None:
+    case = moved(fast, make_case(kind, 229, (9,), 4, 5, 2, dtype=torch.bfloat16))
     kept = {}
     alive = []
 
@@ -210,16 +220,16 @@ def test_nothing_but_the_arguments_is_kept_for_backward(kind: str) -> None:
 
     leaves = case.differentiable()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        case(**leaves, implementation="fused")
+        case(**leaves, implementation=fast)
     votes = case.votes.nbytes
     assert votes <= sum(kept.values()) <= 2 * votes
     assert max(kept.values()) == votes
 
 
-def test_the_gradient_has_no_gradient() -> None:
-    case = moved(make_case("dynamic", 231, (2,), dtype=torch.float32))
+def test_the_gradient_has_no_gradient(fast: str) -> None:
+    case = moved(fast, make_case("dynamic", 231, (2,), dtype=torch.float32))
     votes = case.votes.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(case(votes=votes, implementation="fused").square().sum(), votes, create_graph=True)
+    (grad,) = torch.autograd.grad(case(votes=votes, implementation=fast).square().sum(), votes, create_graph=True)
     with pytest.raises(RuntimeError):
         grad.sum().backward()
 
@@ -230,9 +240,9 @@ def test_padded(count: int) -> None:
     assert count <= padded(count) < 2 * count
 
 
-def test_autocast_changes_nothing() -> None:
-    votes = make_case("dynamic", 233, (3,), dtype=torch.float32).votes.to(DEVICE)
-    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
-        capsules = dynamic_routing(votes, implementation="fused")
+def test_autocast_changes_nothing(fast: str) -> None:
+    votes = make_case("dynamic", 233, (3,), dtype=torch.float32).votes.to(device_of(fast))
+    with torch.autocast(device_of(fast).type, dtype=torch.bfloat16):
+        capsules = dynamic_routing(votes, implementation=fast)
     assert capsules.dtype == torch.float32
-    assert torch.equal(capsules, dynamic_routing(votes, implementation="fused"))
+    assert torch.equal(capsules, dynamic_routing(votes, implementation=fast))

@@ -23,7 +23,7 @@ pytestmark = needs_kernels
 
 
 def small(kind: str, masked: bool = True) -> Case:
-    return moved(make_case(kind, 301, (4,), 3, 5, 2, dtype=torch.float32, masked=masked))
+    return moved("fused", make_case(kind, 301, (4,), 3, 5, 2, dtype=torch.float32, masked=masked))
 
 
 @pytest.mark.parametrize("normalize", [False, True])

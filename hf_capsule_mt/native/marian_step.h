@@ -1,0 +1,154 @@
+/* One step of a Marian decoder in int8, all of its layers in one call.
+ *
+ * R rows (sentences or their beams), L layers, width d, H heads of size D, S source positions, F width of the
+ * feed-forward part.
+ *
+ * Keys and values of earlier words stay where they were written, `cache[layer][place][row][2][d]`; which row's a row
+ * goes on from is in `history[row][place]`, so that choosing beams moves no keys.
+ */
+#ifndef HF_CAPSULE_MT_MARIAN_STEP_H
+#define HF_CAPSULE_MT_MARIAN_STEP_H
+
+#include "int8_linear.h"
+
+#if HAS_INT8
+
+enum { RELU, SILU, GELU };
+
+typedef struct {
+    const float *weight, *bias; /* [d] */
+} Norm;
+
+typedef struct {
+    Linear query_key_value, output, query, source_output, inner, outer;
+    Norm after_self, after_source, after_feed_forward;
+    const float *keys, *values; /* [R, S, d], of the source */
+} Layer;
+
+typedef struct {
+    int64_t layers, width, heads, source, inner, activation;
+    int64_t cached_rows, room;
+    float *cache;
+    const float *source_mask; /* [R, S], added to the scores, or NULL */
+    const float *epsilons;    /* [L, 3], of the norms */
+    const Layer *layer;
+} Plan;
+
+typedef struct {
+    const Plan *plan;
+    const float *states;    /* [R, d] */
+    float *outputs;         /* [L, R, d] */
+    const int32_t *history; /* [R, room] */
+    int rows, place;
+} Step;
+
+/* The norm of a sum. */
+INLINE void norm_sum(const Norm *norm, const float *in, const float *more, float *out, int width, float epsilon) {
+    float sum = 0.0f, squares = 0.0f;
+    SUM(sum) for (int k = 0; k < width; k++) {
+        out[k] = in[k] + more[k];
+        sum += out[k];
+    }
+    const float mean = sum / (float)width;
+    SUM(squares) for (int k = 0; k < width; k++) squares += (out[k] - mean) * (out[k] - mean);
+    const float by = 1.0f / sqrtf(squares / (float)width + epsilon);
+    LOOP for (int k = 0; k < width; k++) out[k] = (out[k] - mean) * by * norm->weight[k] + norm->bias[k];
+}
+
+INLINE void linear_into(const Linear *l, const float *inputs, int rows, float *outputs, uint8_t *bytes, float *units) {
+    int8_round_body(l, inputs, l->in, rows, 1, bytes, units);
+    int8_outputs_body(l, bytes, units, rows, outputs, l->out, 0, int8_blocks(l));
+}
+
+/* softmax(scores) times values, whose vectors are at `values + place * stride` */
+INLINE void attend(float *scores, int count, const float *const *values, int size, float *out) {
+    softmax_into(scores, scores, count);
+    set_zero(out, size);
+    for (int t = 0; t < count; t++) {
+        const float by = scores[t], *value = values[t];
+        LOOP for (int k = 0; k < size; k++) out[k] += by * value[k];
+    }
+}
+
+INLINE size_t step_bytes(const Plan *p, int rows) {
+    const size_t R = (size_t)rows, d = (size_t)p->width, F = (size_t)p->inner;
+    const size_t wide = F > 3 * d ? F : 3 * d;
+    const size_t longest = (size_t)(p->source > p->room ? p->source : p->room);
+    return R * (wide + 2 * d) * sizeof(float) + R * (wide + 64) + R * sizeof(float) +
+           longest * (sizeof(float) + 2 * sizeof(float *)) + 1024;
+}
+
+INLINE void marian_step_body(const Step *s, char *memory) {
+    const Plan *p = s->plan;
+    const int R = s->rows, d = (int)p->width, H = (int)p->heads, D = d / H, F = (int)p->inner;
+    const int wide = F > 3 * d ? F : 3 * d, count = s->place + 1, S = (int)p->source;
+    const int longest = S > (int)p->room ? S : (int)p->room;
+    const float scale = 1.0f / sqrtf((float)D);
+    const float **keys = (const float **)(void *)memory, **values = keys + longest;
+    float *scores = (float *)(void *)(values + longest), *between = scores + longest;
+    float *heads = between + (size_t)R * wide, *more = heads + (size_t)R * d, *units = more + (size_t)R * d;
+    uint8_t *bytes = (uint8_t *)(units + R);
+    const float *states = s->states;
+    for (int64_t l = 0; l < p->layers; l++) {
+        const Layer *layer = p->layer + l;
+        const float *epsilon = p->epsilons + 3 * l;
+        const size_t row_size = 2 * (size_t)d, place_size = row_size * (size_t)p->cached_rows;
+        float *cache = p->cache + (size_t)l * place_size * (size_t)p->room;
+        float *out = s->outputs + (size_t)l * R * d;
+
+        linear_into(&layer->query_key_value, states, R, between, bytes, units);
+        for (int r = 0; r < R; r++)
+            memcpy(cache + (size_t)s->place * place_size + r * row_size, between + (size_t)r * 3 * d + d,
+                   row_size * sizeof(float));
+        for (int r = 0; r < R; r++) {
+            for (int h = 0; h < H; h++) {
+                const float *query = between + (size_t)r * 3 * d + h * D;
+                for (int t = 0; t < count; t++) {
+                    const int from = t == s->place ? r : s->history[(size_t)r * p->room + t];
+                    keys[t] = cache + (size_t)t * place_size + from * row_size + h * D;
+                    values[t] = keys[t] + d;
+                    scores[t] = scale * dot(query, keys[t], D);
+                }
+                attend(scores, count, values, D, heads + (size_t)r * d + h * D);
+            }
+        }
+        linear_into(&layer->output, heads, R, more, bytes, units);
+        for (int r = 0; r < R; r++)
+            norm_sum(&layer->after_self, states + r * d, more + r * d, out + r * d, d, epsilon[0]);
+
+        linear_into(&layer->query, out, R, between, bytes, units);
+        for (int r = 0; r < R; r++) {
+            for (int h = 0; h < H; h++) {
+                const float *query = between + (size_t)r * d + h * D;
+                for (int t = 0; t < S; t++) {
+                    const size_t at = ((size_t)r * S + t) * d + h * D;
+                    values[t] = layer->values + at;
+                    scores[t] = scale * dot(query, layer->keys + at, D) +
+                                (p->source_mask ? p->source_mask[(size_t)r * S + t] : 0.0f);
+                }
+                attend(scores, S, values, D, heads + (size_t)r * d + h * D);
+            }
+        }
+        linear_into(&layer->source_output, heads, R, more, bytes, units);
+        for (int r = 0; r < R; r++)
+            norm_sum(&layer->after_source, out + r * d, more + r * d, heads + r * d, d, epsilon[1]);
+
+        linear_into(&layer->inner, heads, R, between, bytes, units);
+        if (p->activation == GELU) {
+            LOOP for (int k = 0; k < R * F; k++) between[k] = gelu_f(between[k]);
+        } else if (p->activation == SILU) {
+            LOOP for (int k = 0; k < R * F; k++) between[k] = between[k] / (1.0f + exp_f(-between[k]));
+        } else {
+            LOOP for (int k = 0; k < R * F; k++) between[k] = between[k] > 0.0f ? between[k] : 0.0f;
+        }
+        linear_into(&layer->outer, between, R, more, bytes, units);
+        for (int r = 0; r < R; r++)
+            norm_sum(&layer->after_feed_forward, heads + r * d, more + r * d, out + r * d, d, epsilon[2]);
+        states = out;
+    }
+}
+
+EVERY_PROCESSOR(marian_step, (const Step *s, char *memory), (s, memory))
+
+#endif
+#endif

@@ -1,0 +1,155 @@
+/* Loops over floats that a compiler turns into vector instructions, each copied into every function that uses it. */
+#ifndef HF_CAPSULE_MT_VECTOR_MATH_H
+#define HF_CAPSULE_MT_VECTOR_MATH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* EVERY_PROCESSOR(name, (parameters), (arguments)) makes of the inline function name_body one function for each kind of
+ * processor, and `name`, which calls the best of them that this processor knows. x86 processors without AVX2 get none:
+ * `can_run` says so. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define WITH_AVX2 __attribute__((target("avx2,fma")))
+#define WITH_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")))
+#define EVERY_PROCESSOR(name, parameters, arguments)                                                                  \
+    WITH_AVX512 static void name##_avx512 parameters { name##_body arguments; }                                       \
+    WITH_AVX2 static void name##_avx2 parameters { name##_body arguments; }                                           \
+    static void name parameters {                                                                                     \
+        if (has_avx512())                                                                                             \
+            name##_avx512 arguments;                                                                                  \
+        else                                                                                                          \
+            name##_avx2 arguments;                                                                                    \
+    }
+
+static inline int has_avx512(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+static inline int can_run(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+#else
+#define EVERY_PROCESSOR(name, parameters, arguments)                                                                  \
+    static void name parameters { name##_body arguments; }
+
+static inline int can_run(void) { return 1; }
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define LOOP _Pragma("omp simd")
+#define SUM(name) _Pragma(SUM_TEXT(omp simd reduction(+ : name)))
+#define MOST(name) _Pragma(SUM_TEXT(omp simd reduction(max : name)))
+#define SUM_TEXT(text) #text
+
+/* e^x. What would be less than the least normal float is that, and what would be infinite is e^88. */
+INLINE float exp_f(float x) {
+    x = x < -87.3f ? -87.3f : x > 88.0f ? 88.0f : x;
+    float shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum is rounded to a whole number */
+    float whole = shifted - 12582912.0f;
+    float rest = x - whole * 0.693145752f - whole * 1.42860677e-6f; /* ln 2 in two parts; |rest| <= ln 2 / 2 */
+    float series = 0.00138145964f; /* (e^r - 1 - r) / r^2, its relative error in e^r at most 3.1e-9 */
+    series = series * rest + 0.00836871709f;
+    series = series * rest + 0.0416683881f;
+    series = series * rest + 0.166665206f;
+    series = series * rest + 0.499999934f;
+    series = series * (rest * rest) + rest + 1.0f;
+    union { float f; uint32_t i; } bits = {shifted}, power;
+    power.i = (bits.i << 23) + 0x3f800000u; /* the whole number is in the last bits of the mantissa */
+    return series * power.f;
+}
+
+/* The natural logarithm of a normal, positive float: of 2^e (1 + f), with f between sqrt(1/2) - 1 and sqrt(2) - 1. */
+INLINE float log_f(float x) {
+    union { float f; uint32_t i; } bits = {x}, mantissa;
+    uint32_t above = bits.i - 0x3f3504f3u; /* the bits of sqrt(1/2) */
+    float exponent = (float)((int32_t)above >> 23);
+    mantissa.i = (above & 0x007fffffu) + 0x3f3504f3u;
+    float f = mantissa.f - 1.0f, square = f * f;
+    float series = -0.0763442984f; /* (log(1 + f) - f + f^2 / 2) / f^3, its relative error in log(1 + f) 5.9e-9 */
+    series = series * f + 0.127615503f;
+    series = series * f - 0.131601951f;
+    series = series * f + 0.142017625f;
+    series = series * f - 0.166233565f;
+    series = series * f + 0.200012267f;
+    series = series * f - 0.250008211f;
+    series = series * f + 0.333333317f;
+    float rest = series * (f * square) + exponent * 1.42860677e-6f;
+    float found = exponent * 0.693145752f + (f + (rest - 0.5f * square));
+    return x == x ? found : x;
+}
+
+/* x times the normal distribution function of x; the error function by formula 7.1.26 of Abramowitz and Stegun, "Handbook
+ * of Mathematical Functions", whose error is at most 1.5e-7. */
+INLINE float gelu_f(float x) {
+    const float size = (x < 0.0f ? -x : x) * 0.707106781f, t = 1.0f / (1.0f + 0.3275911f * size);
+    float series = 1.061405429f;
+    series = series * t - 1.453152027f;
+    series = series * t + 1.421413741f;
+    series = series * t - 0.284496736f;
+    series = series * t + 0.254829592f;
+    const float rest = 0.5f * series * t * exp_f(-size * size); /* of the distribution beyond |x| */
+    return x * (x < 0.0f ? rest : 1.0f - rest);
+}
+
+INLINE void fill(float *out, float value, int count) {
+    LOOP for (int k = 0; k < count; k++) out[k] = value;
+}
+
+INLINE void set_zero(float *out, int count) { memset(out, 0, sizeof(float) * (size_t)count); }
+
+INLINE float sum_of(const float *values, int count) {
+    float sum = 0.0f;
+    SUM(sum) for (int k = 0; k < count; k++) sum += values[k];
+    return sum;
+}
+
+INLINE float dot(const float *first, const float *second, int count) {
+    float sum = 0.0f;
+    SUM(sum) for (int k = 0; k < count; k++) sum += first[k] * second[k];
+    return sum;
+}
+
+INLINE float largest_of(const float *values, int count) {
+    float most = values[0];
+    MOST(most) for (int k = 1; k < count; k++) most = values[k] > most ? values[k] : most;
+    return most;
+}
+
+/* values -> their softmax; returns the logarithm of the sum that they were divided by, the largest value included. */
+INLINE float softmax_into(float *out, const float *values, int count) {
+    float most = largest_of(values, count), sum = 0.0f;
+    SUM(sum) for (int k = 0; k < count; k++) {
+        out[k] = exp_f(values[k] - most);
+        sum += out[k];
+    }
+    float part = 1.0f / sum;
+    LOOP for (int k = 0; k < count; k++) out[k] *= part;
+    return most + log_f(sum);
+}
+
+/* Capsules are `outputs` vectors of `size` floats, one after the other; `scale` and `into` have a number for each. */
+
+/* out += scale * in */
+INLINE void add_scaled(float *restrict out, const float *restrict scale, const float *restrict in, int outputs,
+                       int size) {
+    if (size == 1) {
+        LOOP for (int o = 0; o < outputs; o++) out[o] += scale[o] * in[o];
+        return;
+    }
+    for (int o = 0; o < outputs; o++) {
+        const float by = scale[o];
+        LOOP for (int d = 0; d < size; d++) out[o * size + d] += by * in[o * size + d];
+    }
+}
+
+/* into += the dot product of each vector of `first` with its counterpart */
+INLINE void add_dots(float *restrict into, const float *restrict first, const float *restrict second, int outputs,
+                     int size) {
+    if (size == 1) {
+        LOOP for (int o = 0; o < outputs; o++) into[o] += first[o] * second[o];
+        return;
+    }
+    for (int o = 0; o < outputs; o++) into[o] += dot(first + o * size, second + o * size, size);
+}
+
+#endif

@@ -1,0 +1,149 @@
+"""Dynamic and EM routing on a CPU by compiled code (`hf_capsule_mt/native`): a position at a time, all rounds in the
+first-level cache, nothing kept for the backward pass but the arguments.
+
+It is compiled when the package is installed, where there is a C compiler; without it everything works, slower.
+
+Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I]` and betas `[O]` float32, masks
+`[N, I]` boolean. The code clamps votes and ignores padding as `routing.py` does for the other implementations.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hf_capsule_mt.ops.native_library import LIBRARY, MISSING
+
+LARGEST_POSITION = 2**20  # votes: what a thread has room for
+VOTES_PER_THREAD = 2**15  # fewer are not worth starting a thread
+EM, DYNAMIC = 0, 2
+
+
+def native_obstacle(votes: Tensor) -> str:
+    """Why the compiled code cannot route these votes; empty if it can."""
+    if LIBRARY is None:
+        return MISSING
+    if votes.device.type != "cpu":
+        return "compiled routing is for the CPU"
+    if votes.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"compiled routing computes in float32, and the votes have type {votes.dtype}"
+    if type(votes) not in (Tensor, torch.nn.Parameter) or torch.jit.is_tracing():
+        return "compiled routing reads tensors in memory, and these are to be followed or imitated"
+    if math.prod(votes.shape[-3:]) > LARGEST_POSITION:
+        return f"more than {LARGEST_POSITION} votes a position"
+    return ""
+
+
+def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...]) -> None:
+    """`tensors` are those of `py_route` in module.c after the votes, in its order."""
+    positions, inputs, outputs, size = votes.shape
+    if not positions:
+        return
+    iterations, normalize, stop_gradient, inverse_temperature, variance_floor = options
+    threads = min(torch.get_num_threads(), max(1, votes.numel() // VOTES_PER_THREAD))
+    LIBRARY.route(
+        kind,
+        threads,
+        tuple(0 if tensor is None else tensor.data_ptr() for tensor in (votes, *tensors)),
+        (*votes.stride()[:2], positions, inputs, outputs, size, iterations, normalize, stop_gradient),
+        inverse_temperature,
+        variance_floor,
+    )
+
+
+def _rows_together(votes: Tensor) -> Tensor:
+    """Votes whose `[O, D]` of one input lie together; the inputs may be anywhere."""
+    outputs, size = votes.shape[-2:]
+    together = (size == 1 or votes.stride(-1) == 1) and (outputs == 1 or votes.stride(-2) == size)
+    return votes if together else votes.contiguous()
+
+
+def _like(votes: Tensor) -> Tensor:
+    """Room for a gradient, laid out as the votes are."""
+    room = torch.empty_like(votes)
+    return room if room.stride() == votes.stride() else torch.empty_strided(votes.shape, votes.stride())
+
+
+def half_gradient(grad: Tensor) -> Tensor:
+    """A float32 gradient as float16: what is finite and too large becomes float16's largest value, not inf.
+
+    A gradient that arrives infinite stays infinite, so that a loss scaler still sees an overflow made elsewhere.
+    """
+    limit = torch.finfo(torch.float16).max
+    return torch.where(grad.isfinite(), grad.clamp(-limit, limit), grad).to(torch.float16)
+
+
+class _NativeRouting(torch.autograd.Function):
+    """`options`: iterations, normalize, stop_gradient, inverse temperature and variance floor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kind: int,
+        options: tuple[Any, ...],
+        votes: Tensor,
+        log_activations: Tensor | None,
+        beta_a: Tensor | None,
+        beta_u: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        ctx.kind, ctx.options = kind, options
+        ctx.save_for_backward(votes, log_activations, beta_a, beta_u, mask)
+        return _capsules(kind, options, votes, log_activations, beta_a, beta_u, mask)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_capsules: Tensor) -> tuple[Tensor | None, ...]:
+        votes, log_activations, beta_a, beta_u, mask = ctx.saved_tensors
+        precise, grad_capsules = votes.float(), grad_capsules.float().contiguous()
+        grad_votes = _like(precise)
+        # Without positions nothing is written.
+        grads = [None if each is None else torch.zeros_like(each) for each in (log_activations, beta_a, beta_u)]
+        tensors = [log_activations, mask, beta_a, beta_u, grad_capsules, None, grad_votes, *grads]
+        _run(ctx.kind + 1, precise, tensors, ctx.options)
+        half = votes.dtype == torch.float16
+        return None, None, half_gradient(grad_votes) if half else grad_votes.to(votes.dtype), *grads, None
+
+
+def _capsules(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+    """`small`: log activations, the two betas, the mask."""
+    log_activations, beta_a, beta_u, mask = small
+    capsules = votes.new_empty(len(votes), *votes.shape[2:], dtype=torch.float32)
+    tensors = [log_activations, mask, beta_a, beta_u, None, capsules, None, None, None, None]
+    _run(kind, votes.float(), tensors, options)
+    return capsules.to(votes.dtype)
+
+
+def _routed(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+    # Without what autograd costs where nobody asks for gradients: in a decoding step it is most of the time.
+    if torch.is_grad_enabled():
+        return _NativeRouting.apply(kind, options, votes, *small)
+    return _capsules(kind, options, votes, *small)
+
+
+def native_em_routing(
+    votes: Tensor,
+    log_activations: Tensor | None,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    mask: Tensor | None,
+    iterations: int,
+    inverse_temperature: float,
+    variance_floor: float,
+    stop_assignment_gradient: bool,
+) -> Tensor:
+    """`em_routing` of the reference without its trace."""
+    options = (iterations, False, stop_assignment_gradient, inverse_temperature, variance_floor)
+    small = [None if each is None else each.float().contiguous() for each in (log_activations, beta_a, beta_u)]
+    return _routed(EM, options, _rows_together(votes), *small, None if mask is None else mask.contiguous())
+
+
+def native_dynamic_routing(
+    votes: Tensor, mask: Tensor | None, iterations: int, normalize: bool, stop_assignment_gradient: bool
+) -> Tensor:
+    """`dynamic_routing` of the reference without its trace."""
+    options = (iterations, normalize, stop_assignment_gradient, 0.0, 0.0)
+    mask = None if mask is None else mask.contiguous()
+    return _routed(DYNAMIC, options, _rows_together(votes), None, None, None, mask)

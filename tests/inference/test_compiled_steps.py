@@ -1,0 +1,153 @@
+"""Steps of an int8 Marian in one compiled call against the same steps in PyTorch.
+
+Both round their inputs to bytes, and add up in another order before they do: where a number is on the edge it may be
+rounded the other way, which is an error of the kind that int8 makes everywhere. A row, a position or a beam taken for
+another is as large as the numbers themselves.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, GDR_MARIAN, Case, make_pairs, without_target
+
+from hf_capsule_mt import quantize_for_cpu
+from hf_capsule_mt.inference import int8_steps
+from hf_capsule_mt.inference.int8_marian import Int8RoutedCombination, routing_plan
+from hf_capsule_mt.inference.int8_native import native_levels
+from hf_capsule_mt.inference.int8_steps import CompiledSteps, MarianSteps
+from hf_capsule_mt.modeling.layer_aggregation import RoutedCombination
+
+pytestmark = pytest.mark.skipif(
+    not native_levels(), reason="the package was installed without its compiled part, or there is no AVX2"
+)
+
+# Cases, and fields that they are built with besides.
+CASES = [
+    (AGGREGATED_MARIAN, "plain", {"activation_function": "relu"}),
+    (AGGREGATED_MARIAN, "plain", {"activation_function": "swish"}),
+    (AGGREGATED_MARIAN, "plain", {"activation_function": "silu"}),
+    (AGGREGATED_MARIAN, "em", {"activation_function": "gelu"}),
+    (AGGREGATED_MARIAN, "em", {"layer_capsule_inputs": "own_layer", "layer_num_capsules": 4}),
+    (AGGREGATED_MARIAN, "em", {"layer_aggregation": "dynamic_routing", "layer_num_capsules": 8}),
+    (AGGREGATED_MARIAN, "linear_combination_replace", {}),
+    (GDR_MARIAN, "guided", {}),
+]
+
+
+def both(model: Any, inputs: dict[str, torch.Tensor]) -> tuple[MarianSteps, MarianSteps]:
+    """The compiled steps and those in PyTorch, at their start."""
+    with torch.no_grad():
+        encoded = model.get_encoder()(**inputs)
+        compiled = model.lean_steps(encoded, inputs["attention_mask"])
+        plain = MarianSteps(model, encoded, inputs["attention_mask"])
+    assert type(compiled) is CompiledSteps
+    return compiled, plain
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.shape == expected.shape
+    error = (found - expected).square().mean().sqrt() / expected.std()
+    assert error < 0.02, f"error {error:.4f} of the spread"
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "fields"),
+    CASES,
+    ids=[f"{name}-{'-'.join(map(str, fields.values()))}" for _, name, fields in CASES],
+)
+def test_compiled_steps_equal_those_in_pytorch(
+    family: Any, name: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentences of unlike length, padding on both sides of nothing, beams that are swapped, repeated and left out,
+    and more words than there was room for."""
+    monkeypatch.setattr(int8_steps, "ROOM", 3)
+    case = Case(family, name)
+    model = quantize_for_cpu(case.build(**fields))
+    inputs = without_target(make_pairs(case.config(), (7, 4, 9, 5), (3, 3, 3, 3)).batch())
+    compiled, plain = both(model, inputs)
+    aggregation = getattr(model.model.decoder, "layer_aggregation", None)
+    routed = aggregation is not None and isinstance(aggregation.combination, RoutedCombination)
+    assert (compiled.routing is not None) == routed
+    generator = torch.Generator().manual_seed(7)
+    # The rows of a sentence have the same source; here every row is a sentence, and only goes on or ends.
+    for rows in (None, None, [0, 1, 2, 3], None, None, None, None, None):
+        if rows is not None:
+            for steps in (compiled, plain):
+                steps.select(torch.tensor(rows))
+        words = torch.randint(4, 40, (4,), generator=generator)
+        with torch.no_grad():
+            assert_near(compiled(words), plain(words))
+
+
+def test_beams_go_on_from_the_words_of_their_own() -> None:
+    case = Case(AGGREGATED_MARIAN, "em")
+    model = quantize_for_cpu(case.build())
+    one = without_target(make_pairs(case.config(), (7,), (3,)).batch())
+    compiled, plain = both(model, {name: tensor.repeat(4, 1) for name, tensor in one.items()})
+    generator = torch.Generator().manual_seed(8)
+    for rows in ([3, 0, 0, 1], [2, 2, 1, 0], [1, 3, 2, 2], [0, 2, 2, 1], [2, 0, 3, 3], [1, 1, 1, 0]):
+        words = torch.randint(4, 40, (len(compiled.history),), generator=generator)
+        with torch.no_grad():
+            found, expected = compiled(words), plain(words)
+        assert_near(found, expected)
+        assert (expected[0] - expected[-1]).std() > 0.06 * expected.std(), "rows alike: nothing would be seen"
+        for steps in (compiled, plain):
+            steps.select(torch.tensor(rows))
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 4, "num_return_sequences": 2}], ids=["greedy", "beams"])
+@pytest.mark.parametrize(("family", "name"), [(AGGREGATED_MARIAN, "em"), (GDR_MARIAN, "guided")])
+def test_translations_have_the_scores_of_the_best(family: Any, name: str, search: dict[str, Any]) -> None:
+    """What compiled steps find is as likely, by the model's own forward, as what Transformers' loop finds."""
+    case = Case(family, name)
+    model = quantize_for_cpu(case.build())
+    inputs = without_target(make_pairs(case.config()).batch())
+    scores = []
+    for own in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not own:
+                patch.setattr(type(model), "lean_steps", lambda *args: None)
+            found = model.generate(**inputs, **search, min_length=10, max_length=10)
+        times = len(found) // len(inputs["input_ids"])
+        repeated = {key: tensor.repeat_interleave(times, 0) for key, tensor in inputs.items()}
+        with torch.no_grad():
+            logits = model(**repeated, decoder_input_ids=found[:, :-1]).logits
+        scores.append(logits.log_softmax(-1).gather(-1, found[:, 1:, None]).squeeze(-1).sum(1))
+    assert (scores[0] - scores[1]).abs().max() < 0.05 * scores[1].abs().max()
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 5), (0,)], ids=str)
+@pytest.mark.parametrize("name", ["em", "dynamic_decoder_simple_heads"])
+def test_routing_over_layers_in_one_call(name: str, shape: tuple[int, ...]) -> None:
+    model = quantize_for_cpu(Case(AGGREGATED_MARIAN, name).build())
+    combination = model.model.decoder.layer_aggregation.combination
+    assert type(combination) is Int8RoutedCombination and routing_plan(combination) is not None
+    layers, width = model.config.decoder_layers, model.config.d_model
+    stacked = torch.randn(*shape, layers, width)
+    with torch.no_grad():
+        found, expected = combination(stacked), RoutedCombination.forward(combination, stacked)
+        assert found.shape == (*shape, width)
+        if found.numel():
+            assert_near(found, expected)
+        turned = stacked.transpose(-2, 0).contiguous().transpose(-2, 0)
+        assert torch.equal(combination(turned), found)
+
+
+def test_what_the_compiled_part_does_not_know_is_left_to_pytorch() -> None:
+    for name, fields in (("em", {"activation_function": "tanh"}), ("em_gated_everywhere", {})):
+        case = Case(AGGREGATED_MARIAN, name)
+        model = quantize_for_cpu(case.build(**fields))
+        inputs = without_target(make_pairs(case.config()).batch())
+        with torch.no_grad():
+            steps = model.lean_steps(model.get_encoder()(**inputs), inputs["attention_mask"])
+        assert type(steps) is MarianSteps, name
+
+
+def test_nan_is_not_hidden() -> None:
+    model = quantize_for_cpu(Case(AGGREGATED_MARIAN, "plain").build())
+    states = torch.randn(2, 3, model.config.d_model)
+    states[1, 2, 0] = float("nan")
+    with torch.no_grad():
+        found = model.model.encoder.layers[0].fc1(states)
+    assert found[1, 2].isnan().all() and not found[0].isnan().any() and not found[1, :2].isnan().any()
