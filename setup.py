@@ -2,7 +2,16 @@
 
 from setuptools import Extension, setup
 
-HEADERS = ("vector_math", "routing", "em_routing", "dynamic_routing", "int8_linear", "marian_step", "aggregation")
+HEADERS = (
+    "vector_math",
+    "routing",
+    "em_routing",
+    "dynamic_routing",
+    "guided_scores",
+    "int8_linear",
+    "marian_step",
+    "aggregation",
+)
 
 setup(
     ext_modules=[

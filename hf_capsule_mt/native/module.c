@@ -14,6 +14,7 @@
 #include "aggregation.h"
 #include "dynamic_routing.h"
 #include "em_routing.h"
+#include "guided_scores.h"
 #include "int8_linear.h"
 #include "marian_step.h"
 
@@ -130,6 +131,64 @@ static PyObject *py_route(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+typedef struct {
+    const Guided *guided;
+    int backward, from, to;
+    float *scratch;      /* [3, O, D] */
+    double *grad_weight; /* [D] */
+} Sentences;
+
+static void *score(void *argument) {
+    const Sentences *s = argument;
+    if (s->backward)
+        guided_backward(s->guided, s->from, s->to, s->scratch, s->grad_weight);
+    else
+        guided_forward(s->guided, s->from, s->to, s->scratch);
+    return NULL;
+}
+
+/* guided_scores(backward, threads, (guide, keys, context, weight, grad_scores, scores, grad_keys, grad_context,
+ * grad_weight), (B, T, I, O, D)): see guided_scores.h. */
+static PyObject *py_guided_scores(PyObject *self, PyObject *arguments) {
+    int backward, threads;
+    unsigned long long a[9];
+    Guided g;
+    Sentences shares[MOST_THREADS];
+    if (!PyArg_ParseTuple(arguments, "ii(KKKKKKKKK)(iiiii)", &backward, &threads, a, a + 1, a + 2, a + 3, a + 4, a + 5,
+                          a + 6, a + 7, a + 8, &g.B, &g.T, &g.I, &g.O, &g.D))
+        return NULL;
+    g.guide = ADDRESS(a[0]), g.keys = ADDRESS(a[1]), g.context = ADDRESS(a[2]), g.weight = ADDRESS(a[3]);
+    g.grad_scores = ADDRESS(a[4]), g.scores = ADDRESS(a[5]), g.grad_keys = ADDRESS(a[6]), g.grad_context = ADDRESS(a[7]);
+    threads = at_most(threads, g.B);
+    const size_t size = (size_t)g.D;
+    const size_t each = 3 * size * (size_t)g.O;
+    float *scratch = malloc(each * (size_t)threads * sizeof(float));
+    double *sums = calloc(size * (size_t)threads, sizeof(double));
+    if (scratch && sums) {
+        Py_BEGIN_ALLOW_THREADS
+        for (int k = 0; k < threads; k++) {
+            Sentences share = {&g, backward, (int)((int64_t)g.B * k / threads), (int)((int64_t)g.B * (k + 1) / threads),
+                               scratch + each * (size_t)k, sums + size * (size_t)k};
+            shares[k] = share;
+        }
+        in_parallel(score, shares, sizeof(Sentences), threads);
+        if (backward) {
+            float *grad_weight = ADDRESS(a[8]);
+            for (size_t d = 0; d < size; d++) {
+                double sum = 0.0;
+                for (size_t k = 0; k < (size_t)threads; k++) sum += sums[k * size + d];
+                grad_weight[d] = (float)sum;
+            }
+        }
+        Py_END_ALLOW_THREADS
+    }
+    const int failed = !scratch || !sums;
+    free(scratch);
+    free(sums);
+    if (failed) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 #if HAS_INT8
 
 _Static_assert(sizeof(Linear) == 7 * 8 && sizeof(Layer) == 50 * 8 && sizeof(Plan) == 12 * 8 &&
@@ -228,6 +287,7 @@ static PyObject *py_interface(PyObject *self, PyObject *arguments) { return PyLo
 static PyMethodDef methods[] = {
     {"route", py_route, METH_VARARGS, "EM and dynamic routing, forward and backward; see ops/routing_native.py."},
     {"interface", py_interface, METH_NOARGS, "A number that changes when these functions do; 0 where they cannot run."},
+    {"guided_scores", py_guided_scores, METH_VARARGS, "Eq. (7), GDR, forward and backward; see ops/guided_scores_native.py."},
     {"int8_levels", py_int8_levels, METH_NOARGS, "The steps from 0 to 1 of an input in int8, 0 where there is none."},
 #if HAS_INT8
     {"int8_linear", py_int8_linear, METH_VARARGS, "A linear map in int8; see inference/int8_native.py."},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.guided_scores_fused import fused_guided_scores
+from hf_capsule_mt.ops.guided_scores_native import native_guided_scores
 from hf_capsule_mt.ops.routing_blockwise import blockwise, blockwise_guided_scores
 from hf_capsule_mt.ops.routing_dispatch import choose_guided_scores, choose_routing
 from hf_capsule_mt.ops.routing_fused import fused_dynamic_routing, fused_em_routing
@@ -185,7 +186,7 @@ def guided_routing(
         iterations: rounds of routing; the first has uniform assignments.
         mask: `[B, I]`, true for a real source position.
         return_assignments: also return `[iterations, B, T, I, O]`.
-        implementation: of Eq. (7): `"reference"`, `"blockwise"`, `"fused"`, or None to choose.
+        implementation: of Eq. (7): `"reference"`, `"blockwise"`, `"native"`, `"fused"`, or None to choose.
 
     Returns:
         capsules `[B, T, O, D]`, or (capsules, assignments).
@@ -336,6 +337,7 @@ def _guided_scores(votes: Tensor, implementation: str | None) -> Callable[..., T
     scores: dict[str, Callable[..., Tensor]] = {
         "reference": reference_guided_scores,
         "blockwise": blockwise_guided_scores,
+        "native": native_guided_scores,
         "fused": fused_guided_scores,
     }
     return scores[choose_guided_scores(votes, implementation).implementation]

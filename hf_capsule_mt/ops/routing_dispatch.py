@@ -1,6 +1,7 @@
 """Which implementation routes, and why: the argument first, then the environment, then the device and the shape."""
 
 import importlib.util
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.routing_fused import LARGEST_TILE, tile_elements
-from hf_capsule_mt.ops.routing_native import native_obstacle
+from hf_capsule_mt.ops.routing_native import LARGEST_POSITION, native_obstacle
 
 IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
 VARIABLE = "HF_CAPSULE_MT_ROUTING"
@@ -58,8 +59,8 @@ def choose_routing(
         if name in ("blockwise", "native") and return_assignments:
             return "assignments come from the reference or the fused kernels"
         found = _obstacle(name, votes)
-        if name == "native" and not found:
-            return native_obstacle(votes)
+        if name == "native" and not found and math.prod(votes.shape[-3:]) > LARGEST_POSITION:
+            return f"more than {LARGEST_POSITION} votes a position"
         if name != "fused" or found:
             return found
         if return_assignments and differentiable:
@@ -74,11 +75,7 @@ def choose_routing(
 
 def choose_guided_scores(votes: Tensor, implementation: str | None) -> RoutingChoice:
     """The same for the scores of guided routing and pooling, which know no assignments and any size."""
-
-    def obstacle(name: str) -> str:
-        return "guided routing has no compiled form" if name == "native" else _obstacle(name, votes)
-
-    return _choose(votes, implementation, obstacle)
+    return _choose(votes, implementation, lambda name: _obstacle(name, votes))
 
 
 def _choose(votes: Tensor, implementation: str | None, obstacle: Callable[[str], str]) -> RoutingChoice:
@@ -114,6 +111,8 @@ def _obstacle(implementation: str, votes: Tensor) -> str:
     """What keeps an implementation from any votes of this type, on this device, now."""
     if implementation in ("blockwise", "native") and torch.compiler.is_compiling():
         return "a compiler takes the reference apart by itself"
+    if implementation == "native":
+        return native_obstacle(votes)
     if implementation != "fused":
         return ""
     if votes.dtype not in FUSED_TYPES:

@@ -7,7 +7,6 @@ Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I
 `[N, I]` boolean. The code clamps votes and ignores padding as `routing.py` does for the other implementations.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -31,8 +30,6 @@ def native_obstacle(votes: Tensor) -> str:
         return f"compiled routing computes in float32, and the votes have type {votes.dtype}"
     if type(votes) not in (Tensor, torch.nn.Parameter) or torch.jit.is_tracing():
         return "compiled routing reads tensors in memory, and these are to be followed or imitated"
-    if math.prod(votes.shape[-3:]) > LARGEST_POSITION:
-        return f"more than {LARGEST_POSITION} votes a position"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The Triton kernels of Eq. (7), GDR against the reference, alone and inside guided routing and pooling."""
+"""Eq. (7), GDR by Triton kernels and by compiled code for the CPU against the reference, alone and in what uses it."""
 
 import pytest
 import torch
@@ -7,28 +7,39 @@ from fused_cases import (
     assert_as_good_as_plain,
     assert_fused_is_right,
     assert_one_graph_gives_the_eager_values,
+    device_of,
     moved,
     needs_kernels,
+    needs_native,
 )
 from routing_cases import assert_close, assert_finite, assert_gradients_close, make_case, make_pooling_case
 from torch import Tensor
 
 from hf_capsule_mt.ops.guided_scores_fused import fused_guided_scores, fused_guided_scores_backward
+from hf_capsule_mt.ops.guided_scores_native import native_guided_scores
 from hf_capsule_mt.ops.routing_reference import guided_scores
 
 pytestmark = [
-    needs_kernels,
     pytest.mark.usefixtures("fresh_memory_is_nan"),
     pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),  # numpy's, in a branch that is not taken
 ]
 
+SCORES = {"fused": fused_guided_scores, "native": native_guided_scores}
 NAMES = ("guide", "keys", "context", "score_weight")
 
 
-def arguments(batch: int, steps: int, inputs: int, outputs: int, size: int, scale: float = 1.0) -> list[Tensor]:
+@pytest.fixture(params=[pytest.param("fused", marks=needs_kernels), pytest.param("native", marks=needs_native)])
+def fast(request: pytest.FixtureRequest) -> str:
+    """The implementation that is compared with the reference."""
+    return request.param
+
+
+def arguments(
+    fast: str, batch: int, steps: int, inputs: int, outputs: int, size: int, scale: float = 1.0
+) -> list[Tensor]:
     generator = torch.Generator().manual_seed(501)
     shapes = (batch, steps, size), (batch, inputs, outputs, size), (batch, steps, outputs, size), (size,)
-    return [(scale * torch.randn(*shape, generator=generator)).to(DEVICE) for shape in shapes]
+    return [(scale * torch.randn(*shape, generator=generator)).to(device_of(fast)) for shape in shapes]
 
 
 def value_and_gradients(function, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -43,22 +54,24 @@ def value_and_gradients(function, tensors: list[Tensor]) -> tuple[Tensor, tuple[
     ("batch", "steps", "inputs", "outputs", "size"),
     [(1, 1, 1, 1, 1), (2, 9, 33, 1, 17), (3, 1, 5, 2, 60), (1, 63, 3, 2, 2)],
 )
-def test_equals_the_reference(batch: int, steps: int, inputs: int, outputs: int, size: int, scale: float) -> None:
+def test_equals_the_reference(
+    fast: str, batch: int, steps: int, inputs: int, outputs: int, size: int, scale: float
+) -> None:
     """Small and large arguments of the hyperbolic tangent, too."""
-    tensors = arguments(batch, steps, inputs, outputs, size, scale)
+    tensors = arguments(fast, batch, steps, inputs, outputs, size, scale)
     truth, true_gradients = value_and_gradients(guided_scores, [tensor.double() for tensor in tensors])
     plain, plain_gradients = value_and_gradients(guided_scores, tensors)
-    fused, gradients = value_and_gradients(fused_guided_scores, tensors)
+    fused, gradients = value_and_gradients(SCORES[fast], tensors)
     assert_as_good_as_plain("scores", fused, plain, truth, units=2)
     for name, found, wanted, true in zip(NAMES, gradients, plain_gradients, true_gradients, strict=True):
         assert_as_good_as_plain(f"gradient of {name}", found, wanted, true, units=2)
 
 
 @pytest.mark.parametrize("content", [0.0, 1e4, 1e30, float("inf")])
-def test_any_size_of_argument_is_finite(content: float) -> None:
-    tensors = arguments(1, 3, 5, 2, 4)
+def test_any_size_of_argument_is_finite(fast: str, content: float) -> None:
+    tensors = arguments(fast, 1, 3, 5, 2, 4)
     tensors[1] = tensors[1].sign() * content
-    scores, gradients = value_and_gradients(fused_guided_scores, tensors)
+    scores, gradients = value_and_gradients(SCORES[fast], tensors)
     assert_close("scores", scores, guided_scores(*tensors), 1e-5, 1e-6)
     for name, grad in zip(NAMES, gradients, strict=True):
         assert_finite(f"gradient of {name}", grad)
@@ -69,25 +82,25 @@ def test_any_size_of_argument_is_finite(content: float) -> None:
     [(torch.float32, True), (torch.float32, False), (torch.bfloat16, True), (torch.float16, True)],
     ids=str,
 )
-def test_guided_routing_with_kernels_is_guided_routing(dtype: torch.dtype, masked: bool) -> None:
+def test_guided_routing_with_kernels_is_guided_routing(fast: str, dtype: torch.dtype, masked: bool) -> None:
     assert_fused_is_right(
-        "fused", make_case("guided", 503, (2,), 7, 3, 5, steps=4, dtype=dtype, masked=masked), factor=2.5
+        fast, make_case("guided", 503, (2,), 7, 3, 5, steps=4, dtype=dtype, masked=masked), factor=2.5
     )
 
 
 @pytest.mark.parametrize("over", ["groups", "inputs"])
-def test_pooling_with_kernels_is_pooling(over: str) -> None:
-    case = moved("fused", make_pooling_case(over, 505, inputs=7, steps=4, dtype=torch.float32))
+def test_pooling_with_kernels_is_pooling(fast: str, over: str) -> None:
+    case = moved(fast, make_pooling_case(over, 505, inputs=7, steps=4, dtype=torch.float32))
     wanted, wanted_gradients = case.value_and_gradients(implementation="reference")
-    capsules, gradients = case.value_and_gradients(implementation="fused")
+    capsules, gradients = case.value_and_gradients(implementation=fast)
     assert_close("capsules", capsules, wanted, 1e-5, 1e-6)
     assert_gradients_close(gradients, wanted_gradients, 1e-4, 1e-6)
 
 
-def test_assignments_have_a_gradient_too() -> None:
-    case = moved("fused", make_case("guided", 507, (2,), dtype=torch.float32))
+def test_assignments_have_a_gradient_too(fast: str) -> None:
+    case = moved(fast, make_case("guided", 507, (2,), dtype=torch.float32))
     found = []
-    for implementation in ("fused", "reference"):
+    for implementation in (fast, "reference"):
         leaves = case.differentiable()
         _, assignments = case(**leaves, return_assignments=True, implementation=implementation)
         found.append(torch.autograd.grad(assignments.square().sum(), leaves["guide"])[0])
@@ -95,37 +108,39 @@ def test_assignments_have_a_gradient_too() -> None:
     assert_close("gradient of the guide", *found, 1e-4, 1e-6)
 
 
-def test_two_runs_are_equal_to_the_last_bit() -> None:
-    tensors = arguments(1, 10, 40, 2, 20)
+def test_two_runs_are_equal_to_the_last_bit(fast: str) -> None:
+    tensors = arguments(fast, 1, 10, 40, 2, 20)
     (first, first_gradients), (second, second_gradients) = (
-        value_and_gradients(fused_guided_scores, tensors) for _ in range(2)
+        value_and_gradients(SCORES[fast], tensors) for _ in range(2)
     )
     assert torch.equal(first, second)
     assert all(map(torch.equal, first_gradients, second_gradients))
 
 
-def test_nothing_with_steps_inputs_outputs_and_size_is_kept() -> None:
-    case = moved("fused", make_case("guided", 509, (2,), 20, 3, 16, steps=12, dtype=torch.float32))
+def test_nothing_with_steps_inputs_outputs_and_size_is_kept(fast: str) -> None:
+    case = moved(fast, make_case("guided", 509, (2,), 20, 3, 16, steps=12, dtype=torch.float32))
     kept = []
     leaves = case.differentiable()
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda x: x):
-        case(**leaves, implementation="fused")
+        case(**leaves, implementation=fast)
     assert max(kept) <= max(2 * 20 * 3 * 16, 2 * 12 * 3 * 16)
 
 
-def test_an_empty_batch_gives_an_empty_answer() -> None:
-    scores, gradients = value_and_gradients(fused_guided_scores, arguments(0, 3, 4, 2, 5))
+def test_an_empty_batch_gives_an_empty_answer(fast: str) -> None:
+    scores, gradients = value_and_gradients(SCORES[fast], arguments(fast, 0, 3, 4, 2, 5))
     assert scores.shape == (0, 3, 4, 2)
     assert not any(bool(grad.any()) for grad in gradients)
 
 
+@needs_kernels
 def test_opcheck() -> None:
-    tensors = arguments(2, 3, 4, 2, 5)
+    tensors = arguments("fused", 2, 3, 4, 2, 5)
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     torch.library.opcheck(fused_guided_scores, tuple(leaves))
     torch.library.opcheck(fused_guided_scores_backward, (*tensors, torch.ones(2, 3, 4, 2, device=DEVICE)))
 
 
+@needs_kernels
 def test_one_graph_gives_the_eager_values() -> None:
     case = moved("fused", make_case("guided", 511, (3,), size=4, dtype=torch.float32))
     assert_one_graph_gives_the_eager_values(case, (1e-5, 1e-6), 1e-4)

@@ -181,11 +181,6 @@ def test_tensors_that_are_only_imitated_are_not_read() -> None:
     assert torch.allclose(traced(VOTES + 1), dynamic_routing(VOTES + 1), atol=1e-6)
 
 
-def test_guided_routing_has_no_compiled_form() -> None:
-    with pytest.raises(ValueError, match="no compiled form"):
-        make_case("guided", 405)(implementation="native")
-
-
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 def test_where_there_is_a_compiler_the_package_is_compiled() -> None:
     assert COMPILED, "the extension was not built: pip install -v says why"
