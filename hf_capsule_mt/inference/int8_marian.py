@@ -19,6 +19,8 @@ from hf_capsule_mt.modeling.lean_search import as_defined
 from hf_capsule_mt.modeling.routing_record import open_record
 from hf_capsule_mt.ops.routing import INVERSE_TEMPERATURE
 
+MOST_ROWS = 64  # of one call, which runs on one thread: more are PyTorch's and those of the routing functions
+
 Copies = dict[int, Any]  # of `copy.deepcopy`: what takes the place of an object, by the object's id
 
 
@@ -79,10 +81,12 @@ class Int8RoutedCombination(RoutedCombination):
     """Stands for [`~hf_capsule_mt.modeling.layer_aggregation.RoutedCombination`], in one call where it is compiled."""
 
     def forward(self, stacked: Tensor) -> Tensor:
-        plan = None if torch.compiler.is_compiling() or open_record() else routing_plan(self)
-        if plan is None or stacked.dtype != torch.float32:
+        rows = stacked.reshape(-1, *stacked.shape[-2:])
+        usual = stacked.dtype == torch.float32 and len(rows) <= MOST_ROWS and not torch.compiler.is_compiling()
+        plan = routing_plan(self) if usual and open_record() is None else None
+        if plan is None:
             return super().forward(stacked)
-        rows = stacked.reshape(-1, *stacked.shape[-2:]).contiguous()
+        rows = rows.contiguous()
         return aggregate(plan.plan, rows).view(*stacked.shape[:-2], stacked.shape[-1])
 
 

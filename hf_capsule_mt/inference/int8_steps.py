@@ -19,6 +19,7 @@ from hf_capsule_mt.modeling.input_checks import check_length, word_mask
 from hf_capsule_mt.modeling.lean_search import LeanSearch, Steps, as_defined
 
 ROOM = 32  # for words, at first
+FEW_ROWS = 16
 
 ACTIVATIONS = {nn.ReLU: 0, nn.SiLU: 1, SiLUActivation: 1, GELUActivation: 2}
 
@@ -40,7 +41,9 @@ class LeanMarian(LeanSearch):
         joined = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
         if not joined or not as_defined(*decoder.modules()):
             return None
-        kind = CompiledSteps if all(map(is_compiled, decoder.layers)) else MarianSteps
+        # A call runs on one thread: many rows on many threads are PyTorch's.
+        few = len(encoder_outputs["last_hidden_state"]) <= FEW_ROWS or torch.get_num_threads() == 1
+        kind = CompiledSteps if few and all(map(is_compiled, decoder.layers)) else MarianSteps
         return kind(self, encoder_outputs, attention_mask)
 
 

@@ -12,7 +12,7 @@ import torch
 from family_cases import AGGREGATED_MARIAN, GDR_MARIAN, Case, make_pairs, without_target
 
 from hf_capsule_mt import quantize_for_cpu
-from hf_capsule_mt.inference import int8_steps
+from hf_capsule_mt.inference import int8_marian, int8_steps
 from hf_capsule_mt.inference.int8_marian import Int8RoutedCombination, routing_plan
 from hf_capsule_mt.inference.int8_native import native_levels
 from hf_capsule_mt.inference.int8_steps import CompiledSteps, MarianSteps
@@ -142,6 +142,23 @@ def test_what_the_compiled_part_does_not_know_is_left_to_pytorch() -> None:
         with torch.no_grad():
             steps = model.lean_steps(model.get_encoder()(**inputs), inputs["attention_mask"])
         assert type(steps) is MarianSteps, name
+
+
+def test_many_rows_on_many_threads_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = quantize_for_cpu(Case(AGGREGATED_MARIAN, "em").build())
+    combination = model.model.decoder.layer_aggregation.combination
+    called = []
+    monkeypatch.setattr(int8_marian, "aggregate", lambda plan, rows: called.append(len(rows)) or rows[:, 0])
+    for rows in (int8_marian.MOST_ROWS, int8_marian.MOST_ROWS + 1):
+        with torch.no_grad():
+            combination(torch.randn(rows, model.config.decoder_layers, model.config.d_model))
+    assert called == [int8_marian.MOST_ROWS]
+    states = torch.randn(int8_steps.FEW_ROWS + 1, 3, model.config.d_model)
+    for threads, kind in ((1, CompiledSteps), (2, MarianSteps)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        with torch.no_grad():
+            assert type(model.lean_steps({"last_hidden_state": states}, None)) is kind
+            assert type(model.lean_steps({"last_hidden_state": states[1:]}, None)) is CompiledSteps
 
 
 def test_nan_is_not_hidden() -> None:
