@@ -1,30 +1,28 @@
 """The part of the package that is compiled, where there is a C compiler; everything else is in pyproject.toml."""
 
+import sysconfig
+from glob import glob
+
 from setuptools import Extension, setup
 
-HEADERS = (
-    "vector_math",
-    "routing",
-    "em_routing",
-    "dynamic_routing",
-    "guided_scores",
-    "int8_linear",
-    "marian_step",
-    "aggregation",
-)
+# One build for all versions of Python from 3.11 on, but for those without its lock.
+LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
+# Python's own flags may hold -fwrapv, with which loops over `i * count + k` do not become vector instructions.
+FLAGS = ["-O2", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-wrapv", "-pthread"]
 
 setup(
     ext_modules=[
         Extension(
             "hf_capsule_mt._native",
             sources=["hf_capsule_mt/native/module.c"],
-            depends=[f"hf_capsule_mt/native/{name}.h" for name in HEADERS],
-            extra_compile_args=["-O2", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
+            depends=sorted(glob("hf_capsule_mt/native/*.h")),
+            define_macros=[("Py_LIMITED_API", "0x030b0000")] if LIMITED else [],
+            extra_compile_args=FLAGS,
             extra_link_args=["-pthread"],
             libraries=["m"],
-            py_limited_api=True,
+            py_limited_api=LIMITED,
             optional=True,  # without a compiler the package is installed all the same, and routes slower
         )
     ],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIMITED else {},
 )

@@ -130,7 +130,7 @@ class Int8Linear(Int8Module):
         self.rounding = int8_rounding()
         self.out_features, self.in_features = weight.shape
         self.packed = pack(weight)
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.register_buffer("bias", None if bias is None else bias.detach().float().contiguous().clone())
 
     @classmethod
     def of(cls, linear: nn.Linear) -> "Int8Linear":

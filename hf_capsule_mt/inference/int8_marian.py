@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from hf_capsule_mt.inference.int8_layers import Int8Linear, Int8Module, int8_rounding, pack, product, row_scales
-from hf_capsule_mt.inference.int8_native import NativeWeights, aggregate, described, native_levels
+from hf_capsule_mt.inference.int8_native import NativeWeights, aggregate, described, native_levels, numbers
 from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
 from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.layer_aggregation import RoutedCombination
 from hf_capsule_mt.modeling.lean_search import as_defined
 from hf_capsule_mt.modeling.routing_record import open_record
+from hf_capsule_mt.ops.native_library import address, followed
 from hf_capsule_mt.ops.routing import INVERSE_TEMPERATURE
 
 MOST_ROWS = 64  # of one call, which runs on one thread: more are PyTorch's and those of the routing functions
@@ -33,7 +34,9 @@ class Int8StackedLinear(Int8Module):
         super().__init__()
         self.rounding = int8_rounding()
         self.packed = [pack(weight) for weight in stacked.weight]
-        self.register_buffer("bias", None if stacked.bias is None else stacked.bias.detach().squeeze(1).clone())
+        self.register_buffer(
+            "bias", None if stacked.bias is None else stacked.bias.detach().float().squeeze(1).contiguous().clone()
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         """`[…, I, in]` to `[…, I, out]`."""
@@ -82,8 +85,9 @@ class Int8RoutedCombination(RoutedCombination):
 
     def forward(self, stacked: Tensor) -> Tensor:
         rows = stacked.reshape(-1, *stacked.shape[-2:])
-        usual = stacked.dtype == torch.float32 and len(rows) <= MOST_ROWS and not torch.compiler.is_compiling()
-        plan = routing_plan(self) if usual and open_record() is None else None
+        usual = stacked.dtype == torch.float32 and stacked.device.type == "cpu" and len(rows) <= MOST_ROWS
+        alone = open_record() is None and not torch.compiler.is_compiling() and not followed()
+        plan = routing_plan(self) if usual and alone else None
         if plan is None:
             return super().forward(stacked)
         rows = rows.contiguous()
@@ -120,15 +124,15 @@ def routing_plan(combination: Any) -> RoutingPlan | None:
     else:
         each_layer = zip(capsules.packed, capsules.bias, strict=True)
         inputs = tuple(chain.from_iterable(described(*each, levels) for each in each_layer))
-    linears = torch.tensor(inputs), torch.tensor([described(weights, None, levels) for weights in votes.packed])
+    linears = numbers(inputs), numbers([described(weights, None, levels) for weights in votes.packed])
     em = router.algorithm == "em_routing"
     layers, width = len(votes.packed), votes.packed[0].in_features
-    floats = torch.tensor([INVERSE_TEMPERATURE, router.variance_floor], dtype=torch.float64)
+    floats = torch.tensor([INVERSE_TEMPERATURE, router.variance_floor], dtype=torch.float64, device="cpu")
     tensors = [activation.weight, router.beta_a, router.beta_u] if em else [None] * 3
     tensors = [None if each is None else each.detach().float().contiguous() for each in tensors]
     kept = (*(each for each in tensors if each is not None), *linears)
     sizes = [layers, width, router.num_capsules, router.iterations]
     flags = [em, combination.sees_all_layers, router.algorithm == "simple_routing"]
-    addresses = [0 if each is None else each.data_ptr() for each in (*tensors, *linears)]
-    plan = torch.cat([torch.tensor([*sizes, *flags]), floats.view(torch.int64), torch.tensor(addresses)])
+    addresses = [*map(address, tensors), *(address(each, torch.int64) for each in linears)]
+    plan = torch.cat([numbers([*sizes, *flags]), floats.view(torch.int64), numbers(addresses)])
     return RoutingPlan(plan, kept)

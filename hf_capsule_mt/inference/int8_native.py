@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops.native_library import LIBRARY
+from hf_capsule_mt.ops.native_library import LIBRARY, address, followed
 
 BLOCK, TOGETHER = 64, 4  # as in native/int8_linear.h
 PRODUCTS_PER_THREAD = 2**23
@@ -37,28 +37,54 @@ class NativeWeights:
         self.offsets = rounded.sum(dim=1, dtype=torch.int32)
 
     def addresses(self) -> tuple[int, int, int]:
-        return self.weights.data_ptr(), self.scales.data_ptr(), self.offsets.data_ptr()
+        return address(self.weights, torch.int8), address(self.scales), address(self.offsets, torch.int32)
 
     def __call__(self, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
         """`inputs` `[…, in]` to `[…, out]`; not `scaled`, the inputs are between -1 and 1."""
-        rows = inputs.reshape(-1, self.in_features)
-        if rows.dtype != torch.float32 or rows.stride(-1) != 1:
-            rows = rows.float().contiguous()
-        count = len(rows)
-        outputs = rows.new_empty(count, self.out_features)
-        if count:
-            LIBRARY.int8_linear(
-                min(torch.get_num_threads(), count * self.weights.numel() // PRODUCTS_PER_THREAD),
-                (*self.addresses(), 0 if bias is None else bias.data_ptr(), rows.data_ptr(), outputs.data_ptr()),
-                (self.in_features, self.out_features, levels, count, rows.stride(0), scaled),
-            )
-        return outputs if inputs.dim() == 2 else outputs.view(*inputs.shape[:-1], self.out_features)
+        if inputs.shape[-1] != self.in_features:
+            raise ValueError(f"inputs of {list(inputs.shape)}: the last must be the {self.in_features} of the weights")
+        return _multiply(self, inputs, bias, levels, scaled)
+
+    def unpacked(self) -> Tensor:
+        """`[out, in]` in whole numbers, as floats."""
+        rows = self.weights.transpose(1, 2).reshape(-1, self.weights.shape[1] * TOGETHER)
+        return rows[: self.out_features, : self.in_features].float()
+
+
+@torch.compiler.disable
+def _multiply(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
+    if followed() or type(inputs) not in (Tensor, torch.nn.Parameter) or inputs.device.type != "cpu":
+        return in_pytorch(weights, inputs, bias, levels, scaled)
+    rows = inputs.reshape(-1, weights.in_features)
+    if rows.dtype != torch.float32 or rows.stride(-1) != 1:
+        rows = rows.float().contiguous()
+    count = len(rows)
+    outputs = rows.new_empty(count, weights.out_features)
+    if count:
+        LIBRARY.int8_linear(
+            min(torch.get_num_threads(), count * weights.weights.numel() // PRODUCTS_PER_THREAD),
+            (*weights.addresses(), address(bias), address(rows, together=False), address(outputs)),
+            (weights.in_features, weights.out_features, levels, count, rows.stride(0), scaled),
+        )
+    return outputs if inputs.dim() == 2 else outputs.view(*inputs.shape[:-1], weights.out_features)
+
+
+def in_pytorch(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
+    """The same in plain operations, slowly: where tensors are followed by a tracer, or stand for others."""
+    largest = inputs.abs().amax(-1, True).clamp_min(1e-20) if scaled else torch.ones_like(inputs[..., :1])
+    rounded = (inputs.float() * (levels / largest)).round().clamp(-levels, levels)
+    found = (rounded @ weights.unpacked().T) * (largest / levels * weights.scales)
+    return found if bias is None else found + bias
 
 
 def described(weights: Any, bias: Tensor | None, levels: int) -> tuple[int, ...]:
     """The numbers of a `Linear` of `native/int8_linear.h`."""
-    address = 0 if bias is None else bias.data_ptr()
-    return *weights.addresses(), address, weights.in_features, weights.out_features, levels
+    return *weights.addresses(), address(bias), weights.in_features, weights.out_features, levels
+
+
+def numbers(values: Any) -> Tensor:
+    """Whole numbers for compiled code, wherever tensors are made by default."""
+    return torch.tensor(values, dtype=torch.int64, device="cpu")
 
 
 def marian_step(plan: Tensor, states: Tensor, outputs: Tensor, history: Tensor, place: int) -> None:
@@ -68,17 +94,21 @@ def marian_step(plan: Tensor, states: Tensor, outputs: Tensor, history: Tensor, 
     row goes on from.
     """
     states = states.contiguous()
-    tensors = (plan, states, outputs, history)
-    LIBRARY.marian_step(tuple(tensor.data_ptr() for tensor in tensors), len(states), place)
+    if len(history) != len(states) or outputs.shape[1:] != states.shape:
+        raise ValueError(f"{len(states)} words for {len(history)} rows")
+    addresses = address(plan, torch.int64), address(states), address(outputs), address(history, torch.int32)
+    LIBRARY.marian_step(addresses, len(states), place)
 
 
 def aggregate(plan: Tensor, outputs: Tensor) -> Tensor:
     """Routing over layers: `outputs` `[R, L, d]`, in any layout that has `d` together, to `[R, d]`; `plan` are the
-    numbers of an `Aggregation` of `native/aggregation.h`.
+    numbers of an `Aggregation` of `native/aggregation.h`, which starts with L and d.
     """
     rows, layers, width = outputs.shape
+    if [layers, width] != plan[:2].tolist() or outputs.stride(2) != 1:
+        raise ValueError(f"outputs of {list(outputs.shape)}: must be rows of {plan[:2].tolist()}")
     found = outputs.new_empty(rows, width)
     if rows:
-        addresses = plan.data_ptr(), outputs.data_ptr(), found.data_ptr()
+        addresses = address(plan, torch.int64), address(outputs, together=False), address(found)
         LIBRARY.aggregate(addresses, (rows, outputs.stride(1), outputs.stride(0)))
     return found

@@ -14,9 +14,10 @@ from transformers.activations import GELUActivation, SiLUActivation
 
 from hf_capsule_mt.inference.int8_layers import Int8Linear
 from hf_capsule_mt.inference.int8_marian import routing_plan
-from hf_capsule_mt.inference.int8_native import NativeWeights, aggregate, described, marian_step
+from hf_capsule_mt.inference.int8_native import NativeWeights, aggregate, described, marian_step, numbers
 from hf_capsule_mt.modeling.input_checks import check_length, word_mask
 from hf_capsule_mt.modeling.lean_search import LeanSearch, Steps, as_defined
+from hf_capsule_mt.ops.native_library import address, followed
 
 ROOM = 32  # for words, at first
 FEW_ROWS = 16
@@ -42,8 +43,10 @@ class LeanMarian(LeanSearch):
         if not joined or not as_defined(*decoder.modules()):
             return None
         # A call runs on one thread: many rows on many threads are PyTorch's.
-        few = len(encoder_outputs["last_hidden_state"]) <= FEW_ROWS or torch.get_num_threads() == 1
-        kind = CompiledSteps if few and all(map(is_compiled, decoder.layers)) else MarianSteps
+        source = encoder_outputs["last_hidden_state"]
+        few = len(source) <= FEW_ROWS or torch.get_num_threads() == 1
+        usual = few and source.dtype == torch.float32 and source.device.type == "cpu" and not followed()
+        kind = CompiledSteps if usual and all(map(is_compiled, decoder.layers)) else MarianSteps
         return kind(self, encoder_outputs, attention_mask)
 
 
@@ -64,7 +67,7 @@ class MarianSteps:
         self.words = word_mask(attention_mask, source)  # [R, S]
         self.mask: Tensor | None = None
         if self.words is not None and not self.words.all():
-            hidden = torch.zeros(self.words.shape).masked_fill_(~self.words, torch.finfo(source.dtype).min)
+            hidden = source.new_zeros(self.words.shape).masked_fill_(~self.words, torch.finfo(source.dtype).min)
             self.mask = hidden[:, None, None]  # [R, 1, 1, S]
         self.past = 0
         self._start(source)
@@ -134,32 +137,32 @@ class CompiledSteps(MarianSteps):
         levels = layers[0].fc1.rounding.levels
         rows, positions, width = source.shape
         self.cache = source.new_empty(len(layers), ROOM, rows, 2, width)
-        self.history = torch.empty(rows, ROOM, dtype=torch.int32)
-        self.mask = None if self.mask is None else self.mask.view(rows, positions)
+        self.history = torch.empty(rows, ROOM, dtype=torch.int32, device="cpu")
+        self.mask = None if self.mask is None else self.mask.view(rows, positions).contiguous()
         self.source = [
             [project(source) for project in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)] for layer in layers
         ]
-        numbers: list[int] = []
+        described_layers: list[int] = []
         for layer, kept in zip(layers, self.source, strict=True):
             attention = layer.self_attn
             for linear in (attention.query_key_value, attention.out_proj, layer.encoder_attn.q_proj):
-                numbers += described(linear.packed, linear.bias, levels)
+                described_layers += described(linear.packed, linear.bias, levels)
             for linear in (layer.encoder_attn.out_proj, layer.fc1, layer.fc2):
-                numbers += described(linear.packed, linear.bias, levels)
+                described_layers += described(linear.packed, linear.bias, levels)
             for norm in norms(layer):
-                numbers += norm.weight.data_ptr(), norm.bias.data_ptr()
-            numbers += (each.data_ptr() for each in kept)
-        self.epsilons = torch.tensor([[norm.eps for norm in norms(layer)] for layer in layers])
-        self.described = torch.tensor(numbers)
+                described_layers += address(norm.weight), address(norm.bias)
+            described_layers += map(address, kept)
+        epsilons = [[norm.eps for norm in norms(layer)] for layer in layers]
+        self.epsilons = torch.tensor(epsilons, dtype=torch.float32, device="cpu")
+        self.described = numbers(described_layers)
         self.sizes = [len(layers), width, attention.num_heads, positions, layers[0].fc1.out_features]
         self.sizes.append(ACTIVATIONS[type(layers[0].activation_fn)])
         self.routing = None if self.aggregation is None else routing_plan(self.aggregation.combination)
         self._describe()
 
     def _describe(self) -> None:
-        tensors = (self.cache, self.mask, self.epsilons, self.described)
-        addresses = [0 if each is None else each.data_ptr() for each in tensors]
-        self.plan = torch.tensor([*self.sizes, self.cache.shape[2], self.cache.shape[1], *addresses])
+        addresses = [*map(address, (self.cache, self.mask, self.epsilons)), address(self.described, torch.int64)]
+        self.plan = numbers([*self.sizes, self.cache.shape[2], self.cache.shape[1], *addresses])
 
     def _layers(self, states: Tensor) -> Tensor:
         if self.past == self.cache.shape[1]:
@@ -171,7 +174,7 @@ class CompiledSteps(MarianSteps):
             raise RuntimeError(f"{rows} rows go on from {self.cache.shape[2]}: a search never adds any")
         outputs = states.new_empty(len(self.decoder.layers), rows, states.shape[-1])
         marian_step(self.plan, states, outputs, self.history, self.past)
-        self.history[:, self.past] = torch.arange(rows, dtype=torch.int32)
+        self.history[:, self.past] = torch.arange(rows, dtype=torch.int32, device="cpu")
         return outputs
 
     def _aggregate(self, outputs: Any) -> Tensor:

@@ -151,7 +151,8 @@ def quantize_for_cpu(model: Any) -> Any:
     int8_rounding()
     # Copying takes what is here in place of a part, ties between what is left included.
     copies: Copies = {}
-    source = model if model.dtype == torch.float32 else copy.deepcopy(model).float()
+    precise = all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    source = model if precise else copy.deepcopy(model).float()
     for part in reversed(list(source.modules())):  # a module comes before those inside it
         make = next((make for kind, make in family.parts if isinstance(part, kind)), None)
         if make is not None:

@@ -32,6 +32,7 @@ INLINE Problem aggregation_problem(const Aggregation *a, int rows) {
     p.normalize = (int)a->normalize;
     p.inverse_temperature = a->inverse_temperature, p.variance_floor = (float)a->variance_floor;
     p.kept = a->em ? 2 : 1;
+    p.vote_limit = VOTE_LIMIT;
     return p;
 }
 
@@ -59,7 +60,7 @@ INLINE void aggregate_layers_body(const Aggregation *a, const float *outputs, in
         int8_round_body(linear, stacked + l * d, all, rows, 1, bytes, units);
         int8_outputs_body(linear, bytes, units, rows, inputs + l * d, all, 0, int8_blocks(linear));
     }
-    LOOP for (int k = 0; k < rows * all; k++) inputs[k] = inputs[k] > 0.0f ? inputs[k] : 0.0f;
+    LOOP for (int k = 0; k < rows * all; k++) inputs[k] = inputs[k] < 0.0f ? 0.0f : inputs[k];
     for (int l = 0; l < L; l++) {
         int8_round_body(a->votes + l, inputs + l * d, all, rows, 1, bytes, units);
         int8_outputs_body(a->votes + l, bytes, units, rows, votes + l * d, all, 0, int8_blocks(a->votes + l));

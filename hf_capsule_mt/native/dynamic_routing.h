@@ -48,10 +48,11 @@ INLINE void dynamic_rounds(const Problem *p, int I, const float *votes, float *l
         const Agreement *a = rounds + t % p->kept;
         for (int i = 0; i < I; i++) {
             const float *logit = logits + i * O;
-            const float normalizer = softmax_into(a->shares + i * O, logit, O);
+            float largest;
+            const float normalizer = softmax_into(a->shares + i * O, logit, O, &largest);
             if (!p->normalize) continue;
             float *weight = a->weights + i * O; /* log assignments, by no logarithm of what may have become 0 */
-            LOOP for (int o = 0; o < O; o++) weight[o] = logit[o] - normalizer;
+            LOOP for (int o = 0; o < O; o++) weight[o] = (logit[o] - largest) - normalizer;
         }
         if (p->normalize) { /* their softmax over the inputs */
             float *most = lengths, *sum = factors;

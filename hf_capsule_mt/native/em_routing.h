@@ -137,8 +137,9 @@ INLINE void em_e_step(const Problem *p, int I, const float *votes, const Round *
                 score[o] = r->presence[o] - (r->surprise[o] - 0.5f * D) - far;
             }
         }
-        float normalizer = softmax_into(next->shares + i * O, score, O);
-        LOOP for (int o = 0; o < O; o++) score[o] -= normalizer;
+        float most;
+        const float normalizer = softmax_into(next->shares + i * O, score, O, &most);
+        LOOP for (int o = 0; o < O; o++) score[o] = (score[o] - most) - normalizer;
     }
 }
 
@@ -255,8 +256,19 @@ INLINE void em_backward_body(const Problem *p, int from, int to, float *scratch,
                 for (int o = 0; o < O; o++)
                     LOOP for (int d = o * D; d < o * D + D; d++) g_variances[d] += part[o] / r->variances[d];
             }
-            /* variances = sum_i weight * (vote - mean)^2 + floor; the weights sum to 1, or there is no input, so that
-             * the mean has no part in the gradient. */
+            /* variances = sum_i weight * (vote - mean)^2 + floor. The mean's part in the gradient would be 0, but for
+             * what rounding left of sum_i weight * (vote - mean). */
+            set_zero(apart, OD);
+            for (int i = 0; i < I; i++) {
+                const float *vote = votes + i * OD, *weight = r->weights + i * O;
+                if (D == 1) {
+                    LOOP for (int o = 0; o < O; o++) apart[o] += weight[o] * (vote[o] - r->means[o]);
+                } else {
+                    for (int o = 0; o < O; o++)
+                        LOOP for (int d = o * D; d < o * D + D; d++) apart[d] += weight[o] * (vote[d] - r->means[d]);
+                }
+            }
+            LOOP for (int k = 0; k < OD; k++) g_means[k] -= 2.0f * g_variances[k] * apart[k];
             for (int i = 0; i < I; i++) {
                 const float *vote = votes + i * OD, *weight = r->weights + i * O;
                 float *g_vote = g_votes + i * OD, *g_weight = g_weights + i * O;

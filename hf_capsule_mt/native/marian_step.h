@@ -62,7 +62,8 @@ INLINE void linear_into(const Linear *l, const float *inputs, int rows, float *o
 
 /* softmax(scores) times values, whose vectors are at `values + place * stride` */
 INLINE void attend(float *scores, int count, const float *const *values, int size, float *out) {
-    softmax_into(scores, scores, count);
+    float most;
+    softmax_into(scores, scores, count, &most);
     set_zero(out, size);
     for (int t = 0; t < count; t++) {
         const float by = scores[t], *value = values[t];
@@ -139,7 +140,7 @@ INLINE void marian_step_body(const Step *s, char *memory) {
         } else if (p->activation == SILU) {
             LOOP for (int k = 0; k < R * F; k++) between[k] = between[k] / (1.0f + exp_f(-between[k]));
         } else {
-            LOOP for (int k = 0; k < R * F; k++) between[k] = between[k] > 0.0f ? between[k] : 0.0f;
+            LOOP for (int k = 0; k < R * F; k++) between[k] = between[k] < 0.0f ? 0.0f : between[k];
         }
         linear_into(&layer->outer, between, R, more, bytes, units);
         for (int r = 0; r < R; r++)

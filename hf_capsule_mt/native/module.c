@@ -5,7 +5,6 @@
  * the same number of threads, so that two runs agree to the last bit.
  */
 #define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 
 #include <pthread.h>
@@ -54,12 +53,14 @@ typedef struct {
 static void *work(void *argument) {
     const Share *share = argument;
     const Problem *p = share->problem;
+    const unsigned int before = without_subnormals();
     switch (share->kind) {
     case EM_FORWARD: em_forward(p, share->from, share->to, share->scratch); break;
     case EM_BACKWARD: em_backward(p, share->from, share->to, share->scratch, share->grad_a, share->grad_u); break;
     case DYNAMIC_FORWARD: dynamic_forward(p, share->from, share->to, share->scratch); break;
     case DYNAMIC_BACKWARD: dynamic_backward(p, share->from, share->to, share->scratch); break;
     }
+    as_before(before);
     return NULL;
 }
 
@@ -105,16 +106,17 @@ static int route(Problem *p, Kind kind, int threads, float *grad_a, float *grad_
 
 /* route(kind, threads, (votes, log_activations, mask, beta_a, beta_u, grad_capsules, capsules, grad_votes,
  * grad_log_activations, grad_a, grad_u), (stride_n, stride_i, N, I, O, D, T, normalize, stop_gradient),
- * inverse_temperature, variance_floor): addresses, 0 for none. */
+ * inverse_temperature, variance_floor, vote_limit): addresses, 0 for none. */
 static PyObject *py_route(PyObject *self, PyObject *arguments) {
     int kind, threads, found;
     unsigned long long a[11];
     long long stride_n, stride_i;
     Problem p;
     memset(&p, 0, sizeof p);
-    if (!PyArg_ParseTuple(arguments, "ii(KKKKKKKKKKK)(LLiiiiiii)df", &kind, &threads, a, a + 1, a + 2, a + 3, a + 4,
+    if (!PyArg_ParseTuple(arguments, "ii(KKKKKKKKKKK)(LLiiiiiii)dff", &kind, &threads, a, a + 1, a + 2, a + 3, a + 4,
                           a + 5, a + 6, a + 7, a + 8, a + 9, a + 10, &stride_n, &stride_i, &p.N, &p.I, &p.O, &p.D,
-                          &p.T, &p.normalize, &p.stop_gradient, &p.inverse_temperature, &p.variance_floor))
+                          &p.T, &p.normalize, &p.stop_gradient, &p.inverse_temperature, &p.variance_floor,
+                          &p.vote_limit))
         return NULL;
     if (kind < EM_FORWARD || kind > DYNAMIC_BACKWARD || p.N < 1 || p.I < 1 || p.O < 1 || p.D < 1 || p.T < 1) {
         PyErr_SetString(PyExc_ValueError, "no such routing, or nothing to route");
@@ -140,10 +142,12 @@ typedef struct {
 
 static void *score(void *argument) {
     const Sentences *s = argument;
+    const unsigned int before = without_subnormals();
     if (s->backward)
         guided_backward(s->guided, s->from, s->to, s->scratch, s->grad_weight);
     else
         guided_forward(s->guided, s->from, s->to, s->scratch);
+    as_before(before);
     return NULL;
 }
 
@@ -249,7 +253,9 @@ static PyObject *py_marian_step(PyObject *self, PyObject *arguments) {
     char *memory = malloc(step_bytes(step.plan, step.rows));
     if (!memory) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
+    const unsigned int before = without_subnormals();
     marian_step(&step, memory);
+    as_before(before);
     Py_END_ALLOW_THREADS
     free(memory);
     Py_RETURN_NONE;
@@ -264,7 +270,9 @@ static PyObject *py_aggregate(PyObject *self, PyObject *arguments) {
     char *memory = malloc(aggregation_bytes(ADDRESS(a[0]), rows));
     if (!memory) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
+    const unsigned int before = without_subnormals();
     aggregate_layers(ADDRESS(a[0]), ADDRESS(a[1]), stride_l, stride_r, rows, ADDRESS(a[2]), memory);
+    as_before(before);
     Py_END_ALLOW_THREADS
     free(memory);
     Py_RETURN_NONE;

@@ -22,6 +22,7 @@ typedef struct {
     int kept; /* of how many rounds there is room for what they leave: round t is at place t % kept */
     int normalize, stop_gradient;
     float variance_floor;
+    float vote_limit; /* infinite for float16, where only an overflow is beyond it and is to be seen */
     double inverse_temperature;
 } Problem;
 
@@ -36,9 +37,7 @@ INLINE void *take_bytes(float **scratch, size_t count, size_t bytes) {
     return take(scratch, (int)((count * bytes + 63) / 64 * (64 / sizeof(float))));
 }
 
-INLINE float limited(float vote) {
-    return vote < -VOTE_LIMIT ? -VOTE_LIMIT : vote > VOTE_LIMIT ? VOTE_LIMIT : vote;
-}
+INLINE float limited(float vote, float limit) { return vote < -limit ? -limit : vote > limit ? limit : vote; }
 
 /* The votes and log activations of the inputs that are there, one after the other; returns how many there are, and
  * which in `kept`. */
@@ -49,7 +48,7 @@ INLINE int gather(const Problem *p, int n, float *votes, float *log_activations,
         if (p->mask && !p->mask[(size_t)n * p->I + i]) continue;
         const float *vote = p->votes + n * p->stride_n + i * p->stride_i;
         float *into = votes + (size_t)found * OD;
-        LOOP for (int k = 0; k < OD; k++) into[k] = limited(vote[k]);
+        LOOP for (int k = 0; k < OD; k++) into[k] = limited(vote[k], p->vote_limit);
         if (log_activations)
             log_activations[found] = p->log_activations ? p->log_activations[(size_t)n * p->I + i] : 0.0f;
         if (kept) kept[found] = i;
@@ -67,7 +66,7 @@ INLINE void scatter(const Problem *p, int n, int found, const int *kept, const f
         const int here = next < found && kept[next] == i;
         if (here) {
             const float *vote = p->votes + n * p->stride_n + i * p->stride_i, *g = g_votes + (size_t)next * OD;
-            LOOP for (int k = 0; k < OD; k++) into[k] = limited(vote[k]) == vote[k] ? g[k] : 0.0f;
+            LOOP for (int k = 0; k < OD; k++) into[k] = limited(vote[k], p->vote_limit) == vote[k] ? g[k] : 0.0f;
         } else {
             set_zero(into, OD);
         }

@@ -11,7 +11,11 @@
  * `can_run` says so. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define WITH_AVX2 __attribute__((target("avx2,fma")))
+#if defined(__clang__)
+#define WITH_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"), min_vector_width(512)))
+#else
 #define WITH_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")))
+#endif
 #define EVERY_PROCESSOR(name, parameters, arguments)                                                                  \
     WITH_AVX512 static void name##_avx512 parameters { name##_body arguments; }                                       \
     WITH_AVX2 static void name##_avx2 parameters { name##_body arguments; }                                           \
@@ -35,15 +39,31 @@ static inline int can_run(void) { return __builtin_cpu_supports("avx2") && __bui
 static inline int can_run(void) { return 1; }
 #endif
 
+/* Numbers below the least normal float are 0 between the two: arithmetic with them takes a hundred times as long, also
+ * in what is done with the results. */
+#if defined(__SSE__)
+#include <xmmintrin.h>
+static inline unsigned int without_subnormals(void) {
+    const unsigned int before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040u); /* flush to zero, subnormals are zero */
+    return before;
+}
+
+static inline void as_before(unsigned int before) { _mm_setcsr(before); }
+#else
+static inline unsigned int without_subnormals(void) { return 0; }
+static inline void as_before(unsigned int before) { (void)before; }
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 #define LOOP _Pragma("omp simd")
 #define SUM(name) _Pragma(SUM_TEXT(omp simd reduction(+ : name)))
 #define MOST(name) _Pragma(SUM_TEXT(omp simd reduction(max : name)))
 #define SUM_TEXT(text) #text
 
-/* e^x. What would be less than the least normal float is that, and what would be infinite is e^88. */
-INLINE float exp_f(float x) {
-    x = x < -87.3f ? -87.3f : x > 88.0f ? 88.0f : x;
+/* e^x. What would be less than the least normal float is 0, and what would be infinite is e^88. */
+INLINE float exp_f(float given) {
+    const float x = given < -87.3f ? -87.3f : given > 88.0f ? 88.0f : given;
     float shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum is rounded to a whole number */
     float whole = shifted - 12582912.0f;
     float rest = x - whole * 0.693145752f - whole * 1.42860677e-6f; /* ln 2 in two parts; |rest| <= ln 2 / 2 */
@@ -55,7 +75,7 @@ INLINE float exp_f(float x) {
     series = series * (rest * rest) + rest + 1.0f;
     union { float f; uint32_t i; } bits = {shifted}, power;
     power.i = (bits.i << 23) + 0x3f800000u; /* the whole number is in the last bits of the mantissa */
-    return series * power.f;
+    return given < -87.3f ? 0.0f : series * power.f;
 }
 
 /* The natural logarithm of a normal, positive float: of 2^e (1 + f), with f between sqrt(1/2) - 1 and sqrt(2) - 1. */
@@ -115,16 +135,18 @@ INLINE float largest_of(const float *values, int count) {
     return most;
 }
 
-/* values -> their softmax; returns the logarithm of the sum that they were divided by, the largest value included. */
-INLINE float softmax_into(float *out, const float *values, int count) {
-    float most = largest_of(values, count), sum = 0.0f;
+/* values -> their softmax; its logarithm is a value without `most`, the largest, and without what is returned. */
+INLINE float softmax_into(float *out, const float *values, int count, float *most_of_all) {
+    const float most = largest_of(values, count);
+    float sum = 0.0f;
+    *most_of_all = most;
     SUM(sum) for (int k = 0; k < count; k++) {
         out[k] = exp_f(values[k] - most);
         sum += out[k];
     }
     float part = 1.0f / sum;
     LOOP for (int k = 0; k < count; k++) out[k] *= part;
-    return most + log_f(sum);
+    return log_f(sum);
 }
 
 /* Capsules are `outputs` vectors of `size` floats, one after the other; `scale` and `into` have a number for each. */

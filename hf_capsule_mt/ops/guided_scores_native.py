@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hf_capsule_mt.ops.native_library import LIBRARY
+from hf_capsule_mt.ops.native_library import LIBRARY, address
 
 TANGENTS_PER_THREAD = 2**16  # fewer are not worth starting a thread
 
@@ -21,7 +21,7 @@ def _run(backward: bool, keys: Tensor, steps: int, tensors: list[Tensor | None])
     if not batch or not steps:
         return
     threads = min(torch.get_num_threads(), max(1, keys.numel() * steps // TANGENTS_PER_THREAD))
-    addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    addresses = tuple(map(address, tensors))
     LIBRARY.guided_scores(backward, threads, addresses, (batch, steps, inputs, outputs, size))
 
 

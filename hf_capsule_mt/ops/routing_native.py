@@ -7,17 +7,19 @@ Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I
 `[N, I]` boolean. The code clamps votes and ignores padding as `routing.py` does for the other implementations.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hf_capsule_mt.ops.native_library import LIBRARY, MISSING
+from hf_capsule_mt.ops.native_library import LIBRARY, MISSING, address, followed
 
 LARGEST_POSITION = 2**20  # votes: what a thread has room for
 VOTES_PER_THREAD = 2**15  # fewer are not worth starting a thread
 EM, DYNAMIC = 0, 2
+VOTE_LIMIT = 1e12  # as in routing.py
 
 
 def native_obstacle(votes: Tensor) -> str:
@@ -28,13 +30,15 @@ def native_obstacle(votes: Tensor) -> str:
         return "compiled routing is for the CPU"
     if votes.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"compiled routing computes in float32, and the votes have type {votes.dtype}"
-    if type(votes) not in (Tensor, torch.nn.Parameter) or torch.jit.is_tracing():
+    if type(votes) not in (Tensor, torch.nn.Parameter) or followed():
         return "compiled routing reads tensors in memory, and these are to be followed or imitated"
     return ""
 
 
-def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...]) -> None:
-    """`tensors` are those of `py_route` in module.c after the votes, in its order."""
+def _run(
+    kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float = VOTE_LIMIT
+) -> None:
+    """`tensors` are those of `py_route` in module.c after the votes, in its order; `limit` that of the votes."""
     positions, inputs, outputs, size = votes.shape
     if not positions:
         return
@@ -43,24 +47,30 @@ def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[
     LIBRARY.route(
         kind,
         threads,
-        tuple(0 if tensor is None else tensor.data_ptr() for tensor in (votes, *tensors)),
+        (address(votes, together=False), *map(_address, tensors)),
         (*votes.stride()[:2], positions, inputs, outputs, size, iterations, normalize, stop_gradient),
         inverse_temperature,
         variance_floor,
+        limit,
     )
 
 
-def _rows_together(votes: Tensor) -> Tensor:
-    """Votes whose `[O, D]` of one input lie together; the inputs may be anywhere."""
-    outputs, size = votes.shape[-2:]
-    together = (size == 1 or votes.stride(-1) == 1) and (outputs == 1 or votes.stride(-2) == size)
-    return votes if together else votes.contiguous()
+def _address(tensor: Tensor | None) -> int:
+    if tensor is None:
+        return 0
+    dtype = torch.bool if tensor.dtype == torch.bool else torch.float32
+    return address(tensor, dtype, together=tensor.dim() != 4)  # the gradient of the votes lies as they do
 
 
-def _like(votes: Tensor) -> Tensor:
-    """Room for a gradient, laid out as the votes are."""
-    room = torch.empty_like(votes)
-    return room if room.stride() == votes.stride() else torch.empty_strided(votes.shape, votes.stride())
+def _dense(votes: Tensor) -> Tensor:
+    """Votes one after the other without gaps or sharing: position by position, or input by input as one product for
+    all inputs leaves them."""
+    (positions, inputs, outputs, size), strides = votes.shape, votes.stride()
+    row = outputs * size
+    together = (size == 1 or strides[3] == 1) and (outputs == 1 or strides[2] == size)
+    by_position = (inputs == 1 or strides[1] == row) and (positions == 1 or strides[0] == inputs * row)
+    by_input = (positions == 1 or strides[0] == row) and (inputs == 1 or strides[1] == positions * row)
+    return votes if together and (by_position or by_input) else votes.contiguous()
 
 
 def half_gradient(grad: Tensor) -> Tensor:
@@ -95,12 +105,13 @@ class _NativeRouting(torch.autograd.Function):
     def backward(ctx: Any, grad_capsules: Tensor) -> tuple[Tensor | None, ...]:
         votes, log_activations, beta_a, beta_u, mask = ctx.saved_tensors
         precise, grad_capsules = votes.float(), grad_capsules.float().contiguous()
-        grad_votes = _like(precise)
+        # Laid out as the votes are; `_dense` has seen to it that no two of them share a place.
+        grad_votes = torch.empty_strided(precise.shape, precise.stride(), dtype=precise.dtype, device=precise.device)
         # Without positions nothing is written.
         grads = [None if each is None else torch.zeros_like(each) for each in (log_activations, beta_a, beta_u)]
         tensors = [log_activations, mask, beta_a, beta_u, grad_capsules, None, grad_votes, *grads]
-        _run(ctx.kind + 1, precise, tensors, ctx.options)
         half = votes.dtype == torch.float16
+        _run(ctx.kind + 1, precise, tensors, ctx.options, math.inf if half else VOTE_LIMIT)
         return None, None, half_gradient(grad_votes) if half else grad_votes.to(votes.dtype), *grads, None
 
 
@@ -109,7 +120,7 @@ def _capsules(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor
     log_activations, beta_a, beta_u, mask = small
     capsules = votes.new_empty(len(votes), *votes.shape[2:], dtype=torch.float32)
     tensors = [log_activations, mask, beta_a, beta_u, None, capsules, None, None, None, None]
-    _run(kind, votes.float(), tensors, options)
+    _run(kind, votes.float(), tensors, options, math.inf if votes.dtype == torch.float16 else VOTE_LIMIT)
     return capsules.to(votes.dtype)
 
 
@@ -134,7 +145,7 @@ def native_em_routing(
     """`em_routing` of the reference without its trace."""
     options = (iterations, False, stop_assignment_gradient, inverse_temperature, variance_floor)
     small = [None if each is None else each.float().contiguous() for each in (log_activations, beta_a, beta_u)]
-    return _routed(EM, options, _rows_together(votes), *small, None if mask is None else mask.contiguous())
+    return _routed(EM, options, _dense(votes), *small, None if mask is None else mask.contiguous())
 
 
 def native_dynamic_routing(
@@ -143,4 +154,4 @@ def native_dynamic_routing(
     """`dynamic_routing` of the reference without its trace."""
     options = (iterations, normalize, stop_assignment_gradient, 0.0, 0.0)
     mask = None if mask is None else mask.contiguous()
-    return _routed(DYNAMIC, options, _rows_together(votes), None, None, None, mask)
+    return _routed(DYNAMIC, options, _dense(votes), None, None, None, mask)

@@ -168,3 +168,31 @@ def test_nan_is_not_hidden() -> None:
     with torch.no_grad():
         found = model.model.encoder.layers[0].fc1(states)
     assert found[1, 2].isnan().all() and not found[0].isnan().any() and not found[1, :2].isnan().any()
+    model = quantize_for_cpu(Case(AGGREGATED_MARIAN, "em").build())
+    stacked = torch.randn(2, model.config.decoder_layers, model.config.d_model)
+    stacked[1] = float("nan")
+    with torch.no_grad():
+        found = model.model.decoder.layer_aggregation.combination(stacked)
+    assert found[1].isnan().any() and not found[0].isnan().any()
+
+
+def test_other_defaults_and_other_states_are_not_taken_for_float32() -> None:
+    case = Case(AGGREGATED_MARIAN, "em")
+    model = quantize_for_cpu(case.build())
+    inputs = without_target(make_pairs(case.config(), (7, 4), (3, 3)).batch())
+    compiled, _ = both(model, inputs)
+    words = torch.tensor([5, 9])
+    with torch.no_grad():
+        expected = compiled(words)
+        encoded = model.get_encoder()(**inputs)
+        try:
+            torch.set_default_dtype(torch.float64)
+            found = model.lean_steps(encoded, inputs["attention_mask"])(words)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert torch.equal(found, expected)
+        encoded["last_hidden_state"] = encoded["last_hidden_state"].bfloat16()
+        assert type(model.lean_steps(encoded, inputs["attention_mask"])) is MarianSteps
+    compiled.select(torch.tensor([1]))
+    with torch.no_grad(), pytest.raises(ValueError, match="2 words for 1 rows"):
+        compiled(words)

@@ -39,8 +39,10 @@ def spread(module: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("rounding", [ALL_BITS, SEVEN_BITS], ids=["all bits", "seven bits"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (0, 24)])
-def test_linear_is_exact_where_nothing_is_rounded(shape, bias, rounding, monkeypatch):
+def test_linear_is_exact_where_nothing_is_rounded(shape, bias, rounding, engine, monkeypatch):
     """Bytes times bytes: rows of small whole numbers times the largest, weights likewise."""
+    if engine == "compiled" and rounding.levels > native_levels():
+        pytest.skip("pairs of such products overflow on this processor")
     monkeypatch.setattr(int8_layers, "int8_rounding", lambda: rounding)
     generator = torch.Generator().manual_seed(3)
     linear = nn.Linear(24, 10, bias=bias)

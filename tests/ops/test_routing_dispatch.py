@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -181,7 +183,10 @@ def test_tensors_that_are_only_imitated_are_not_read() -> None:
     assert torch.allclose(traced(VOTES + 1), dynamic_routing(VOTES + 1), atol=1e-6)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+HEADER = Path(sysconfig.get_path("include")) / "Python.h"
+
+
+@pytest.mark.skipif(not (shutil.which("cc") and HEADER.exists()), reason="no C compiler, or no headers of Python's")
 def test_where_there_is_a_compiler_the_package_is_compiled() -> None:
     assert COMPILED, "the extension was not built: pip install -v says why"
 

@@ -137,6 +137,7 @@ LAYOUTS = {
     "inputs first": lambda votes: votes.transpose(0, 1).contiguous().transpose(0, 1),
     "sizes first": lambda votes: votes.transpose(2, 3).contiguous().transpose(2, 3),
     "every other position": lambda votes: votes.repeat_interleave(2, dim=0)[::2],
+    "every other input": lambda votes: votes.repeat_interleave(2, dim=1)[:, ::2],
 }
 
 
@@ -150,6 +151,20 @@ def test_votes_of_any_layout(fast: str, kind: str, layout: str) -> None:
     assert torch.equal(case(votes=other, implementation=fast), case(implementation=fast))
     wanted = run(case, fast)[1]["votes"]
     assert torch.equal(run(case.changed(votes=other), fast)[1]["votes"], wanted)
+
+
+@each_kernel
+def test_votes_that_share_memory_have_gradients_of_their_own(fast: str, kind: str) -> None:
+    case = moved(fast, make_case(kind, 218, (5,), 4, 3, 2, dtype=torch.float32))
+    for axis in (0, 1):
+        shared = case.votes.narrow(axis, 0, 1).expand_as(case.votes)
+        found = []
+        for given in (shared, shared.contiguous()):
+            votes = given.detach().requires_grad_()
+            capsules = case(votes=votes, implementation=fast)
+            uneven = torch.linspace(-1.0, 1.5, capsules.numel()).reshape(capsules.shape).to(capsules).cos()
+            found.append((capsules, torch.autograd.grad((capsules * uneven).sum(), votes)[0]))
+        assert all(map(torch.equal, *found))
 
 
 @each_kernel

@@ -1,0 +1,97 @@
+"""Compiled code for the CPU: many threads, and tensors that it must not read; its results are compared elsewhere."""
+
+import pytest
+import torch
+from fused_cases import needs_native
+from routing_cases import assert_close, assert_gradients_close, make_case
+
+from hf_capsule_mt.inference import int8_native
+from hf_capsule_mt.inference.int8_layers import Int8Linear
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_scores_native, routing_native
+
+pytestmark = needs_native
+KINDS = ("dynamic", "normalized", "em", "guided")
+
+
+@pytest.fixture
+def many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to do. The parts are unlike in size, and the last position is in the last."""
+    monkeypatch.setattr(routing_native, "VOTES_PER_THREAD", 1)
+    monkeypatch.setattr(guided_scores_native, "TANGENTS_PER_THREAD", 1)
+    monkeypatch.setattr(int8_native, "PRODUCTS_PER_THREAD", 1)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7, 100])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_threads(kind: str, threads: int, many_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(kind, 601, (13,), 4, 5, 2, steps=3, dtype=torch.float32)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    wanted, wanted_gradients = case.value_and_gradients(implementation="native")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    found, gradients = case.value_and_gradients(implementation="native")
+    assert torch.equal(found, wanted)
+    assert_gradients_close(gradients, wanted_gradients, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 100])
+def test_int8_on_any_number_of_threads(threads: int, many_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not int8_native.native_levels():
+        pytest.skip("no int8 on this processor")
+    linear = Int8Linear(torch.randn(330, 40), torch.randn(330))
+    inputs = torch.randn(9, 40)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    wanted = linear(inputs)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert torch.equal(linear(inputs), wanted)
+
+
+def test_arguments_that_do_not_go_with_the_votes_are_refused() -> None:
+    votes, beta = torch.randn(2, 3, 4, 1), torch.zeros(4)
+    with pytest.raises(ValueError, match="meta"):
+        em_routing(votes, None, beta.to("meta"), beta)
+    with pytest.raises(ValueError, match="meta"):
+        dynamic_routing(votes, mask=torch.ones(2, 3, dtype=torch.bool, device="meta"))
+    with pytest.raises(ValueError, match="float64"):
+        make_case("guided", 603, dtype=torch.float32)(vote_keys=make_case("guided", 603).arguments["vote_keys"])
+
+
+def test_other_defaults_change_nothing() -> None:
+    case = make_case("em", 605, (4,), dtype=torch.float32)
+    _, wanted = case.value_and_gradients(implementation="native")
+    try:
+        torch.set_default_dtype(torch.float64)
+        _, found = case.value_and_gradients(implementation="native")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_an_overflow_of_float16_is_not_hidden() -> None:
+    votes = torch.randn(2, 3, 4, 1).half()
+    votes[1, 2, 0] = torch.inf
+    capsules = dynamic_routing(votes)
+    assert capsules[1].isnan().any() and not capsules[0].isnan().any()
+
+
+def test_numbers_too_small_to_matter_are_zeros() -> None:
+    """Subnormal gradients make the products that they go into a hundred times slower."""
+    case = make_case("em", 607, (40,), 6, 64, 1, dtype=torch.float32, masked=False)
+    subnormal = {}
+    for implementation in ("reference", "native"):
+        votes = case.votes.clone().requires_grad_()
+        capsules = case(votes=votes, implementation=implementation)
+        (grad,) = torch.autograd.grad(capsules, votes, torch.full_like(capsules, 3e-38))
+        assert bool(grad.any())
+        subnormal[implementation] = bool(((grad != 0) & (grad.abs() < torch.finfo(torch.float32).tiny)).any())
+    assert subnormal == {"reference": True, "native": False}
+
+
+@pytest.mark.skipif(not int8_native.native_levels(), reason="no int8 on this processor")
+def test_int8_that_is_followed_is_computed_in_plain_operations() -> None:
+    linear, inputs = Int8Linear(torch.randn(10, 24), torch.randn(10)), torch.randn(6, 24)
+    wanted = linear(inputs)
+    traced = torch.jit.trace(linear, torch.randn(3, 24), check_trace=False)
+    assert_close("traced", traced(inputs), wanted, 1e-4, 1e-5)
+    assert_close("vmap", torch.vmap(linear)(inputs), wanted, 1e-4, 1e-5)
+    with pytest.raises(ValueError, match="the last must be the 24"):
+        linear(torch.randn(2, 48))
