@@ -3,9 +3,17 @@
 import pytest
 import torch
 
+from hf_capsule_mt.inference.int8_layers import int8_rounding
+
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
     """Every test starts from the same state of the random number generator."""
     torch.manual_seed(20240607)
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def coarse() -> float:
+    """How much larger a unit of an input in bytes is than one of 127: 2 where pairs of products would overflow."""
+    return 127 / int8_rounding().levels

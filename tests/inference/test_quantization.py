@@ -74,7 +74,7 @@ def test_all_matrices_are_int8_but_the_embeddings(pair: tuple[Case, Any, Any]):
         assert quantized.model.encoder.embed_tokens.weight is quantized.model.decoder.embed_tokens.weight
 
 
-def test_outputs_are_close(pair: tuple[Case, Any, Any]):
+def test_outputs_are_close(pair: tuple[Case, Any, Any], coarse: float):
     """An error of a few roundings in 127, for most sentences: routing with large random weights sends one of them
     another way. A rounding has an error of 1 / (127 sqrt(12)) of the largest of its row, 0.6 % of a normal row's
     size; of the twenty and more one after the other each adds its own to the square, which makes 3 %."""
@@ -84,7 +84,7 @@ def test_outputs_are_close(pair: tuple[Case, Any, Any]):
         expected, found = model(**batch), quantized(**batch)
     assert not torch.equal(found.logits, expected.logits)
     errors = (found.logits - expected.logits).pow(2).mean(dim=(1, 2)).sqrt() / expected.logits.std()
-    assert errors.median() < 0.03
+    assert errors.median() < 0.03 * coarse
     assert torch.isfinite(found.loss) and not found.loss.requires_grad
 
 
