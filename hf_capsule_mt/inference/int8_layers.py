@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hf_capsule_mt.inference.int8_native import NativeWeights, native_levels
+from hf_capsule_mt.inference.int8_native import NativeWeights, native_levels, row_scales
 from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalRNN, WordOrder, take
 
 ENGINE = "fbgemm"
@@ -33,14 +33,25 @@ ALL_BITS, SEVEN_BITS = Rounding(127, 128), Rounding(63, 64)
 
 def product(rows: Tensor, weight: Any, rounding: Rounding) -> Tensor:
     """`rows` `[…, in]` between -1 and 1 times a packed weight: `[…, out]`."""
-    if isinstance(weight, NativeWeights):
-        return weight(rows, None, rounding.levels, False)
-    return _operator()(rows, 1 / rounding.levels, rounding.zero, weight)
+    return weight(rows, None, rounding.levels, False)
 
 
-def row_scales(inputs: Tensor) -> Tensor:
-    """The largest of every row of `[…, in]`, `[…, 1]`; not 0, by which nothing can be divided."""
-    return inputs.abs().amax(-1, True).clamp_min_(1e-20)  # several times as fast as the norm that it is
+class PyTorchWeights:
+    """A weight `[out, in]` for PyTorch's own int8; called as [`NativeWeights`] is."""
+
+    def __init__(self, packed: Any) -> None:
+        self.packed = packed
+
+    def __call__(self, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
+        if not scaled:
+            found = self._product(inputs, levels)
+            return found if bias is None else found.add_(bias)
+        largest = row_scales(inputs)
+        found = self._product(inputs / largest, levels)
+        return found.mul_(largest) if bias is None else torch.addcmul(bias, found, largest)
+
+    def _product(self, rows: Tensor, levels: int) -> Tensor:
+        return _operator()(rows, 1 / levels, levels + 1, self.packed)
 
 
 @functools.cache
@@ -51,7 +62,7 @@ def _operator() -> Callable[..., Tensor]:
 
 
 @torch.no_grad()
-def pack(weight: Tensor) -> Any:
+def pack(weight: Tensor) -> NativeWeights | PyTorchWeights:
     """`weight` `[out, in]` as bytes, in the order in which the processor reads them."""
     scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)  # [out]
     rounded = (weight / scales.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
@@ -64,7 +75,7 @@ def pack(weight: Tensor) -> Any:
         tensor = torch._make_per_channel_quantized_tensor(rounded, scales.double(), zeros, 0)
         torch.backends.quantized.engine = ENGINE
         try:
-            return torch.ops.quantized.linear_prepack(tensor, None)
+            return PyTorchWeights(torch.ops.quantized.linear_prepack(tensor, None))
         finally:
             torch.backends.quantized.engine = before
 
@@ -138,11 +149,7 @@ class Int8Linear(Int8Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[…, in]` to `[…, out]`."""
-        if isinstance(self.packed, NativeWeights):
-            return self.packed(inputs, self.bias, self.rounding.levels, True)
-        largest = row_scales(inputs)
-        found = product(inputs / largest, self.packed, self.rounding)
-        return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest)
+        return self.packed(inputs, self.bias, self.rounding.levels, True)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hf_capsule_mt.inference.int8_layers import Int8Linear, Int8Module, int8_rounding, pack, product, row_scales
-from hf_capsule_mt.inference.int8_native import NativeWeights, aggregate, described, native_levels, numbers
+from hf_capsule_mt.inference.int8_layers import Int8Linear, Int8Module, int8_rounding, pack
+from hf_capsule_mt.inference.int8_native import aggregate, described, native_levels, numbers
 from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
 from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.layer_aggregation import RoutedCombination
@@ -40,15 +40,9 @@ class Int8StackedLinear(Int8Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """`[…, I, in]` to `[…, I, out]`."""
-        if isinstance(self.packed[0], NativeWeights):
-            biases = [None] * len(self.packed) if self.bias is None else self.bias
-            each = zip(features.unbind(-2), self.packed, biases, strict=True)
-            return torch.stack([weight(rows, bias, self.rounding.levels, True) for rows, weight, bias in each], dim=-2)
-        largest = row_scales(features)
-        inputs = (features / largest).unbind(-2)
-        products = [product(rows, weight, self.rounding) for rows, weight in zip(inputs, self.packed, strict=True)]
-        stacked = torch.stack(products, dim=-2)
-        return stacked.mul_(largest) if self.bias is None else torch.addcmul(self.bias, stacked, largest)
+        biases = [None] * len(self.packed) if self.bias is None else self.bias
+        each = zip(features.unbind(-2), self.packed, biases, strict=True)
+        return torch.stack([weight(rows, bias, self.rounding.levels, True) for rows, weight, bias in each], dim=-2)
 
 
 class Int8GatedProjection(nn.Module):

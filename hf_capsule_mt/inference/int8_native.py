@@ -23,6 +23,11 @@ def native_levels() -> int:
     return 0 if LIBRARY is None else LIBRARY.int8_levels()
 
 
+def row_scales(inputs: Tensor) -> Tensor:
+    """The largest of every row of `[…, in]`, `[…, 1]`; not 0, by which nothing can be divided."""
+    return inputs.abs().amax(-1, True).clamp_min_(1e-20)  # several times as fast as the norm that it is
+
+
 class NativeWeights:
     """The weight of a linear map as bytes, in the order in which `native/int8_linear.h` reads them."""
 
@@ -71,7 +76,7 @@ def _multiply(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, level
 
 def in_pytorch(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
     """The same in plain operations, slowly: where tensors are followed by a tracer, or stand for others."""
-    largest = inputs.abs().amax(-1, True).clamp_min(1e-20) if scaled else torch.ones_like(inputs[..., :1])
+    largest = row_scales(inputs) if scaled else torch.ones_like(inputs[..., :1])
     rounded = (inputs.float() * (levels / largest)).round().clamp(-levels, levels)
     found = (rounded @ weights.unpacked().T) * (largest / levels * weights.scales)
     return found if bias is None else found + bias

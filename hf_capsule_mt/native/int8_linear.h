@@ -61,9 +61,6 @@ INLINE float round_row(const float *row, uint8_t *bytes, int in, int padded, int
 }
 
 /* Sums of one block for `rows` rows (at most ROWS_TOGETHER): `sums[row][64]`. */
-#define SUMS_PARAMETERS                                                                                               \
-    (const int8_t *weights, const uint8_t *bytes, int padded, int rows, int32_t sums[ROWS_TOGETHER][BLOCK])
-
 WITH_VNNI __attribute__((always_inline)) static inline void sums_of(const int8_t *weights, const uint8_t *bytes,
                                                                     int padded, const int rows,
                                                                     int32_t sums[ROWS_TOGETHER][BLOCK]) {
@@ -92,7 +89,8 @@ WITH_VNNI __attribute__((always_inline)) static inline void sums_of(const int8_t
         for (int q = 0; q < 4; q++) _mm512_storeu_si512(&sums[r][16 * q], sum[r][q]);
 }
 
-WITH_VNNI static void block_sums_vnni SUMS_PARAMETERS {
+WITH_VNNI static void block_sums_vnni(const int8_t *weights, const uint8_t *bytes, int padded, int rows,
+                                      int32_t sums[ROWS_TOGETHER][BLOCK]) {
     switch (rows) { /* constants, so that the sums stay in registers */
     case 1: sums_of(weights, bytes, padded, 1, sums); break;
     case 2: sums_of(weights, bytes, padded, 2, sums); break;
@@ -127,7 +125,8 @@ WITH_AVX2 __attribute__((always_inline)) static inline void half_sums(const int8
     }
 }
 
-WITH_AVX2 static void block_sums_avx2 SUMS_PARAMETERS {
+WITH_AVX2 static void block_sums_avx2(const int8_t *weights, const uint8_t *bytes, int padded, int rows,
+                                      int32_t sums[ROWS_TOGETHER][BLOCK]) {
     for (int part = 0; part < 4; part++) {
         switch (rows) {
         case 1: half_sums(weights, bytes, padded, 1, part, sums); break;

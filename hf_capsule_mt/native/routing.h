@@ -6,7 +6,7 @@
 
 #include "vector_math.h"
 
-#define VOTE_LIMIT 1e12f /* as in ops/routing.py */
+#define VOTE_LIMIT 1e12f /* as in ops/routing_native.py */
 
 typedef struct {
     const float *votes;           /* [N, I, O, D], where O and D lie together */

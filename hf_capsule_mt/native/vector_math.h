@@ -57,9 +57,9 @@ static inline void as_before(unsigned int before) { (void)before; }
 
 #define INLINE static inline __attribute__((always_inline))
 #define LOOP _Pragma("omp simd")
-#define SUM(name) _Pragma(SUM_TEXT(omp simd reduction(+ : name)))
-#define MOST(name) _Pragma(SUM_TEXT(omp simd reduction(max : name)))
-#define SUM_TEXT(text) #text
+#define SUM(name) _Pragma(AS_TEXT(omp simd reduction(+ : name)))
+#define MOST(name) _Pragma(AS_TEXT(omp simd reduction(max : name)))
+#define AS_TEXT(text) #text
 
 /* e^x. What would be less than the least normal float is 0, and what would be infinite is e^88. */
 INLINE float exp_f(float given) {

@@ -17,16 +17,13 @@ from hf_capsule_mt.ops.guided_scores_native import native_guided_scores
 from hf_capsule_mt.ops.routing_blockwise import blockwise, blockwise_guided_scores
 from hf_capsule_mt.ops.routing_dispatch import choose_guided_scores, choose_routing
 from hf_capsule_mt.ops.routing_fused import fused_dynamic_routing, fused_em_routing
-from hf_capsule_mt.ops.routing_native import half_gradient, native_dynamic_routing, native_em_routing
+from hf_capsule_mt.ops.routing_native import VOTE_LIMIT, half_gradient, native_dynamic_routing, native_em_routing
 from hf_capsule_mt.ops.routing_reference import dynamic_routing as reference_dynamic_routing
 from hf_capsule_mt.ops.routing_reference import em_routing as reference_em_routing
 from hf_capsule_mt.ops.routing_reference import guided_pooling as reference_guided_pooling
 from hf_capsule_mt.ops.routing_reference import guided_routing as reference_guided_routing
 from hf_capsule_mt.ops.routing_reference import guided_scores as reference_guided_scores
 from hf_capsule_mt.ops.routing_reference import sequence_routing as reference_sequence_routing
-
-# Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
-VOTE_LIMIT = 1e12
 
 INVERSE_TEMPERATURE = 0.01  # of Eq. (14), DLA
 

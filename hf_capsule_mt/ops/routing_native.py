@@ -19,7 +19,8 @@ from hf_capsule_mt.ops.native_library import LIBRARY, MISSING, address, followed
 LARGEST_POSITION = 2**20  # votes: what a thread has room for
 VOTES_PER_THREAD = 2**15  # fewer are not worth starting a thread
 EM, DYNAMIC = 0, 2
-VOTE_LIMIT = 1e12  # as in routing.py
+# Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
+VOTE_LIMIT = 1e12
 
 
 def native_obstacle(votes: Tensor) -> str:
@@ -35,9 +36,12 @@ def native_obstacle(votes: Tensor) -> str:
     return ""
 
 
-def _run(
-    kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float = VOTE_LIMIT
-) -> None:
+def _limit(dtype: torch.dtype) -> float:
+    """None for float16, whose numbers are all inside: inf is an overflow, and is to be seen."""
+    return math.inf if dtype == torch.float16 else VOTE_LIMIT
+
+
+def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float) -> None:
     """`tensors` are those of `py_route` in module.c after the votes, in its order; `limit` that of the votes."""
     positions, inputs, outputs, size = votes.shape
     if not positions:
@@ -110,8 +114,8 @@ class _NativeRouting(torch.autograd.Function):
         # Without positions nothing is written.
         grads = [None if each is None else torch.zeros_like(each) for each in (log_activations, beta_a, beta_u)]
         tensors = [log_activations, mask, beta_a, beta_u, grad_capsules, None, grad_votes, *grads]
+        _run(ctx.kind + 1, precise, tensors, ctx.options, _limit(votes.dtype))
         half = votes.dtype == torch.float16
-        _run(ctx.kind + 1, precise, tensors, ctx.options, math.inf if half else VOTE_LIMIT)
         return None, None, half_gradient(grad_votes) if half else grad_votes.to(votes.dtype), *grads, None
 
 
@@ -120,7 +124,7 @@ def _capsules(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor
     log_activations, beta_a, beta_u, mask = small
     capsules = votes.new_empty(len(votes), *votes.shape[2:], dtype=torch.float32)
     tensors = [log_activations, mask, beta_a, beta_u, None, capsules, None, None, None, None]
-    _run(kind, votes.float(), tensors, options, math.inf if votes.dtype == torch.float16 else VOTE_LIMIT)
+    _run(kind, votes.float(), tensors, options, _limit(votes.dtype))
     return capsules.to(votes.dtype)
 
 
