@@ -16,8 +16,10 @@ export TOKENIZERS_PARALLELISM := false
 # makes it almost twice as slow on an idle one.
 export GOMP_SPINCOUNT := 1000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What is imported is compiled to bytecode then and kept; pip would compile all of it, which takes longer than the rest.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test lint format upstream clean
+.PHONY: install demo test style lint format upstream clean
 
 install: $(STAMP)
 
@@ -32,19 +34,24 @@ endif
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard hf_capsule_mt/native/*)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(FRESH) $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	@echo '$(CURDIR)' > $(STAMP)
 
 demo: install
 	$(BIN)/python scripts/demo.py --output runs/demo --sentence "$(SENTENCE)"
 
-lint: install
+style: install
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+
+lint: style
 	$(BIN)/python -m mypy
 
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# mypy, which has one core's work, beside the tests.
+test: style
+	$(BIN)/python -m mypy & types=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal; \
+	tests=$$?; wait $$types || { echo "mypy found errors: see above, among the dots of the tests"; exit 1; }; exit $$tests
 
 upstream: install
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/run_transformers_tests.py

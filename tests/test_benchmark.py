@@ -1,14 +1,12 @@
 """The benchmark runs and reports what it says it does; how fast anything is, is not tested."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run_script
 
-ROOT = Path(__file__).parent.parent
 MODELS = {"train": ["em", "heads-em-all", "gdr-bow-bca", "rnmt-gdr", "caps_nmt"]}
 MODELS["decode"] = [*MODELS["train"], "caps_nmt-attention", "caps_nmt-int8"]
 
@@ -16,8 +14,8 @@ MODELS["decode"] = [*MODELS["train"], "caps_nmt-attention", "caps_nmt-int8"]
 def run_models(command: str, models: list[str], target: Path, *more: str) -> tuple[dict[str, Any], str]:
     """The report and what is printed."""
     sizes = "--size tiny --rounds 1 --warmup 1 --batch 2 --source-length 5 --target-length 4 --threads 1".split()
-    script = [sys.executable, "scripts/benchmark.py", command, "--models", ",".join(models), *sizes]
-    result = subprocess.run([*script, "--json", str(target), *more], cwd=ROOT, capture_output=True, text=True)
+    options = ["--models", ",".join(models), *sizes, "--json", str(target)]
+    result = run_script("scripts/benchmark.py", command, *options, *more)
     assert result.returncode == 0, result.stderr
     return json.loads(target.read_text()), result.stdout
 
@@ -45,8 +43,8 @@ SCALING = "scaling --models caps_nmt,caps_nmt-attention --size tiny --threads 1 
 def test_scaling_writes_every_curve_with_its_fits(tmp_path):
     target, picture = tmp_path / "new" / "out.json", tmp_path / "other" / "out.png"
     options = "--lengths 5,2,3,4 --rounds 2 --sentence-rounds 1 --repeats 2".split()
-    script = [sys.executable, "scripts/benchmark.py", *SCALING, *options, "--json", str(target)]
-    result = subprocess.run([*script, "--plot", str(picture)], cwd=ROOT, capture_output=True, text=True)
+    targets = ["--json", str(target), "--plot", str(picture)]
+    result = run_script("scripts/benchmark.py", *SCALING, *options, *targets)
     assert result.returncode == 0, result.stderr
     assert "seed 1" in result.stderr and "round 2/2" in result.stderr
     report = json.loads(target.read_text())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import ROOT, run_script
 from transformers import set_seed
 
 from hf_capsule_mt import (
@@ -22,7 +23,6 @@ from hf_capsule_mt import (
 from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
 from hf_capsule_mt.evaluation.streaming import one_line
 
-ROOT = Path(__file__).parent.parent.parent
 PAIRS = synthetic_dataset(9, seed=6, split="test", max_words=9)["translation"]
 SOURCES = [pair["en"] for pair in PAIRS]
 
@@ -158,9 +158,8 @@ def test_a_model_keeps_its_mode(made: tuple[Any, Any]) -> None:
     model.eval()
 
 
-def call(folder: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[bytes]:
-    script = [sys.executable, str(ROOT / "scripts" / "translate.py"), "--model", str(folder)]
-    return subprocess.run([*script, *arguments], input=text.encode(), capture_output=True, cwd=folder)
+def call(folder: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return run_script("scripts/translate.py", "--model", str(folder), *arguments, folder=folder, text=text)
 
 
 @pytest.mark.system
@@ -171,23 +170,23 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     lines = [SOURCES[0], "", "a\u0085b", "c\rd", *SOURCES[1:4]]
     expected = [part[0] for part in translate_lines(model, tokenizer, lines, num_beams=2, with_scores=True)]
     done = call(tmp_path, "--beam", "2", "--scores", text="\n".join(lines))
-    assert done.returncode == 0, done.stderr.decode()
-    rows = [row.split("\t") for row in done.stdout.decode().split("\n")[:-1]]
+    assert done.returncode == 0, done.stderr
+    rows = [row.split("\t") for row in done.stdout.split("\n")[:-1]]
     assert [row[1] for row in rows] == [one_line(translation.text) for translation in expected]
     assert [float(row[0]) for row in rows] == pytest.approx([part.score for part in expected], abs=1e-4)
     done = call(tmp_path, "--beam", "2", "--int8", text="\n".join(lines))
-    assert done.returncode == 0, done.stderr.decode()
+    assert done.returncode == 0, done.stderr
     quantized = [part[0].text for part in translate_lines(quantize_for_cpu(model), tokenizer, lines, num_beams=2)]
-    assert done.stdout.decode().split("\n")[:-1] == [one_line(text) for text in quantized]
+    assert done.stdout.split("\n")[:-1] == [one_line(text) for text in quantized]
     (tmp_path / "source.txt").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
     (tmp_path / "target.txt").write_text("\n".join(pair["de"] for pair in PAIRS) + "\n", encoding="utf-8")
     done = call(tmp_path, "--score", "target.txt", "source.txt", "-o", "scores.txt")
-    assert done.returncode == 0, done.stderr.decode()
+    assert done.returncode == 0, done.stderr
     scores = [float(line) for line in (tmp_path / "scores.txt").read_text().split()]
     wanted = score_pairs(model, tokenizer, SOURCES, [pair["de"] for pair in PAIRS])
     assert scores == pytest.approx(wanted, abs=1e-4)
     failed = call(tmp_path, "--beam", "2", "--n-best", "3", text="x\n")
-    assert failed.returncode == 1 and b"error: n_best=3" in failed.stderr and b"Traceback" not in failed.stderr
+    assert failed.returncode == 1 and "error: n_best=3" in failed.stderr and "Traceback" not in failed.stderr
 
 
 def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ def trained(tmp_path_factory) -> tuple[CapsNMTForConditionalGeneration, SmallTas
     sizes = {"d_model": WIDTH, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, "init_std": WIDTH**-0.5}
     model = CapsNMTForConditionalGeneration(CapsNMTConfig(**sizes, **marian_token_ids(task.tokenizer)))
     folder = tmp_path_factory.mktemp("trainer")
-    train_small(model, task, folder, steps=800, learning_rate=4e-3, seed=SEED, show_progress=False)
+    recipe = {"steps": 1200, "batch_size": 32, "learning_rate": 4e-3, "warmup_steps": 200}
+    train_small(model, task, folder, seed=SEED, show_progress=False, **recipe)
     return model, task, translate(model, task.tokenizer, task.test_sources)
 
 

@@ -22,14 +22,22 @@ def trained(tmp_path_factory) -> tuple[PastFutureReport, float]:
     """What a model trained from scratch knows, and its BLEU; without redundant capsules, so that shares add up."""
     task = small_task(30_000, 200, seed=SEED, max_words=LONGEST)
     set_seed(SEED)
-    options = {"capsule_dim": 64, "redundant_capsules": 0, "bca_loss_weight": 0.1}
+    options = {
+        "encoder_ffn_dim": 256,
+        "decoder_ffn_dim": 256,
+        "capsule_dim": 64,
+        "redundant_capsules": 0,
+        "bca_loss_weight": 0.1,
+    }
     model = GDRMarianForConditionalGeneration(small_config(task.tokenizer, GDRMarianConfig, **options))
     train_small(
         model,
         task,
         tmp_path_factory.mktemp("trainer"),
-        steps=500,
+        steps=600,
+        batch_size=32,
         learning_rate=3e-3,
+        warmup_steps=200,
         seed=SEED,
         show_progress=False,
         trainer_class=CapsuleSeq2SeqTrainer,

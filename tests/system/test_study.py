@@ -1,36 +1,13 @@
 """The learning study runs, keeps what it has finished, and writes its table; what it finds is in `model_cards`."""
 
-import io
 import json
-import runpy
 import subprocess
-import sys
-from contextlib import redirect_stderr
 from pathlib import Path
-from unittest import mock
 
 import pytest
-import torch
-from transformers.utils import logging
+from commands import run_script
 
-ROOT = Path(__file__).parent.parent.parent
 NAMES = ["baseline (plain Marian)", "EM routing", "warm start: EM routing, gated"]
-
-
-def call(script: str, *arguments: str) -> tuple[int, str]:
-    """A script in this process, where everything is imported already: its exit status, and what it says of errors."""
-    path, errors = str(ROOT / "scripts" / script), io.StringIO()
-    threads, verbosity, bars = torch.get_num_threads(), logging.get_verbosity(), logging.is_progress_bar_enabled()
-    try:
-        with mock.patch.object(sys, "argv", [path, *arguments]), redirect_stderr(errors), torch.random.fork_rng([]):
-            runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        return (end.code or 0, errors.getvalue()) if not isinstance(end.code, str) else (1, end.code)
-    finally:  # what a study sets for itself alone
-        torch.set_num_threads(threads)
-        logging.set_verbosity(verbosity)
-        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
-    return 0, errors.getvalue()
 
 
 def options(folder: Path, names: list[str], *more: str) -> list[str]:
@@ -39,15 +16,13 @@ def options(folder: Path, names: list[str], *more: str) -> list[str]:
 
 
 def study(folder: Path, names: list[str], *more: str) -> None:
-    code, errors = call("synthetic_study.py", *options(folder, names, *more))
-    assert code == 0, errors[-3000:]
+    done = run_script("scripts/synthetic_study.py", *options(folder, names, *more))
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.system
 def test_runs_resumes_and_writes_a_table(tmp_path):
-    script = [sys.executable, "scripts/synthetic_study.py", *options(tmp_path, NAMES[:2], "--jobs", "2")]
-    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
+    study(tmp_path, NAMES[:2], "--jobs", "2")
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == NAMES[:2]
     study(tmp_path, NAMES)
@@ -63,24 +38,24 @@ def test_runs_resumes_and_writes_a_table(tmp_path):
 
 @pytest.mark.system
 def test_study_of_caps_nmt(tmp_path):
-    def study_caps_nmt(*names: str, **changes: str) -> tuple[int, str]:
+    def study_caps_nmt(*names: str, **changes: str) -> subprocess.CompletedProcess[str]:
         options = {"seeds": "3", "steps": "20", "d-model": "16", "train-size": "200", "test-size": "8", "jobs": "1"}
         arguments = [part for name, value in {**options, **changes}.items() for part in (f"--{name}", value)]
         chosen = ["--output", str(tmp_path), "--only", ";".join(names), "--max-words", "12"]
-        return call("caps_nmt_study.py", *chosen, *arguments)
+        return run_script("scripts/caps_nmt_study.py", *chosen, *arguments)
 
-    code, errors = study_caps_nmt("pooling", "plain capsules")
-    assert code == 0, errors[-3000:]
+    done = study_caps_nmt("pooling", "plain capsules")
+    assert done.returncode == 0, done.stderr[-3000:]
     before = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert [run["setting"] for run in before] == ["pooling", "plain capsules"]
     assert {"bleu", "bleu_short", "bleu_long", "bleu_int8", "final_loss", "words"} <= before[0].keys()
-    code, errors = study_caps_nmt("plain capsules", **{"min-words": "4"})
-    assert code == 0, errors[-3000:]
+    done = study_caps_nmt("plain capsules", **{"min-words": "4"})
+    assert done.returncode == 0, done.stderr[-3000:]
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert runs[:2] == before and len(runs) == 3, "other sentences, another run"
     table = (tmp_path / "README.md").read_text()
     assert table.count("| plain capsules |") == 2 and "## Sentences of 4 to 12 words" in table
-    assert study_caps_nmt("no such thing")[0] == 2
+    assert study_caps_nmt("no such thing").returncode == 2
 
 
 @pytest.mark.system
@@ -100,5 +75,5 @@ def test_long_starts_and_runs_made_again(tmp_path):
 
 
 def test_unknown_setting_is_named(tmp_path):
-    code, errors = call("synthetic_study.py", *options(tmp_path, ["no such thing"]))
-    assert code == 2 and "no setting 'no such thing'" in errors
+    done = run_script("scripts/synthetic_study.py", *options(tmp_path, ["no such thing"]))
+    assert done.returncode == 2 and "no setting 'no such thing'" in done.stderr

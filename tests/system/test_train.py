@@ -9,14 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import ROOT, run_script
 
-ROOT = Path(__file__).parent.parent.parent
 RECIPE = "scripts/recipes/synthetic/dla_em.yaml"
-
-
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/train.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.system
@@ -25,7 +20,7 @@ def test_a_shipped_recipe_trains_and_leaves_what_was_promised(tmp_path: Path):
     steps = ["--max_steps", "12", "--warmup_steps", "2", "--logging_steps", "2", "--eval_steps", "6", "--use_cpu"]
     sizes = ["--config.d_model", "32", "--config", "{encoder_layers: 2, decoder_layers: 1}", "--vocab_size", "300"]
     folders = ["--output_dir", str(tmp_path / "run"), "--cache_dir", str(tmp_path / "cache")]
-    result = call(RECIPE, *small, *steps, *sizes, *folders)
+    result = run_script("scripts/train.py", RECIPE, *small, *steps, *sizes, *folders)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "seeds: 1 (Python, NumPy, PyTorch)" in result.stdout and "pairs kept" in result.stdout
 
@@ -47,7 +42,7 @@ def test_a_shipped_recipe_trains_and_leaves_what_was_promised(tmp_path: Path):
     }
     assert wanted <= names
 
-    typo = call(RECIPE, "--learning_rat", "1e-3")
+    typo = run_script("scripts/train.py", RECIPE, "--learning_rat", "1e-3")
     assert typo.returncode == 1 and typo.stderr.endswith("no argument --learning_rat; did you mean --learning_rate?\n")
 
 

@@ -7,12 +7,12 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import run_script
 from safetensors import SafetensorError
 from training_run import checkpoints, ends_like, history, run, weights
 from transformers import TrainerCallback
@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def program(**options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(PROGRAM), json.dumps(options)], capture_output=True, text=True)
+    return run_script(PROGRAM, json.dumps(options))
 
 
 def test_killed_at_any_step(whole: Any, tmp_path: Path) -> None:
