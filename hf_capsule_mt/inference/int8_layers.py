@@ -123,6 +123,14 @@ class Int8Module(nn.Module):
         check_it_stays(fn)
         return super()._apply(fn, recurse)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.rounding.levels > int8_rounding().levels:
+            raise RuntimeError(
+                "these int8 weights are for a processor that multiplies eight bits, this one overflows beyond seven: "
+                "load the float model, then call quantize_for_cpu"
+            )
+
     def _save_to_state_dict(self, *args: Any) -> None:
         raise RuntimeError(NOT_SAVED)
 

@@ -41,6 +41,14 @@ class NativeWeights:
         self.scales = scales.float().contiguous()
         self.offsets = rounded.sum(dim=1, dtype=torch.int32)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if not native_levels():
+            raise RuntimeError(
+                "these int8 weights are laid out for compiled code that is not here, or not for this processor: "
+                "load the float model, then call quantize_for_cpu"
+            )
+        self.__dict__.update(state)
+
     def addresses(self) -> tuple[int, int, int]:
         return address(self.weights, torch.int8), address(self.scales), address(self.offsets, torch.int32)
 

@@ -1,10 +1,13 @@
 """The int8 layers against the float ones, and against exact arithmetic where that is possible."""
 
+import contextlib
+import pickle
+
 import pytest
 import torch
 from torch import nn
 
-from hf_capsule_mt.inference import int8_layers
+from hf_capsule_mt.inference import int8_layers, int8_native
 from hf_capsule_mt.inference.int8_layers import (
     ALL_BITS,
     SEVEN_BITS,
@@ -88,6 +91,29 @@ def test_processors_that_overflow_get_seven_bits(rounded, monkeypatch):
     factor = 0.5 if rounded == "overflow" else 1.0
     monkeypatch.setattr(int8_layers, "product", lambda *args: original(*args) * factor)
     assert int8_rounding.__wrapped__() == (SEVEN_BITS if rounded == "overflow" else ALL_BITS)
+
+
+def test_a_copy_for_another_process_is_the_same():
+    layer = Int8Linear(torch.ones(16, 24), None)
+    rows = torch.randn(3, 24, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(rows), layer(rows))
+
+
+def test_eight_bits_do_not_move_to_a_processor_of_seven(monkeypatch):
+    layer = Int8Linear(torch.ones(16, 24), None)
+    layer.rounding = ALL_BITS
+    copied = pickle.dumps(layer)
+    monkeypatch.setattr(int8_layers, "int8_rounding", lambda: SEVEN_BITS)
+    with pytest.raises(RuntimeError, match="overflows beyond seven: .*quantize_for_cpu"):
+        pickle.loads(copied)
+
+
+def test_compiled_layouts_do_not_move_to_where_nothing_is_compiled(engine, monkeypatch):
+    copied = pickle.dumps(Int8Linear(torch.ones(16, 24), None))
+    monkeypatch.setattr(int8_native, "native_levels", lambda: 0)
+    theirs = pytest.raises(RuntimeError, match="not here, .*quantize_for_cpu")
+    with theirs if engine == "compiled" else contextlib.nullcontext():
+        pickle.loads(copied)
 
 
 def test_lstm_is_close_and_steps_are_the_whole(coarse):

@@ -1,4 +1,4 @@
-"""`accelerate launch` with two processes on CPUs: the same training, exact resume, FSDP."""
+"""Two processes on CPUs: the same training, exact resume, FSDP by `accelerate launch`."""
 
 import json
 import os
@@ -21,13 +21,12 @@ sys.path.insert(0, str(ROOT / "tests" / "training"))
 from training_run import PAD, corpus, history, run, weights  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "training" / "training_run.py"
-CPU = ROOT / "scripts" / "accelerate" / "cpu.yaml"
 SEED = int(os.environ.get("RESUME_TEST_SEED", "1"))
 
 pytestmark = pytest.mark.system
 
 
-def launch(folder: Path, config: Path = CPU, **options: Any) -> list[dict[str, Any]]:
+def launch(folder: Path, config: Path, **options: Any) -> list[dict[str, Any]]:
     """What both processes found."""
     options = {"output_dir": str(folder), "use_cpu": True} | options
     for found in folder.glob("found_*.json"):
@@ -108,7 +107,7 @@ def check_same_training(one: Any, processes: list[dict[str, Any]], final: Path) 
 
 def test_gradients_and_evaluation_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
     """Half the budget each, without logits; steps of two accumulated batches, the last of an epoch of what is left."""
-    processes = launch(tmp_path / "two", **PLAIN, skip_logits=True, predict=True, predict_with_generate=True)
+    processes = two(tmp_path / "two", **PLAIN, skip_logits=True, predict=True, predict_with_generate=True)
     seen = [pair for process in processes for batch in process["batches"] for pair in batch]
     assert len(set(seen)) == 60
     one = in_one_process(tmp_path / "one", processes)
