@@ -1,6 +1,7 @@
 """What every part of `benchmark.py` measures with: turns, peak memory, and what a report says of the machine."""
 
 import argparse
+import os
 import platform
 import statistics
 import subprocess
@@ -17,6 +18,9 @@ import torch
 import transformers
 
 import hf_capsule_mt
+from hf_capsule_mt.inference.int8_native import native_levels
+from hf_capsule_mt.ops.native_library import MISSING
+from hf_capsule_mt.ops.routing_dispatch import VARIABLE as ROUTING
 
 ROOT = Path(__file__).parent.parent
 Run = Callable[[], None]
@@ -136,6 +140,8 @@ def report(rows: dict[str, Any], args: argparse.Namespace, argv: list[str], **mo
         "commit": commit(),
         "settings": {key: value for key, value in vars(args).items() if key not in hidden},
         "versions": versions(),
+        "routing": os.environ.get(ROUTING) or "automatic",
+        "compiled_part": MISSING or f"there, {native_levels()} levels in int8",
         **more,
         "rows": rows,
     }

@@ -1,25 +1,32 @@
 """Scripts of this repository as programs of their own, without the seconds that importing PyTorch takes each time.
 
-A server imports the large libraries once and forks a process for every call. A program that starts from nothing, as
+A server imports the large libraries once, not this package, and forks a process for every call. What forks of one
+server share and programs do not: the seed of hashes, and what the libraries read of the environment when they were
+imported. They end without what waits for the interpreter's end (`atexit`). A program that starts from nothing, as
 `subprocess` does, is for tests of starting and ending: what is imported, `accelerate launch`, broken pipes.
 """
 
-import gc
 import multiprocessing
 import os
-import random
-import runpy
+import signal
+import socket
 import subprocess
-import sys
 import tempfile
 import time
+from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from script_process import be_the_script
+
 ROOT = Path(__file__).parents[1]
+IMPORTED = ["transformers.models.marian.modeling_marian", "transformers.trainer_seq2seq", "transformers.pipelines"]
+IMPORTED += ["accelerate", "datasets", "sacrebleu"]
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["hf_capsule_mt", "hf_capsule_mt.training", "hf_capsule_mt.evaluation"])
+PROCESSES.set_forkserver_preload(IMPORTED)
+forkserver.ensure_running()  # before any test changes the environment
 
 Finished = subprocess.CompletedProcess[str]
 
@@ -34,8 +41,11 @@ def run_script(
 
 def run_processes(script: str | Path, *arguments: str, count: int = 2, timeout: float = 600) -> list[Finished]:
     """Run `script` in processes that find each other, on CPUs, as `torchrun` does: when one fails the others end."""
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(random.SystemRandom().randrange(20_000, 60_000))}
-    common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     places = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     return _run([str(ROOT / script), *arguments], ROOT, "", timeout, places)
 
@@ -43,49 +53,45 @@ def run_processes(script: str | Path, *arguments: str, count: int = 2, timeout: 
 def _run(
     command: list[str], folder: Path, text: str, timeout: float, environments: list[dict[str, str]]
 ) -> list[Finished]:
+    started: list[BaseProcess] = []
     with tempfile.TemporaryDirectory() as made:
-        started = []
-        for number, environment in enumerate(environments):
-            paths = [Path(made, f"{number}-{name}") for name in ("in", "out", "error")]
-            paths[0].write_bytes(text.encode())
-            given = (command, folder, paths, {**os.environ, **environment})
-            process = PROCESSES.Process(target=_be_the_script, args=given)
-            process.start()
-            started.append((process, paths[1:]))
-        if not _ended([process for process, _ in started], timeout):
-            raise subprocess.TimeoutExpired(command, timeout)
-        return [
-            Finished(command, process.exitcode or 0, *(path.read_bytes().decode() for path in paths))
-            for process, paths in started
-        ]
+        names = ("in", "out", "error")
+        files = [[Path(made, f"{number}-{name}") for name in names] for number in range(len(environments))]
+        try:
+            for environment, paths in zip(environments, files, strict=True):
+                paths[0].write_bytes(text.encode())
+                given = (command, folder, paths, {**os.environ, **environment})
+                started.append(PROCESSES.Process(target=be_the_script, args=given))
+                started[-1].start()
+            in_time = _ended(started, timeout)
+        finally:
+            for process in started:
+                _kill(process)
+        texts = [[path.read_bytes().decode() for path in paths[1:]] for paths in files]
+    if not in_time:
+        said = "\n".join(error[-2000:] for _, error in texts)
+        raise AssertionError(f"{command} did not end in {timeout} seconds; it said\n{said}")
+    return [Finished(command, process.exitcode or 0, *found) for process, found in zip(started, texts, strict=True)]
 
 
 def _ended(processes: list[BaseProcess], timeout: float) -> bool:
-    """Wait for all of them; where one fails the others are told to end, then made to. False if they took too long."""
+    """Wait for all of them, and where one fails, for the others to end when they are told to."""
     end, failed = time.monotonic() + timeout, False
     while running := [process for process in processes if process.exitcode is None]:
         if not failed and any(process.exitcode for process in processes):
-            end, failed = time.monotonic() + 30, True
+            failed = True
             for process in running:
                 process.terminate()
-        if time.monotonic() >= end:
-            for process in running:
-                process.kill()
-                process.join()
-            return failed
-        wait([process.sentinel for process in running], end - time.monotonic())
+        if (left := end - time.monotonic()) <= 0:
+            return False
+        wait([process.sentinel for process in running], left)
     return True
 
 
-def _be_the_script(command: list[str], folder: Path, files: list[Path], environment: dict[str, str]) -> None:
-    gc.freeze()  # what was imported is shared with the server as long as nobody looks through it
-    for number, (file, mode) in enumerate(zip(files, ("rb", "wb", "wb"), strict=True)):
-        with open(file, mode) as opened:
-            os.dup2(opened.fileno(), number)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # the server's is closed
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    sys.argv = command
-    sys.path[0] = str(Path(command[0]).parent)
-    runpy.run_path(command[0], run_name="__main__")
+def _kill(process: BaseProcess) -> None:
+    """And what it has started, if it has not ended."""
+    if process.pid is not None and process.exitcode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_capsule_mt.inference.int8_layers import Int8Linear, Int8Module, int8_rounding, pack
-from hf_capsule_mt.inference.int8_native import aggregate, described, native_levels, numbers
+from hf_capsule_mt.inference.int8_native import NativeWeights, aggregate, described, numbers
 from hf_capsule_mt.modeling.capsule_router import CapsuleRouter, StackedLinear
 from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.layer_aggregation import RoutedCombination
@@ -110,7 +110,10 @@ def routing_plan(combination: Any) -> RoutingPlan | None:
     capsules: Any = combination.capsules
     votes: Any = combination.votes
     known = type(votes) is Int8StackedLinear and type(capsules) in (Int8Linear, Int8StackedLinear)
-    if not known or not native_levels() or not as_defined(*combination.modules()):
+    if not known or not as_defined(*combination.modules()):
+        return None
+    packed = [*votes.packed, *([capsules.packed] if type(capsules) is Int8Linear else capsules.packed)]
+    if not all(isinstance(weights, NativeWeights) for weights in packed):
         return None
     levels = votes.rounding.levels
     if type(capsules) is Int8Linear:

@@ -5,6 +5,7 @@ rounded the other way, which is an error of the kind that int8 makes everywhere.
 another is as large as the numbers themselves.
 """
 
+import pickle
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from family_cases import AGGREGATED_MARIAN, GDR_MARIAN, Case, make_pairs, without_target
 
 from hf_capsule_mt import quantize_for_cpu
-from hf_capsule_mt.inference import int8_marian, int8_steps
+from hf_capsule_mt.inference import int8_layers, int8_marian, int8_steps
+from hf_capsule_mt.inference.int8_layers import int8_rounding
 from hf_capsule_mt.inference.int8_marian import Int8RoutedCombination, routing_plan
 from hf_capsule_mt.inference.int8_native import native_levels
 from hf_capsule_mt.inference.int8_steps import CompiledSteps, MarianSteps
@@ -199,3 +201,23 @@ def test_other_defaults_and_other_states_are_not_taken_for_float32() -> None:
     compiled.select(torch.tensor([1]))
     with torch.no_grad(), pytest.raises(ValueError, match="2 words for 1 rows"):
         compiled(words)
+
+
+@pytest.mark.parametrize("name", ["plain", "em", "dynamic_decoder_simple_heads"])
+def test_weights_of_pytorchs_int8_beside_compiled_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model from a process without compiled code: PyTorch's layout stays, and what is compiled leaves it alone."""
+    case = Case(AGGREGATED_MARIAN, name)
+    with monkeypatch.context() as without:
+        without.setattr(int8_layers, "native_levels", lambda: 0)
+        int8_rounding.cache_clear()
+        model = quantize_for_cpu(case.build())
+    int8_rounding.cache_clear()
+    copied = pickle.loads(pickle.dumps(model))
+    inputs = without_target(make_pairs(case.config()).batch())
+    for settings in ({"num_beams": 1}, {"num_beams": 3}):
+        found = copied.generate(**inputs, **settings, max_length=9)
+        assert torch.equal(found, model.generate(**inputs, **settings, max_length=9))
+    with torch.no_grad():
+        encoded = copied.get_encoder()(**inputs)
+        steps = copied.lean_steps(encoded, inputs["attention_mask"])
+    assert type(steps) is MarianSteps

@@ -55,7 +55,8 @@ def test_study_of_caps_nmt(tmp_path):
     assert runs[:2] == before and len(runs) == 3, "other sentences, another run"
     table = (tmp_path / "README.md").read_text()
     assert table.count("| plain capsules |") == 2 and "## Sentences of 4 to 12 words" in table
-    assert study_caps_nmt("no such thing").returncode == 2
+    done = study_caps_nmt("no such thing")
+    assert done.returncode == 2 and "no such thing" in done.stderr
 
 
 @pytest.mark.system

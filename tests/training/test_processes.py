@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import DistributedType
 from safetensors import SafetensorError
 
 from hf_capsule_mt.training import checkpoint_files, processes
@@ -94,3 +96,13 @@ def test_without_posix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint_files.flush(tmp_path)
     with pytest.raises(OSError, match="Windows has no fcntl: use Linux, macOS or WSL"), processes.only_run(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("name", ["cpu.yaml", "ddp.yaml", "fsdp2.yaml"])
+def test_accelerate_takes_the_shipped_settings(name: str) -> None:
+    """It refuses fields that it does not know."""
+    settings = load_config_from_file(str(Path(__file__).parents[2] / "scripts" / "accelerate" / name))
+    assert settings.use_cpu == (name == "cpu.yaml") and settings.num_machines == 1
+    assert settings.distributed_type == (DistributedType.FSDP if name == "fsdp2.yaml" else DistributedType.MULTI_GPU)
+    assert settings.mixed_precision == ("no" if name == "cpu.yaml" else "bf16")
+    assert (settings.fsdp_config.get("fsdp_version") == 2) == (name == "fsdp2.yaml")
