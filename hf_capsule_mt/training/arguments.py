@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 
+import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments
 
@@ -57,6 +58,14 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     average_best: bool = field(
         default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model, not the last."}
     )
+
+    @property
+    def device(self) -> torch.device:
+        """Without a number on CPUs: PyTorch cannot restore an optimizer to `cpu:0`, which Transformers before 5.23
+        asks for in several processes.
+        """
+        found = super().device
+        return torch.device("cpu") if found.type == "cpu" else found
 
     def __post_init__(self) -> None:
         if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch was told so
