@@ -59,7 +59,8 @@ def _run(
         files = [[Path(made, f"{number}-{name}") for name in names] for number in range(len(environments))]
         try:
             for environment, paths in zip(environments, files, strict=True):
-                paths[0].write_bytes(text.encode())
+                for path, content in zip(paths, (text, "", ""), strict=True):
+                    path.write_bytes(content.encode())
                 given = (command, folder, paths, {**os.environ, **environment})
                 started.append(PROCESSES.Process(target=be_the_script, args=given))
                 started[-1].start()

@@ -21,7 +21,8 @@ class CapsuleModule(nn.Module):
     def init_capsule_weights(self, std: float) -> None:
         """Fill the parameters with the functions of `transformers.initialization`, which leave loaded ones alone.
 
-        `std` is the model's `init_std`, which plain linear layers start with too.
+        `std` is the model's `init_std`, which plain linear layers start with too. Every subclass defines this one; a
+        model with one that does not is an error when it is built.
         """
         raise NotImplementedError(f"{type(self).__name__} must define how its own parameters start")
 
