@@ -1,7 +1,8 @@
 """Corpora of sentence pairs from files, folders, the Hub or the synthetic grammar, cleaned into one Arrow file.
 
 Pairs are read one after the other and written to disk as they come, and the finished file is memory-mapped: ten
-million pairs take no more memory than ten thousand, but for what `drop_duplicates` remembers of each.
+million pairs take no more memory than ten thousand, but for what `drop_duplicates` remembers of each, and, in a
+training, for the lengths that a [`TokenBatchSampler`] sorts.
 """
 
 from __future__ import annotations
