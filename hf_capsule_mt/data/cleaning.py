@@ -9,12 +9,16 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hf_capsule_mt.data.disk_arrays import array_on_disk
+
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # Unicode's category Cc, without the tab
 _CONTROL_CHOICES = ("keep", "remove", "drop")
+_IN_MEMORY = 1 << 16  # digests; longer runs are on disk
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,9 @@ class CleaningRules:
         max_ratio: characters of the longer side to those of the shorter one. 3 suits two alphabets; Chinese needs
             about a third of the characters of English, so 9 asks the same of that pair.
         drop_identical: both sides are the same text.
-        drop_duplicates: the same pair came before. This rule alone needs memory that grows with the corpus, 8 bytes a
-            kept pair and as much again for a moment: 160 MB for ten million. It compares digests of 64 bits; among ten
-            million pairs the chance that one is taken for another one is 3 in a million.
+        drop_duplicates: the same pair came before. It compares digests of 64 bits, which are on disk while the corpus
+            is read, 16 bytes a pair; among ten million pairs the chance that one is taken for another one is 3 in a
+            million.
     """
 
     normalize_whitespace: bool = False
@@ -160,10 +164,15 @@ def digest(source: str, target: str) -> int:
 
 
 class SeenPairs:
-    """The digests of all pairs so far, as sorted runs of numbers that are merged when they are of like size."""
+    """The digests of all pairs so far, as sorted runs of numbers that are merged when they are of like size.
 
-    def __init__(self) -> None:
+    Long runs are in files without a name in `folder`, by default where temporary files go, so that memory does not
+    grow with the corpus.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
         self.runs: list[np.ndarray] = []
+        self.folder = folder
 
     def new(self, digests: list[int]) -> np.ndarray:
         """Which of the digests are here for the first time, as booleans. From now on all of them are known."""
@@ -176,10 +185,23 @@ class SeenPairs:
             self.runs.append(values[unknown])
         while len(self.runs) > 1 and len(self.runs[-2]) <= 2 * len(self.runs[-1]):
             last = self.runs.pop()
-            merged = np.concatenate([self.runs.pop(), last])
-            del last
-            merged.sort()
-            self.runs.append(merged)
+            self.runs.append(self._merged(self.runs.pop(), last))
         fresh = np.zeros(len(digests), dtype=bool)
         fresh[first[unknown]] = True
         return fresh
+
+    def _merged(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        count = len(one) + len(other)
+        if count <= _IN_MEMORY:
+            return np.sort(np.concatenate([one, other]))
+        merged = array_on_disk(count, np.uint64, self.folder)
+        taken = [0, 0]
+        while sum(taken) < count:
+            # Of what is left, all up to the smallest number that a block ends with.
+            blocks = [run[start : start + _IN_MEMORY] for run, start in zip((one, other), taken, strict=True)]
+            last = min(block[-1] for block in blocks if len(block))
+            blocks = [block[: np.searchsorted(block, last, side="right")] for block in blocks]
+            part = np.sort(np.concatenate(blocks))
+            merged[sum(taken) : sum(taken) + len(part)] = part
+            taken = [start + len(block) for start, block in zip(taken, blocks, strict=True)]
+        return merged

@@ -1,8 +1,7 @@
 """Corpora of sentence pairs from files, folders, the Hub or the synthetic grammar, cleaned into one Arrow file.
 
 Pairs are read one after the other and written to disk as they come, and the finished file is memory-mapped: ten
-million pairs take no more memory than ten thousand, but for what `drop_duplicates` remembers of each, and, in a
-training, for the lengths that a [`TokenBatchSampler`] sorts.
+million pairs take no more memory than ten thousand. What `drop_duplicates` has to know of each is on disk meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from hf_capsule_mt.data.corpus_sources import find_source
 # Pairs that are cleaned and written together. Mapping the finished file touches a page or more of every chunk of it.
 _CHUNK = 10_000
 _STREAMED_CHUNK = 1_000
+_QUIET = 2.0  # seconds until there is a progress bar
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def load_corpus(
             streaming. The pairs, their order and the report are the same for any number.
         cache_dir: where the Arrow file is kept, by default the cache of `datasets`. The same call on the same files
             finds it there; processes that make it at the same time do not harm each other.
-        streaming: nothing is written; the report counts while one iterates, and starts anew with every pass.
+        streaming: nothing is written, but what `drop_duplicates` keeps while one iterates; the report counts while one
+            iterates, and starts anew with every pass.
         repair: invalid UTF-8, NUL characters and line ends inside a sentence (U+0085 is one) are repaired and
             counted, and records that hold no pair are dropped and counted. Otherwise each of them is an error. Files
             of different length are an error always.
@@ -93,7 +94,7 @@ def load_corpus(
         report = CleaningReport()
 
         def generate() -> Iterator[dict[str, Any]]:
-            for rows in _cleaned(found, rules, repair, report, _STREAMED_CHUNK):
+            for rows in _cleaned(found, rules, repair, report, SeenPairs(), _STREAMED_CHUNK):
                 for row in rows:
                     yield {"translation": dict(zip(languages, row, strict=True))}
 
@@ -105,7 +106,7 @@ def load_corpus(
     stamps = [found.stamp(), languages, asdict(rules), repair, own]
     folder = cache / f"corpus-{hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:24]}"
     if not folder.exists():
-        _write(folder, found, rules, repair, num_proc, languages, features)
+        _write(folder, corpus, found, rules, repair, num_proc, languages, features)
     report = CleaningReport(**json.loads((folder / "report.json").read_text(encoding="utf-8")))
     if not report.kept:
         raise ValueError(f"load_corpus: {corpus!r} has no pair left\n{report}")
@@ -114,6 +115,7 @@ def load_corpus(
 
 def _write(
     folder: Path,
+    name: str,
     found: PairSource,
     rules: CleaningRules,
     repair: bool,
@@ -123,15 +125,21 @@ def _write(
 ) -> None:
     """Makes the folder at once, when all is in it; where another process was first, its folder stays."""
     from datasets.arrow_writer import ArrowWriter
+    from datasets.utils import tqdm  # heeds disable_progress_bars()
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as temporary:
         made = Path(temporary) / "corpus"
         made.mkdir()
         report = CleaningReport()
-        with ArrowWriter(features=features, path=str(made / "pairs.arrow"), writer_batch_size=_CHUNK) as writer:
-            for rows in _cleaned(found, rules, repair, report, _CHUNK, num_proc or 1):
+        arrow = str(made / "pairs.arrow")
+        with (
+            ArrowWriter(features=features, path=arrow, writer_batch_size=_CHUNK) as writer,
+            tqdm(desc=f"Reading {name}", unit=" pairs", delay=_QUIET) as bar,
+        ):
+            for rows in _cleaned(found, rules, repair, report, SeenPairs(folder.parent), _CHUNK, num_proc or 1):
                 writer.write_batch({"translation": [dict(zip(languages, row, strict=True)) for row in rows]})
+                bar.update(report.read - bar.n)
             writer.finalize()
         (made / "report.json").write_text(json.dumps(report.as_dict()), encoding="utf-8")
         try:
@@ -142,12 +150,17 @@ def _write(
 
 
 def _cleaned(
-    found: PairSource, rules: CleaningRules, repair: bool, report: CleaningReport, size: int, num_proc: int = 1
+    found: PairSource,
+    rules: CleaningRules,
+    repair: bool,
+    report: CleaningReport,
+    seen: SeenPairs,
+    size: int,
+    num_proc: int = 1,
 ) -> Iterator[list[tuple[str, str]]]:
     """The pairs that are kept, in order and in chunks; fills the report."""
     report.start(rules)
     marks: Counter[str] = Counter()
-    seen = SeenPairs()
     work = partial(_clean_chunk, found, rules, repair)
     for rows, digests, dropped, repaired in _in_order(work, _chunks(found.records(marks), size), num_proc):
         if digests:

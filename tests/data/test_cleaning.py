@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_capsule_mt.data import CleaningReport, CleaningRules
+from hf_capsule_mt.data import CleaningReport, CleaningRules, cleaning
 from hf_capsule_mt.data.cleaning import SeenPairs, digest
 
 SIDES = [False, True]
@@ -103,17 +104,21 @@ def test_all_wrong_rules_are_named_at_once() -> None:
         CleaningRules(min_words=-1, max_ratio=0)
 
 
+@pytest.mark.parametrize("in_memory", [1, 3, 1 << 16])
 @given(st.lists(st.lists(st.integers(0, 40) | st.integers(2**64 - 3, 2**64 - 1), max_size=12), max_size=12))
-def test_seen_pairs_are_a_set_in_few_runs(chunks: list[list[int]]) -> None:
+def test_seen_pairs_are_a_set_in_few_runs(in_memory: int, chunks: list[list[int]]) -> None:
     known: set[int] = set()
     seen = SeenPairs()
-    for chunk in chunks:
-        expected = []
-        for value in chunk:
-            expected.append(value not in known)
-            known.add(value)
-        assert seen.new(chunk).tolist() == expected
-    assert sum(len(run) for run in seen.runs) == len(known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaning, "_IN_MEMORY", in_memory)
+        for chunk in chunks:
+            expected = []
+            for value in chunk:
+                expected.append(value not in known)
+                known.add(value)
+            assert seen.new(chunk).tolist() == expected
+            assert sorted(value for run in seen.runs for value in run.tolist()) == sorted(known)
+    assert all(np.array_equal(run, np.sort(run)) for run in seen.runs)
     assert all(len(one) > 2 * len(two) for one, two in zip(seen.runs, seen.runs[1:], strict=False))
 
 

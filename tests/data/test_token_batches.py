@@ -67,7 +67,7 @@ def cut_one_by_one(ordered: list[list[int]], budget: int, limit: int | None) -> 
 )
 def test_a_batch_is_closed_where_the_next_pair_does_not_fit(pairs, budget, limit) -> None:
     sampler = TokenBatchSampler(pairs, budget, max_pairs=limit)
-    ordered = sampler.lengths[sampler._order(np.arange(len(pairs)))].tolist()
+    ordered = np.asarray(pairs)[sampler.order.pairs(0, len(pairs))].tolist()
     assert sampler.starts.tolist() == cut_one_by_one(ordered, budget, limit)
 
 

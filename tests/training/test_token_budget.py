@@ -11,7 +11,7 @@ from test_trainer import gdr
 from training_run import SIZES, Collate, corpus
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
 
-from hf_capsule_mt.data.token_batches import pair_lengths
+from hf_capsule_mt.data.pair_lengths import longest_pair, pair_lengths
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
 
 
@@ -84,8 +84,12 @@ def test_stock_marian_and_a_plain_list(tmp_path: Path) -> None:
 def test_lengths_without_reading_the_rows() -> None:
     rows = corpus(30)
     expected = [[len(row["input_ids"]), len(row["labels"])] for row in rows]
-    assert pair_lengths(rows).tolist() == pair_lengths(list(rows)).tolist() == expected
-    assert pair_lengths(rows.select([4, 2, 9])).tolist() == [expected[index] for index in (4, 2, 9)]
+    assert pair_lengths(list(rows)).tolist() == expected
+    for _ in range(2):
+        assert np.concatenate(list(pair_lengths(rows))).tolist() == expected
+    some = rows.select([4, 2, 9]).select_columns(["labels", "input_ids"])
+    assert np.concatenate(list(pair_lengths(some))).tolist() == [expected[index] for index in (4, 2, 9)]
+    assert longest_pair(pair_lengths(rows)) == longest_pair(pair_lengths(list(rows))) == max(map(sum, expected))
     with pytest.raises(ValueError, match="the data set has no column 'labels': tokenize it first"):
         pair_lengths(rows.remove_columns("labels"))
     with pytest.raises(ValueError, match="pair 1 of the data set has no column 'labels': tokenize it first"):

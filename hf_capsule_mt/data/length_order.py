@@ -1,0 +1,125 @@
+"""Pairs of a corpus sorted by length, in memory that does not grow with the corpus.
+
+Legend: `N` pairs; a class is all pairs with the same two lengths, and there are `C` of them, at most as many as pairs
+and at most (longest source) times (longest target). Sorting is by counting: one pass over the lengths counts the
+classes, a second writes each index to its place. The `N` indices are on disk.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from hf_capsule_mt.data.disk_arrays import array_on_disk
+
+_HALF = 1 << 31
+_ROUNDS = 6
+
+
+class LengthOrder:
+    """All pairs by the longer side, within one length by what the sides differ, equal ones by index.
+
+    The second is sorted up and down in turn, so that it does not jump from one length to the next. On real corpora
+    this pads less than sorting by one side, by the sum of both, or in buckets.
+
+    Args:
+        blocks: `[pairs, 2]` each, source and target tokens; read twice.
+        folder: where the indices are kept, in a file without a name; None for memory, 4 bytes a pair.
+    """
+
+    def __init__(self, blocks: Iterable[np.ndarray], folder: str | Path | None = None) -> None:
+        keys, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        for block in blocks:
+            found, times = np.unique(_keys(block), return_counts=True)
+            keys, places = np.unique(np.concatenate([keys, found]), return_inverse=True)
+            counts = np.bincount(places, np.concatenate([counts, times])).astype(np.int64)
+        self.lengths = _lengths(keys)  # [C, 2]
+        self.counts = counts  # [C]
+        self.ends = np.cumsum(counts)
+        count = int(counts.sum())
+        dtype = np.uint32 if count < 1 << 32 else np.int64
+        self.indices = np.empty(count, dtype) if folder is None else array_on_disk(count, dtype, folder)
+        self._fill(blocks, keys)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _fill(self, blocks: Iterable[np.ndarray], keys: np.ndarray) -> None:
+        free = self.ends - self.counts  # the next place of every class
+        start = 0
+        for block in blocks:
+            classes = np.searchsorted(keys, _keys(block))
+            by_class = np.argsort(classes, kind="stable")
+            classes = classes[by_class]
+            counts = np.bincount(classes, minlength=len(keys))
+            rank = np.arange(len(block)) - (np.cumsum(counts) - counts)[classes]
+            self.indices[free[classes] + rank] = start + by_class
+            free += counts
+            start += len(block)
+
+    def classes(self, start: int, end: int) -> np.ndarray:
+        """The class at each of the places from `start` to `end`."""
+        first, last = np.searchsorted(self.ends, [start, end - 1], side="right")
+        ends = np.minimum(self.ends[first : last + 1], end)
+        return np.repeat(np.arange(first, last + 1), np.diff(ends, prepend=start))
+
+    def pairs(self, start: int, end: int, keys: np.ndarray | None = None) -> np.ndarray:
+        """The indices at these places, equal lengths in an order that the `keys` draw; None for their own order."""
+        places = np.arange(start, end)
+        if keys is not None:
+            classes = self.classes(start, end)
+            before = (self.ends - self.counts)[classes]
+            places = before + shuffled(places - before, self.counts[classes], classes, keys)
+        return self.indices[places]
+
+
+def shuffle_keys(*seeds: int) -> np.ndarray:
+    """What [`shuffled`] draws from."""
+    return np.random.SeedSequence(seeds).generate_state(_ROUNDS, np.uint64)
+
+
+def shuffled(places: np.ndarray, sizes: np.ndarray, salts: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Where each place of 0 to its size - 1 goes when these are shuffled, without the others being looked at.
+
+    One shuffle for each salt, a permutation that the keys choose. It is a Feistel network on the places written as
+    row and column of a table that is about square, one of them moved by a number that depends on the other in every
+    round; a place outside the size is sent on until it is inside (Black and Rogaway 2002, "Ciphers with arbitrary
+    finite domains").
+    """
+    rows = np.ceil(np.sqrt(sizes)).astype(np.int64)
+    columns = -(-sizes // rows)
+    salt = _mixed(salts.astype(np.uint64))
+    found = places.copy()
+    left = np.arange(len(places))
+    while len(left):
+        row, column = np.divmod(found[left], columns[left])
+        for number, key in enumerate(keys):
+            moving, other, size = (column, row, columns) if number % 2 else (row, column, rows)
+            drawn = _mixed(_mixed(other.astype(np.uint64) + key) ^ salt[left])
+            moved = (moving + (drawn >> np.uint64(32)).astype(np.int64)) % size[left]
+            row, column = (row, moved) if number % 2 else (moved, column)
+        found[left] = row * columns[left] + column
+        left = left[found[left] >= sizes[left]]
+    return found
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """64 bits of which each depends on all: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _keys(lengths: np.ndarray) -> np.ndarray:
+    """One number for two lengths, in the order of [`LengthOrder`]."""
+    source, target = np.asarray(lengths, dtype=np.int64).T
+    longer, difference = np.maximum(source, target), source - target
+    return (longer << 32) + np.where(longer % 2, -difference, difference) + _HALF
+
+
+def _lengths(keys: np.ndarray) -> np.ndarray:
+    """`[C, 2]`: what [`_keys`] was given."""
+    longer = keys >> 32
+    difference = (keys & (2 * _HALF - 1)) - _HALF
+    difference = np.where(longer % 2, -difference, difference)
+    return np.stack([longer + np.minimum(difference, 0), longer - np.maximum(difference, 0)], axis=1)
