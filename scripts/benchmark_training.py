@@ -37,7 +37,7 @@ from transformers import (
 
 from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
 from hf_capsule_mt.data import load_corpus, marian_token_ids, preprocess_pairs, train_tokenizer
-from hf_capsule_mt.data.pair_lengths import ArrowLengths
+from hf_capsule_mt.data.dataset_lengths import ArrowLengths
 from hf_capsule_mt.training.study import versions
 
 KINDS = ("stock", "stock-large", "ours")

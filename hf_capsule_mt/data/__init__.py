@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hf_capsule_mt.data.cleaning import CleaningReport, CleaningRules
     from hf_capsule_mt.data.corpora import Corpus, load_corpus
+    from hf_capsule_mt.data.dataset_lengths import pair_lengths
     from hf_capsule_mt.data.synthetic import (
         Constituent,
         SentencePair,
@@ -33,6 +34,7 @@ __all__ = [
     "TokenBatchSampler",
     "load_corpus",
     "marian_token_ids",
+    "pair_lengths",
     "preprocess_pairs",
     "split_of",
     "synthetic_dataset",
@@ -46,6 +48,7 @@ _MODULES = {
     "TokenBatchSampler": "token_batches",
     "load_corpus": "corpora",
     "marian_token_ids": "tokenizer",
+    "pair_lengths": "dataset_lengths",
     "preprocess_pairs": "tokenizer",
     "train_tokenizer": "tokenizer",
 }

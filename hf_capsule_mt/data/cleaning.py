@@ -166,13 +166,13 @@ def digest(source: str, target: str) -> int:
 class SeenPairs:
     """The digests of all pairs so far, as sorted runs of numbers that are merged when they are of like size.
 
-    Long runs are in files without a name in `folder`, by default where temporary files go, so that memory does not
+    Long runs are in files in the first of `folders` that takes them, see [`array_on_disk`], so that memory does not
     grow with the corpus.
     """
 
-    def __init__(self, folder: str | Path | None = None) -> None:
+    def __init__(self, *folders: str | Path) -> None:
         self.runs: list[np.ndarray] = []
-        self.folder = folder
+        self.folders = folders
 
     def new(self, digests: list[int]) -> np.ndarray:
         """Which of the digests are here for the first time, as booleans. From now on all of them are known."""
@@ -194,7 +194,7 @@ class SeenPairs:
         count = len(one) + len(other)
         if count <= _IN_MEMORY:
             return np.sort(np.concatenate([one, other]))
-        merged = array_on_disk(count, np.uint64, self.folder)
+        merged = array_on_disk(count, np.uint64, *self.folders)
         taken = [0, 0]
         while sum(taken) < count:
             # Of what is left, all up to the smallest number that a block ends with.

@@ -88,19 +88,19 @@ def load_corpus(
     rules = CleaningRules() if cleaning is None else cleaning
     languages = (source, target)
     features = datasets.Features({"translation": datasets.Translation(languages=list(languages))})
+    cache = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir).expanduser()
     found = find_source(corpus, languages, split=split, seed=seed, streaming=streaming)
     if streaming:
         found.check()
         report = CleaningReport()
 
         def generate() -> Iterator[dict[str, Any]]:
-            for rows in _cleaned(found, rules, repair, report, SeenPairs(), _STREAMED_CHUNK):
+            for rows in _cleaned(found, rules, repair, report, SeenPairs(cache), _STREAMED_CHUNK):
                 for row in rows:
                     yield {"translation": dict(zip(languages, row, strict=True))}
 
         return Corpus(datasets.IterableDataset.from_generator(generate, features=features), report, corpus)
 
-    cache = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir).expanduser()
     # What this folder's own code does to the pairs counts as well.
     own = [file_stamp(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
     stamps = [found.stamp(), languages, asdict(rules), repair, own]

@@ -1,36 +1,40 @@
 """Arrays in files without a name, for what there is one of for every pair of a corpus.
 
-The operating system keeps in memory what is in use of them and takes it back when others need it; they take disk, not
-memory, and are gone with the array, or with the process, however it ends.
+They take disk, not memory: the operating system keeps in memory what is in use of them, counts that as the process's
+own (RSS), and takes it back when others need it. They are gone with the array, or with the process, however it ends.
 """
 
 import os
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-_BLOCK = 1 << 16  # bytes
+_BLOCK_BYTES = 1 << 16
 
 
-def array_on_disk(count: int, dtype: Any, folder: str | Path | None = None) -> np.ndarray:
-    """`[count]` zeros in a file in `folder`, by default the one for temporary files.
+def array_on_disk(count: int, dtype: Any, *folders: str | Path) -> np.ndarray:
+    """`[count]` zeros in a file in the first of the folders that takes it, at last in the one for temporary files.
 
-    A full disk is an `OSError` here, and not a crash when the array is written to.
+    A disk without room for it is noticed here, where the file system can reserve room, not when the array is written.
     """
     size = count * np.dtype(dtype).itemsize
-    file = tempfile.TemporaryFile(dir=folder)  # the array keeps it open
-    try:
-        for start in range(0, size, _BLOCK):
-            file.write(bytes(min(_BLOCK, size - start)))
-        file.flush()
-    except OSError as error:
-        with suppress(OSError):  # it would write what is left once more
-            file.close()
-        where = tempfile.gettempdir() if folder is None else os.fspath(folder)
-        raise OSError(
-            error.errno, f"{error.strerror}: {size:,} bytes are needed for a temporary file", where
-        ) from None
-    return np.asarray(np.memmap(file, dtype=dtype, mode="r+", shape=(count,)))
+    last: OSError | None = None
+    for folder in (*folders, tempfile.gettempdir()):
+        try:
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:  # the mapping outlives it
+                _reserve(file.fileno(), size)
+                return np.asarray(np.memmap(file, dtype=dtype, mode="r+", shape=(count,)))
+        except OSError as error:
+            last = OSError(error.errno, f"{error.strerror}: {size:,} bytes are needed for a while", os.fspath(folder))
+    assert last is not None
+    raise last
+
+
+def _reserve(file: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate") and size:
+        return os.posix_fallocate(file, 0, size)
+    while (left := size - os.fstat(file).st_size) > 0:
+        os.write(file, bytes(min(left, _BLOCK_BYTES)))
+    return None

@@ -2,10 +2,10 @@
 
 Legend: `N` pairs; a class is all pairs with the same two lengths, and there are `C` of them, at most as many as pairs
 and at most (longest source) times (longest target). Sorting is by counting: one pass over the lengths counts the
-classes, a second writes each index to its place. The `N` indices are on disk.
+classes, a second writes each index to its place. The `N` indices are on disk, 4 bytes each.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from hf_capsule_mt.data.disk_arrays import array_on_disk
 
 _HALF = 1 << 31
-_ROUNDS = 6
+_ROUNDS = 12
 
 
 class LengthOrder:
@@ -24,10 +24,10 @@ class LengthOrder:
 
     Args:
         blocks: `[pairs, 2]` each, source and target tokens; read twice.
-        folder: where the indices are kept, in a file without a name; None for memory, 4 bytes a pair.
+        folders: for the file of the indices, see [`array_on_disk`]; None for memory.
     """
 
-    def __init__(self, blocks: Iterable[np.ndarray], folder: str | Path | None = None) -> None:
+    def __init__(self, blocks: Iterable[np.ndarray], folders: Sequence[str | Path] | None = None) -> None:
         keys, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         for block in blocks:
             found, times = np.unique(_keys(block), return_counts=True)
@@ -35,17 +35,17 @@ class LengthOrder:
             counts = np.bincount(places, np.concatenate([counts, times])).astype(np.int64)
         self.lengths = _lengths(keys)  # [C, 2]
         self.counts = counts  # [C]
-        self.ends = np.cumsum(counts)
+        self.firsts = np.cumsum(counts) - counts  # where each class starts in the order
         count = int(counts.sum())
         dtype = np.uint32 if count < 1 << 32 else np.int64
-        self.indices = np.empty(count, dtype) if folder is None else array_on_disk(count, dtype, folder)
+        self.indices = np.empty(count, dtype) if folders is None else array_on_disk(count, dtype, *folders)
         self._fill(blocks, keys)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def _fill(self, blocks: Iterable[np.ndarray], keys: np.ndarray) -> None:
-        free = self.ends - self.counts  # the next place of every class
+        free = self.firsts.copy()  # the next place of every class
         start = 0
         for block in blocks:
             classes = np.searchsorted(keys, _keys(block))
@@ -57,25 +57,22 @@ class LengthOrder:
             free += counts
             start += len(block)
 
-    def classes(self, start: int, end: int) -> np.ndarray:
-        """The class at each of the places from `start` to `end`."""
-        first, last = np.searchsorted(self.ends, [start, end - 1], side="right")
-        ends = np.minimum(self.ends[first : last + 1], end)
-        return np.repeat(np.arange(first, last + 1), np.diff(ends, prepend=start))
+    def classes(self, places: np.ndarray) -> np.ndarray:
+        """The class at each of these places of the order."""
+        return np.searchsorted(self.firsts, places, side="right") - 1
 
-    def pairs(self, start: int, end: int, keys: np.ndarray | None = None) -> np.ndarray:
+    def pairs(self, places: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
         """The indices at these places, equal lengths in an order that the `keys` draw; None for their own order."""
-        places = np.arange(start, end)
         if keys is not None:
-            classes = self.classes(start, end)
-            before = (self.ends - self.counts)[classes]
-            places = before + shuffled(places - before, self.counts[classes], classes, keys)
+            classes = self.classes(places)
+            firsts = self.firsts[classes]
+            places = firsts + shuffled(places - firsts, self.counts[classes], classes, keys)
         return self.indices[places]
 
 
 def shuffle_keys(*seeds: int) -> np.ndarray:
-    """What [`shuffled`] draws from."""
-    return np.random.SeedSequence(seeds).generate_state(_ROUNDS, np.uint64)
+    """What [`shuffled`] draws from, apart from what a generator of the same seeds draws."""
+    return np.random.SeedSequence(seeds, spawn_key=(1,)).generate_state(_ROUNDS, np.uint64)
 
 
 def shuffled(places: np.ndarray, sizes: np.ndarray, salts: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -112,7 +109,9 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 def _keys(lengths: np.ndarray) -> np.ndarray:
     """One number for two lengths, in the order of [`LengthOrder`]."""
-    source, target = np.asarray(lengths, dtype=np.int64).T
+    if lengths.dtype.kind not in "iu" or lengths.min(initial=0) < 0 or lengths.max(initial=0) >= _HALF:
+        raise ValueError(f"lengths of {lengths.dtype}: must be integers of at least 0 and below 2**31")
+    source, target = lengths.astype(np.int64).T
     longer, difference = np.maximum(source, target), source - target
     return (longer << 32) + np.where(longer % 2, -difference, difference) + _HALF
 

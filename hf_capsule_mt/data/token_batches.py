@@ -4,15 +4,17 @@ Legend: `N` pairs of sentences; a batch of n pairs costs n times (its longest so
 of both sides with their padding.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch.utils.data import Sampler
 
+from hf_capsule_mt.data.dataset_lengths import ArrowLengths
 from hf_capsule_mt.data.length_order import LengthOrder, shuffle_keys
-from hf_capsule_mt.data.pair_lengths import ArrowLengths
 
-_BLOCK = 100_000  # pairs
+_BLOCK_PAIRS = 100_000
+_AHEAD = 16  # batches whose pairs are looked up together
 Lengths = Sequence[tuple[int, int]] | np.ndarray | ArrowLengths
 
 
@@ -25,8 +27,9 @@ class TokenBatchSampler(Sampler[list[int]]):
     is no multiple of the number of processes, the largest batches are halved until it is. Processes that take a step
     together get batches of like length.
 
-    Memory does not grow with the corpus but for some bytes a batch: the order of the pairs, 4 bytes each, is in a file
-    without a name beside those of a memory-mapped data set, and nothing that is as long is made for an epoch.
+    Memory does not grow with the corpus but for some bytes a batch: of a memory-mapped data set the order of the pairs
+    is in a file without a name beside its own, 4 bytes a pair, and nothing that is as long is made for an epoch. (What
+    is in use of such a file counts as memory of the process until the system wants it back.)
 
     Args:
         lengths: `[N, 2]`, source and target tokens of every pair; or of a tokenised data set, `pair_lengths(dataset)`.
@@ -59,14 +62,14 @@ class TokenBatchSampler(Sampler[list[int]]):
         longest = int(total.argmax())
         if total[longest] > max_tokens:
             source, target = map(int, self.order.lengths[longest])
-            first = int(self.order.ends[longest] - self.order.counts[longest])
+            pair = self.order.indices[self.order.firsts[longest]]
             raise ValueError(
-                f"pair {self.order.indices[first]} has {source} source and {target} target tokens, more than "
-                f"max_tokens={max_tokens}: truncate or drop long pairs, or raise the budget"
+                f"pair {pair} has {source} source and {target} target tokens, more than max_tokens={max_tokens}: "
+                "truncate or drop long pairs, or raise the budget"
             )
         self.max_tokens, self.max_pairs, self.seed, self.longest_first = max_tokens, max_pairs, seed, longest_first
         self.num_processes, self.process_index, self.epoch = num_processes, process_index, 0
-        self.starts = self._cut()
+        self.bounds = self._cut()
 
     def set_epoch(self, epoch: int) -> None:
         """Draw another order; the Trainer calls this at the start of every epoch."""
@@ -74,33 +77,36 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Batches of one process, the same in every epoch."""
-        return len(self.starts) // self.num_processes
+        return (len(self.bounds) - 1) // self.num_processes
 
     def __iter__(self) -> Iterator[list[int]]:
         keys = None if self.longest_first else shuffle_keys(self.seed, self.epoch)
         generator = np.random.default_rng([self.seed, self.epoch])
         # Groups of neighbours in the sorted order, one batch for each process, in a drawn order; who of the processes
         # gets which is drawn too, else one of them would always have the longest.
-        for group in np.arange(len(self))[::-1] if self.longest_first else generator.permutation(len(self)):
-            shares = generator.permutation(self.num_processes)
-            batch = group * self.num_processes + shares[self.process_index]
-            end = self.starts[batch + 1] if batch + 1 < len(self.starts) else len(self.order)
-            yield self.order.pairs(int(self.starts[batch]), int(end), keys).tolist()
+        groups = np.arange(len(self))[::-1] if self.longest_first else generator.permutation(len(self))
+        for some in np.array_split(groups, -(-len(groups) // _AHEAD)):
+            shares = [generator.permutation(self.num_processes)[self.process_index] for _ in some]
+            batches = some * self.num_processes + shares
+            places = [np.arange(*self.bounds[batch : batch + 2]) for batch in batches]
+            pairs = self.order.pairs(np.concatenate(places), keys)
+            for batch in np.split(pairs, np.cumsum([len(part) for part in places])[:-1]):
+                yield batch.tolist()
 
     @property
     def padding_share(self) -> float:
         """The part of all tokens in all batches that is padding."""
-        ends = np.append(self.starts[1:], len(self.order))
-        first, last = (np.searchsorted(self.order.ends, places, side="right") for places in (self.starts, ends - 1))
+        first, last = (self.order.classes(places) for places in (self.bounds[:-1], self.bounds[1:] - 1))
         # The longest sides of every batch: of the classes from its first to its last, every other slice.
-        bounds = np.stack([first, last + 1], axis=1).ravel()
-        longest = np.maximum.reduceat(np.append(self.order.lengths, [[0, 0]], axis=0), bounds, axis=0)[::2]
-        real = float((self.order.lengths.sum(axis=1) * self.order.counts).sum())
-        return 1.0 - real / float(((ends - self.starts) * longest.sum(axis=1)).sum())
+        slices = np.stack([first, last + 1], axis=1).ravel()
+        longest = np.maximum.reduceat(np.append(self.order.lengths, [[0, 0]], axis=0), slices, axis=0)[::2]
+        padded = int((np.diff(self.bounds) * longest.sum(axis=1)).sum())
+        real = int((self.order.lengths.sum(axis=1) * self.order.counts).sum())
+        return 1.0 - real / padded if padded else 0.0
 
     def _cut(self) -> np.ndarray:
-        """Where the batches start in the sorted order, as many as all processes together can take."""
-        starts = [0]
+        """Where the batches start and end in the sorted order, as many as all processes together can take."""
+        bounds = array("q", [0])
         size = source = target = 0  # of the last batch: pairs, and its longest sides
         for lengths, count in zip(self.order.lengths, self.order.counts, strict=True):
             left = int(count)
@@ -112,24 +118,25 @@ class TokenBatchSampler(Sampler[list[int]]):
                     size, left = size + taken, left - taken
                     source, target = longer
                 else:
-                    starts.append(starts[-1] + size)
+                    bounds.append(bounds[-1] + size)
                     size = source = target = 0
-        while len(starts) % self.num_processes:
-            sizes = np.diff([*starts, len(self.order)])
+        bounds.append(len(self.order))
+        while (batches := len(bounds) - 1) % self.num_processes:
+            sizes = np.diff(bounds)
             largest = int(sizes.argmax())
             if sizes[largest] == 1:
                 raise ValueError(
-                    f"{len(self.order)} pairs in {len(starts)} batches cannot be shared out evenly among "
+                    f"{len(self.order)} pairs in {batches} batches cannot be shared out evenly among "
                     f"{self.num_processes} processes: raise the budget"
                 )
-            starts.insert(largest + 1, starts[largest] + int(sizes[largest]) // 2)
-        return np.asarray(starts)
+            bounds.insert(largest + 1, bounds[largest] + int(sizes[largest]) // 2)
+        return np.asarray(bounds)
 
 
 def _ordered(lengths: Lengths) -> LengthOrder:
     if isinstance(lengths, ArrowLengths):
-        return LengthOrder(lengths, lengths.folder)
+        return LengthOrder(lengths, lengths.folders)
     table = np.asarray(lengths)
     if table.ndim != 2 or table.shape[1] != 2 or len(table) == 0:
         raise ValueError(f"lengths has shape {list(table.shape)}: must be [pairs, 2], with at least one pair")
-    return LengthOrder(np.array_split(table, -(-len(table) // _BLOCK)))
+    return LengthOrder(np.array_split(table, -(-len(table) // _BLOCK_PAIRS)))

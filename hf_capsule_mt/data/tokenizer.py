@@ -168,7 +168,10 @@ def preprocess_pairs(
         desc=None,
         fn_kwargs={"tokenizer": tokenizer, "languages": (source, target), "limits": tuple(limits.values())},
     )
-    cut = {name: sum(mapped[column]) for name, column in (("source", "cut_source"), ("target", "cut_target"))}
+    cut = {"source": 0, "target": 0}
+    for part in mapped.with_format("numpy", columns=["cut_source", "cut_target"]).iter(batch_size=10_000):
+        for side in cut:
+            cut[side] += int(part[f"cut_{side}"].sum())
     if any(cut.values()):
         warnings.warn(
             f"preprocess_pairs: truncated {cut['source']} source sentences to {limits['max_source_length']} tokens "

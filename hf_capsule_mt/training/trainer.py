@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import seed_worker
 from transformers.utils import logging
 
-from hf_capsule_mt.data.pair_lengths import pair_lengths
+from hf_capsule_mt.data.dataset_lengths import pair_lengths
 from hf_capsule_mt.data.token_batches import TokenBatchSampler
 from hf_capsule_mt.training.averaging import AveragingTrainer
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
-from hf_capsule_mt.data.pair_lengths import longest_pair, pair_lengths
+from hf_capsule_mt.data.dataset_lengths import most_tokens, pair_lengths
 from hf_capsule_mt.data.token_batches import TokenBatchSampler
 from hf_capsule_mt.evaluation.decoding import length_limit
 
@@ -61,7 +61,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         lengths, budget = pair_lengths(dataset), getattr(self.args, "max_tokens_per_batch", None)
         sampler = TokenBatchSampler(
             lengths,
-            max_tokens=NO_LIMIT if budget is None else max(budget, longest_pair(lengths)),
+            max_tokens=NO_LIMIT if budget is None else max(budget, most_tokens(lengths)),
             max_pairs=self.args.per_device_eval_batch_size if budget is None else None,
             num_processes=self.args.world_size,
             process_index=self.args.process_index,

@@ -304,6 +304,7 @@ def test_a_long_reading_shows_how_far_it_is(
     tmp_path: Path, small_chunks: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.tsv").write_text(" \ta\n" + "".join(f"{index}\ta\n" for index in range(3 * small_chunks)))
+    monkeypatch.setattr(corpora, "_QUIET", 1e9)
     load_corpus(str(tmp_path / "x.tsv"), cache_dir=tmp_path / "quick")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(corpora, "_QUIET", 0.0)

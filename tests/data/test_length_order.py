@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import tempfile
 import tracemalloc
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_capsule_mt.data import TokenBatchSampler, disk_arrays, length_order, pair_lengths
+from hf_capsule_mt.data import TokenBatchSampler, dataset_lengths, disk_arrays, pair_lengths, token_batches
+from hf_capsule_mt.data.dataset_lengths import ArrowLengths
 from hf_capsule_mt.data.disk_arrays import array_on_disk
 from hf_capsule_mt.data.length_order import LengthOrder, shuffle_keys, shuffled
 
@@ -36,21 +41,21 @@ def test_the_longer_side_then_the_difference_up_and_down_then_the_index(
 ) -> None:
     table = np.asarray(pairs)
     order = LengthOrder([table[start : start + block] for start in range(0, len(table), block)])
-    assert order.pairs(0, len(order)).tolist() == expected_order(pairs)
-    assert order.lengths[order.classes(0, len(order))].tolist() == table[expected_order(pairs)].tolist()
+    places = np.arange(len(pairs))
+    assert order.pairs(places).tolist() == expected_order(pairs) and len(order) == len(pairs)
+    assert order.lengths[order.classes(places)].tolist() == table[expected_order(pairs)].tolist()
 
 
 @given(pairs=PAIRS, seed=st.integers(0, 99), data=st.data())
 def test_equal_lengths_are_shuffled_among_themselves(
     pairs: list[tuple[int, int]], seed: int, data: st.DataObject
 ) -> None:
-    table, order = np.asarray(pairs), LengthOrder([np.asarray(pairs)])
-    found = order.pairs(0, len(pairs), shuffle_keys(seed))
-    assert sorted(found.tolist()) == list(range(len(pairs)))
-    assert table[found].tolist() == table[order.pairs(0, len(pairs))].tolist()
-    start, end = sorted(data.draw(st.tuples(st.integers(0, len(pairs) - 1), st.integers(1, len(pairs)))))
-    if start < end:
-        assert order.pairs(start, end, shuffle_keys(seed)).tolist() == found[start:end].tolist()
+    table, order, all_places = np.asarray(pairs), LengthOrder([np.asarray(pairs)]), np.arange(len(pairs))
+    found = order.pairs(all_places, shuffle_keys(seed))
+    assert sorted(found.tolist()) == all_places.tolist()
+    assert table[found].tolist() == table[order.pairs(all_places)].tolist()
+    some = data.draw(st.lists(st.integers(0, len(pairs) - 1), min_size=1))
+    assert order.pairs(np.asarray(some), shuffle_keys(seed)).tolist() == found[some].tolist()
 
 
 def shuffle(size: int, seed: int, salt: int = 0) -> list[int]:
@@ -65,14 +70,19 @@ def test_a_shuffle_is_a_permutation(size: int) -> None:
     assert size < 9 or len({tuple(shuffle(size, seed, salt)) for seed in range(3) for salt in range(3)}) == 9
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
 def test_all_orders_of_few_come_about_equally_often(size: int) -> None:
-    draws, orders = 2400, {2: 2, 3: 6, 4: 24}[size]
-    counts = Counter(tuple(shuffle(size, seed, salt)) for seed in range(60) for salt in range(40))
+    draws, orders = 50_000, math.factorial(size)
+    places, salts = np.tile(np.arange(size), draws), np.repeat(np.arange(draws), size)
+    found = shuffled(places, np.full(len(places), size), salts, shuffle_keys(size)).reshape(draws, size)
+    counts = Counter(map(tuple, found.tolist()))
     assert len(counts) == orders
     wanted = draws / orders
-    # Chi squared; of good draws one in 10,000 is above 15.1, 25.7 and 57, and these are always the same.
-    assert sum((count - wanted) ** 2 / wanted for count in counts.values()) < {2: 15.1, 3: 25.7, 4: 57.0}[size]
+    # The spread beyond that of as many good draws, as a part of the mean: 0.15 of it at most.
+    spread = sum((counts[order] - wanted) ** 2 for order in counts) / orders
+    assert spread - wanted < (0.15 * wanted) ** 2, f"{np.sqrt(max(spread - wanted, 0)) / wanted:.3f}"
+    for place in range(size):  # where each of them goes
+        assert np.abs(np.bincount(found[:, place]) * size / draws - 1).max() < 0.05
 
 
 def test_neighbours_do_not_stay_together() -> None:
@@ -104,8 +114,8 @@ def test_on_disk_as_in_memory(tmp_path: Path) -> None:
     lengths = lengths_of(3000)
     rows = saved(tmp_path / "rows", lengths)
     files = set(tmp_path.rglob("*"))
-    found = pair_lengths.ArrowLengths(rows)
-    assert found.folder == tmp_path / "rows"
+    found = pair_lengths(rows)
+    assert found.folders[0] == tmp_path / "rows"
     one, other = TokenBatchSampler(lengths, 300, seed=3), TokenBatchSampler(found, 300, seed=3)
     assert list(one) == list(other) and one.padding_share == other.padding_share
     assert set(tmp_path.rglob("*")) == files, "the file has a name"
@@ -113,24 +123,41 @@ def test_on_disk_as_in_memory(tmp_path: Path) -> None:
 
 def test_a_folder_nobody_may_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = saved(tmp_path / "rows", lengths_of(10))
-    monkeypatch.setattr(pair_lengths.os, "access", lambda folder, mode: folder != tmp_path / "rows")
-    monkeypatch.setattr(pair_lengths.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert pair_lengths.ArrowLengths(rows).folder == tmp_path
-    assert pair_lengths.ArrowLengths(datasets.Dataset.from_list([{"input_ids": [1], "labels": [2]}])).folder is None
+    tried, real = [], tempfile.TemporaryFile
+
+    def refused(dir: Any, **options: Any) -> Any:
+        tried.append(Path(dir))
+        if len(tried) == 1:
+            raise PermissionError(13, "Permission denied")
+        return real(dir=dir, **options)
+
+    monkeypatch.setattr(disk_arrays.tempfile, "TemporaryFile", refused)
+    assert sorted(pair for batch in TokenBatchSampler(pair_lengths(rows), 99) for pair in batch) == list(range(10))
+    assert tried[0] == tmp_path / "rows" and len(tried) > 1
+    assert pair_lengths(datasets.Dataset.from_list([{"input_ids": [1], "labels": [2]}])).folders is None
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_lengths, "_BLOCK", 2_000)
-    peaks = []
+    monkeypatch.setattr(dataset_lengths, "_BLOCK_PAIRS", 2_000)
+    monkeypatch.setattr(token_batches, "_AHEAD", 1)
+    peaks, arrow = [], [0]
+    real = ArrowLengths.__iter__
+
+    def watched(self: ArrowLengths) -> Any:
+        for block in real(self):
+            arrow.append(pa.total_allocated_bytes())
+            yield block
+
+    monkeypatch.setattr(ArrowLengths, "__iter__", watched)
     for count in (10_000, 10_000, 200_000):  # once for what is loaded when it is first used
         rows = saved(tmp_path / str(count), lengths_of(count))
-        before = pa.total_allocated_bytes()
+        before, arrow[:] = pa.total_allocated_bytes(), [0]
         tracemalloc.start()
         try:
-            sampler = TokenBatchSampler(pair_lengths.pair_lengths(rows), 3_000, seed=1)
+            sampler = TokenBatchSampler(pair_lengths(rows), 3_000, seed=1, max_pairs=200)
             pairs = sum(map(len, sampler))
             assert sampler.padding_share < 0.3
-            peaks.append(tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - before)
+            peaks.append(tracemalloc.get_traced_memory()[1] + max(arrow) - before)
         finally:
             tracemalloc.stop()
         assert pairs == count
@@ -138,21 +165,30 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytes
     assert peaks[2] - peaks[1] < 50_000
 
 
-def test_an_array_on_disk_can_be_written(tmp_path: Path) -> None:
-    found = array_on_disk(300_000, np.uint64, tmp_path)
-    assert not found.any() and not list(tmp_path.iterdir())
-    found[:] = np.arange(300_000)
-    assert int(found.sum()) == 300_000 * 299_999 // 2
+@pytest.mark.parametrize("reserves", [True, False])
+def test_an_array_on_disk_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reserves: bool) -> None:
+    if not reserves:
+        monkeypatch.delattr(disk_arrays.os, "posix_fallocate", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of files that are not closed
+        found = array_on_disk(300_001, np.uint64, tmp_path / "missing", tmp_path)
+        gc.collect()
+    assert not found.any() and found.shape == (300_001,) and not list(tmp_path.iterdir())
+    found[:] = np.arange(300_001)
+    assert int(found.sum()) == 300_000 * 300_001 // 2
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(dir: Any) -> Any:
-        return open("/dev/full", "w+b")
-
-    monkeypatch.setattr(disk_arrays.tempfile, "TemporaryFile", full)
-    with pytest.raises(
-        OSError, match="No space left on device: 4,000 bytes are needed for a temporary file: '.*disk'"
-    ):
-        LengthOrder([lengths_of(1000)], tmp_path / "disk")
-    assert length_order.array_on_disk is array_on_disk
+@pytest.mark.parametrize("reserves", [True, False])
+def test_no_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reserves: bool) -> None:
+    """Files may not become longer than 4000 bytes, in any folder."""
+    resource = pytest.importorskip("resource")
+    if not reserves:
+        monkeypatch.delattr(disk_arrays.os, "posix_fallocate", raising=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large: 4,004 bytes are needed for a while"):
+            array_on_disk(1001, np.uint32, tmp_path)
+        assert len(array_on_disk(1000, np.uint32, tmp_path)) == 1000
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

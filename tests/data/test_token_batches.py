@@ -67,8 +67,8 @@ def cut_one_by_one(ordered: list[list[int]], budget: int, limit: int | None) -> 
 )
 def test_a_batch_is_closed_where_the_next_pair_does_not_fit(pairs, budget, limit) -> None:
     sampler = TokenBatchSampler(pairs, budget, max_pairs=limit)
-    ordered = np.asarray(pairs)[sampler.order.pairs(0, len(pairs))].tolist()
-    assert sampler.starts.tolist() == cut_one_by_one(ordered, budget, limit)
+    ordered = np.asarray(pairs)[sampler.order.pairs(np.arange(len(pairs)))].tolist()
+    assert sampler.bounds.tolist() == [*cut_one_by_one(ordered, budget, limit), len(pairs)]
 
 
 def test_order_comes_from_seed_and_epoch_alone() -> None:
@@ -128,6 +128,9 @@ def test_padding(budget: int) -> None:
         ({"num_processes": 2, "process_index": 2}, r"process_index=2: must be 0 to 1 of 2"),
         ({"lengths": []}, r"must be \[pairs, 2\]"),
         ({"lengths": [3, 4]}, r"lengths has shape \[2\]"),
+        ({"lengths": [(3, 2.5)]}, r"lengths of float64: must be integers of at least 0 and below 2\*\*31"),
+        ({"lengths": [(3, 4), (-1, 2)]}, r"lengths of int64: must be integers of at least 0"),
+        ({"lengths": [(2**31, 4)]}, r"lengths of int64: must be integers of at least 0"),
     ],
 )
 def test_wrong_arguments(arguments: dict, said: str) -> None:

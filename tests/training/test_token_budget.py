@@ -11,7 +11,8 @@ from test_trainer import gdr
 from training_run import SIZES, Collate, corpus
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
 
-from hf_capsule_mt.data.pair_lengths import longest_pair, pair_lengths
+from hf_capsule_mt.data import pair_lengths
+from hf_capsule_mt.data.dataset_lengths import most_tokens
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
 
 
@@ -89,9 +90,13 @@ def test_lengths_without_reading_the_rows() -> None:
         assert np.concatenate(list(pair_lengths(rows))).tolist() == expected
     some = rows.select([4, 2, 9]).select_columns(["labels", "input_ids"])
     assert np.concatenate(list(pair_lengths(some))).tolist() == [expected[index] for index in (4, 2, 9)]
-    assert longest_pair(pair_lengths(rows)) == longest_pair(pair_lengths(list(rows))) == max(map(sum, expected))
+    assert most_tokens(pair_lengths(rows)) == most_tokens(pair_lengths(list(rows))) == max(map(sum, expected))
     with pytest.raises(ValueError, match="the data set has no column 'labels': tokenize it first"):
         pair_lengths(rows.remove_columns("labels"))
+    with pytest.raises(ValueError, match="column 'labels' has values of type string: must be lists of tokens"):
+        list(pair_lengths(rows.remove_columns("labels").add_column("labels", ["text"] * 30)))
+    with pytest.raises(ValueError, match="column 'labels' has 1 nulls"):
+        list(pair_lengths(rows.remove_columns("labels").add_column("labels", [None] + 29 * [[1]])))
     with pytest.raises(ValueError, match="pair 1 of the data set has no column 'labels': tokenize it first"):
         pair_lengths([rows[0], {"input_ids": [1]}])
 

@@ -1,7 +1,5 @@
 """How many tokens the pairs of a tokenised data set have."""
 
-import os
-import tempfile
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,31 +7,42 @@ from typing import Any
 import numpy as np
 
 _COLUMNS = ("input_ids", "labels")
-_BLOCK = 20_000  # pairs
+_BLOCK_PAIRS = 20_000
 
 
 class ArrowLengths:
     """`[pairs, 2]`, tokens of `input_ids` and of `labels`, block by block and as often as wanted.
 
-    The rows of the `datasets.Dataset` are not built. `folder` is one to write to for what is as large as the data set:
-    where its own files are, or, if nobody may write there, where temporary files go; None where it is in memory.
+    The rows of the `datasets.Dataset` are not built. `folders` are for what grows with the data set: where its own
+    files are, and the cache of `datasets`; None where it is in memory itself.
     """
 
     def __init__(self, dataset: Any) -> None:
+        import datasets
+
         _check_columns(dataset.column_names, "the data set")
         self.columns = dataset.with_format("arrow", columns=list(_COLUMNS))
         files = dataset.cache_files
-        folder = Path(files[0]["filename"]).parent if files else None
-        self.folder = folder if folder is None or os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
+        folders = Path(files[0]["filename"]).parent if files else None, Path(datasets.config.HF_DATASETS_CACHE)
+        self.folders = [folder for folder in folders if folder is not None] if files else None
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        for part in self.columns.iter(batch_size=_BLOCK):
-            sides = [[chunk.value_lengths().to_numpy() for chunk in part[name].chunks] for name in _COLUMNS]
-            yield np.stack([np.concatenate(side) for side in sides], axis=1)
+        for part in self.columns.iter(batch_size=_BLOCK_PAIRS):
+            yield np.stack([_lengths(part[name], name) for name in _COLUMNS], axis=1)
+
+
+def _lengths(column: Any, name: str) -> np.ndarray:
+    if not hasattr(column.chunk(0), "value_lengths") or column.null_count:
+        found = f"{column.null_count} nulls" if column.null_count else f"values of type {column.type}"
+        raise ValueError(f"column {name!r} has {found}: must be lists of tokens; tokenize it first, preprocess_pairs")
+    return np.concatenate([chunk.value_lengths().to_numpy() for chunk in column.chunks])
 
 
 def pair_lengths(dataset: Any) -> np.ndarray | ArrowLengths:
-    """Of a `datasets.Dataset` without reading it now; of any other one `[pairs, 2]`, from one pass over its rows."""
+    """What a [`TokenBatchSampler`] takes: source and target tokens of every pair.
+
+    Of a `datasets.Dataset` nothing is read now and nothing kept; of any other one all rows are, and `[pairs, 2]` kept.
+    """
     import datasets
 
     if isinstance(dataset, datasets.Dataset):
@@ -46,8 +55,8 @@ def pair_lengths(dataset: Any) -> np.ndarray | ArrowLengths:
     return lengths
 
 
-def longest_pair(lengths: np.ndarray | ArrowLengths) -> int:
-    """Tokens of both sides."""
+def most_tokens(lengths: np.ndarray | ArrowLengths) -> int:
+    """Of both sides of one pair."""
     blocks = lengths if isinstance(lengths, ArrowLengths) else [lengths]
     return max(int(block.sum(axis=1).max()) for block in blocks)
 
