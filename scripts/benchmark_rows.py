@@ -25,6 +25,15 @@ TARGETS = (
     Target("GDR + BoW + BCA", "gdr-bow-bca", 0.80, 0.97, 1.25),
     Target("CapsNMT, decoding batch 1", "caps_nmt", None, 3.0, None),
 )
+# What measures all of them, in the folder of the repository; the tests of the kernels come first.
+_LAYERS = ",".join(target.model for target in TARGETS if target.train is not None)
+GPU_COMMANDS = (
+    "op --ops em,dynamic --dtype bf16 --json model_cards/benchmarks/op-cuda-bf16.json",
+    "op --ops em,dynamic --dtype fp32 --json model_cards/benchmarks/op-cuda-fp32.json",
+    f"train --models {_LAYERS} --batch 1024 --dtype bf16 --json model_cards/benchmarks/train-base-cuda.json",
+    f"decode --models {_LAYERS} --batch 64 --beams 4 --dtype bf16 --json model_cards/benchmarks/decode-base-cuda.json",
+    "decode --models caps_nmt --dtype bf16 --json model_cards/benchmarks/decode-caps-nmt-base-cuda.json",
+)
 # Speeds that the papers report: training, decoding. RNMT's are against RNMT, all others against the Transformer.
 PAPERS: dict[str, dict[str, float]] = {
     "linear": {"train": 0.88, "decode": 0.95},

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from benchmark_rows import (
+    GPU_COMMANDS,
     NOT_MEASURED,
     Results,
     axis_rows,
@@ -50,10 +51,20 @@ def table(columns: str, rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
+ON_A_GPU = f"""Base size, bfloat16, 32k target tokens a batch, beam 4 with batch 64; in round brackets the target.
+`HF_CAPSULE_MT_ROUTING=fused` takes the Triton kernels, which are not chosen by themselves until a GPU has said that
+they are faster; without it, PyTorch's operations.
+
+```bash
+python -m pytest -q tests/ops tests/modeling/test_fused_routing_models.py  # the kernels against the reference
+export HF_CAPSULE_MT_ROUTING=fused
+{chr(10).join(f"python scripts/benchmark.py {command} --device cuda" for command in GPU_COMMANDS)}
+python scripts/benchmark.py table
+```"""
 SECTIONS = (
     (
         "On a GPU, against the targets",
-        "Base size, bfloat16, 32k target tokens a batch, beam 4 with batch 64; in round brackets the target.",
+        ON_A_GPU,
         "|>training step|>decoding|>peak memory, training",
         target_rows,
     ),

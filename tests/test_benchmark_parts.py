@@ -270,6 +270,27 @@ def test_targets_are_filled_by_runs_on_a_gpu_of_the_asked_size(script, tmp_path)
     assert cells() == ["1.00", "0.62", "1.50"]
 
 
+def test_the_commands_for_a_gpu_fill_every_cell(script, tmp_path):
+    tables, rows, parse = (script(f"benchmark_{name}") for name in ("table", "rows", "arguments"))
+    models = script("benchmark").MODELS
+    for number, command in enumerate(rows.GPU_COMMANDS):
+        args = parse.parse_arguments([*command.split(), "--device", "cuda"], "", models, ["base"], ())
+        settings = {name: value for name, value in vars(args).items() if name != "json"}
+        figures = dict.fromkeys(("median_s", "fastest_s", "slowest_s", "time_ratio", "memory_ratio"), 2.0)
+        passes = dict.fromkeys(("share_of_bandwidth", "share_of_rate", "speed_ratio", "floor_s", "gap", "bytes"), 2.0)
+        passes |= {"median_s": 2.0, "operations": 2.0}
+        names = args.ops if args.command == "op" else args.models.split(",")
+        row = dict.fromkeys(("forward", "backward"), passes) if args.command == "op" else figures
+        found = {f"{name}/fused" if args.command == "op" else name: {"parameters": 1, **row} for name in names}
+        report = {"what": args.command, "date": str(number), "device": "some GPU", "settings": settings}
+        report |= {"versions": {}, "rows": found, "command": command, "machine": {"copy_bytes_per_s": 1.0}}
+        (tmp_path / Path(args.json).name).write_text(json.dumps(report, default=str))
+    found = tables.read(tmp_path)
+    assert len(found) == len(rows.GPU_COMMANDS)
+    for cells in (*rows.target_rows(found), *rows.fused_target_rows(found)):
+        assert rows.NOT_MEASURED not in " ".join(cells)
+
+
 def test_the_paper_is_quoted_against_its_own_kind_of_baseline(script):
     paper = script("benchmark_rows").paper
     assert paper("em", "marian", "train") == "0.61" and paper("em", "none", "decode") == "0.80"
