@@ -3,6 +3,7 @@ same in every run; the long tests first, so that no process waits for them at th
 
 import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,6 +30,15 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 gc.disable()  # until all tests are there, see pytest_collection_finish
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Processes are killed here, the power is not cut: what is written needs not reach the disk, which takes seconds
+    where much else is to be written. Of a checkpoint `test_resumable.py` sees that it would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # their ids are 0, 1 and 2
 _SPECIAL = (EOS, UNK, PAD)
+_BATCH = 5_000  # rows tokenised and written together; a mapped file takes 5 kB of memory for each batch in it
 SMALLEST_VOCABULARY = len(_SPECIAL) + 256
 
 
@@ -162,6 +163,7 @@ def preprocess_pairs(
     mapped = dataset.map(
         _encode,
         batched=True,
+        batch_size=_BATCH,
         with_indices=True,
         remove_columns=dataset.column_names,
         num_proc=num_proc,

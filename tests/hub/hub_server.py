@@ -125,6 +125,7 @@ class Refused(Exception):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # answers are written in pieces, each of which would wait 40 ms
     server: Hub
 
     def handle_any(self) -> None:

@@ -55,6 +55,22 @@ def test_killed_while_a_checkpoint_is_written(whole: Any, tmp_path: Path) -> Non
     assert not (tmp_path / UNFINISHED).exists() and (tmp_path / "checkpoint-8").is_dir()
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="nothing says here which file a number stands for")
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, Path]] = []
+    rename = Path.rename
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(("on disk", Path(os.readlink(f"/proc/self/fd/{file}")))))
+    monkeypatch.setattr(Path, "rename", lambda path, to: done.append(("named", Path(to))) or rename(path, to))
+    run(tmp_path, max_steps=4).train()
+    assert checkpoints(tmp_path) == [4]
+    named = done.index(("named", tmp_path / "checkpoint-4"))
+    before = {path for what, path in done[:named] if what == "on disk"}
+    part = tmp_path / UNFINISHED / "checkpoint-4"
+    files = [path.relative_to(tmp_path / "checkpoint-4") for path in (tmp_path / "checkpoint-4").rglob("*")]
+    assert len(files) > 5 and {part, *(part / path for path in files)} <= before
+    assert done[named + 1 :] == [("on disk", tmp_path)], "the name reaches the disk too"
+
+
 def test_killed_while_an_older_checkpoint_is_replaced(tmp_path: Path) -> None:
     """Between the two renamings, when no folder has the name: the new one is whole and takes it."""
     run(tmp_path, max_steps=4, seed=9).train()
