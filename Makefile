@@ -1,5 +1,5 @@
-# make demo   install, train a small capsule model on the synthetic pair, translate       (4 to 7 minutes)
-# make test   install, lint, type-check, run the whole test suite                         (12 to 25 minutes)
+# make demo   install, train a small capsule model on the synthetic pair, translate       (3 to 7 minutes)
+# make test   install, lint, type-check, run the whole test suite                         (11 to 20 minutes)
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
 
 PYTHON ?= python3

@@ -23,7 +23,8 @@ from hf_capsule_mt.data.cleaning import CleaningReport, CleaningRules, SeenPairs
 from hf_capsule_mt.data.corpus_files import BrokenRecord, PairSource, file_stamp, flaw, repair_text
 from hf_capsule_mt.data.corpus_sources import find_source
 
-# Pairs that are cleaned and written together. Mapping the finished file takes 5 kB of memory for every chunk of it.
+# Pairs that are cleaned and written together. For every such chunk the mapped file takes some 4 kB of memory, and a
+# page or more of it is touched.
 _CHUNK = 10_000
 _STREAMED_CHUNK = 1_000
 _QUIET = 2.0  # seconds until there is a progress bar

@@ -23,8 +23,8 @@ class ArrowLengths:
         _check_columns(dataset.column_names, "the data set")
         self.columns = dataset.with_format("arrow", columns=list(_COLUMNS))
         files = dataset.cache_files
-        folders = Path(files[0]["filename"]).parent if files else None, Path(datasets.config.HF_DATASETS_CACHE)
-        self.folders = [folder for folder in folders if folder is not None] if files else None
+        cache = Path(datasets.config.HF_DATASETS_CACHE).expanduser()
+        self.folders = [Path(files[0]["filename"]).parent, cache] if files else None
 
     def __iter__(self) -> Iterator[np.ndarray]:
         for part in self.columns.iter(batch_size=_BLOCK_PAIRS):
@@ -58,7 +58,7 @@ def pair_lengths(dataset: Any) -> np.ndarray | ArrowLengths:
 def most_tokens(lengths: np.ndarray | ArrowLengths) -> int:
     """Of both sides of one pair."""
     blocks = lengths if isinstance(lengths, ArrowLengths) else [lengths]
-    return max(int(block.sum(axis=1).max()) for block in blocks)
+    return max((int(block.sum(axis=1).max()) for block in blocks if len(block)), default=0)
 
 
 def _check_columns(found: Container[str], where: str) -> None:

@@ -17,19 +17,24 @@ _BLOCK_BYTES = 1 << 16
 def array_on_disk(count: int, dtype: Any, *folders: str | Path) -> np.ndarray:
     """`[count]` zeros in a file in the first of the folders that takes it, at last in the one for temporary files.
 
-    A disk without room for it is noticed here, where the file system can reserve room, not when the array is written.
+    Folders are made where they are missing. A disk without room is noticed here, where the file system can reserve
+    room, not when the array is written.
     """
     size = count * np.dtype(dtype).itemsize
-    last: OSError | None = None
-    for folder in (*folders, tempfile.gettempdir()):
+    failed: list[str] = []
+    for folder in (*folders, None):
         try:
+            if folder is not None:
+                Path(folder).mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder, buffering=0) as file:  # the mapping outlives it
                 _reserve(file.fileno(), size)
                 return np.asarray(np.memmap(file, dtype=dtype, mode="r+", shape=(count,)))
         except OSError as error:
-            last = OSError(error.errno, f"{error.strerror}: {size:,} bytes are needed for a while", os.fspath(folder))
-    assert last is not None
-    raise last
+            number = error.errno
+            failed.append(f"{'the folder for temporary files' if folder is None else folder}: {error.strerror}")
+    raise OSError(
+        number, f"{size:,} bytes are needed on disk for a while; make room, or set TMPDIR ({'; '.join(failed)})"
+    )
 
 
 def _reserve(file: int, size: int) -> None:

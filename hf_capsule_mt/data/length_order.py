@@ -84,6 +84,7 @@ def shuffled(places: np.ndarray, sizes: np.ndarray, salts: np.ndarray, keys: np.
     finite domains").
     """
     rows = np.ceil(np.sqrt(sizes)).astype(np.int64)
+    rows += rows % 2  # moving within rows of odd length, in tables of odd size, would leave out every other order
     columns = -(-sizes // rows)
     salt = _mixed(salts.astype(np.uint64))
     found = places.copy()
@@ -109,8 +110,11 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 def _keys(lengths: np.ndarray) -> np.ndarray:
     """One number for two lengths, in the order of [`LengthOrder`]."""
-    if lengths.dtype.kind not in "iu" or lengths.min(initial=0) < 0 or lengths.max(initial=0) >= _HALF:
-        raise ValueError(f"lengths of {lengths.dtype}: must be integers of at least 0 and below 2**31")
+    if lengths.dtype.kind not in "iu":
+        raise ValueError(f"lengths are of type {lengths.dtype}: must be integers, numbers of tokens")
+    for wrong in (lengths.min(initial=0), lengths.max(initial=0)):
+        if not 0 <= wrong < _HALF:
+            raise ValueError(f"lengths hold {wrong}: must be at least 0 and below 2**31, numbers of tokens")
     source, target = lengths.astype(np.int64).T
     longer, difference = np.maximum(source, target), source - target
     return (longer << 32) + np.where(longer % 2, -difference, difference) + _HALF

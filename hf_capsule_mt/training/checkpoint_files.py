@@ -89,11 +89,11 @@ def disk_is_full(error: BaseException | None) -> bool:
 
 
 def flush(folder: Path, files: bool = True) -> None:
-    """To disk: what is in `folder`, and its list of names. Nothing on Windows, where no folder can be opened: there
+    """To disk: what is in `folder`, and the lists of names. Nothing on Windows, where no folder can be opened: there
     a checkpoint outlives a killed process, not a power cut."""
     if not POSIX:
         return
-    paths = [path for path in folder.rglob("*") if path.is_file()] if files else []
+    paths = list(folder.rglob("*")) if files else []
     for path in [*paths, folder]:
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -19,6 +19,7 @@ from hf_capsule_mt.data import (
     Corpus,
     cleaning,
     corpora,
+    disk_arrays,
     load_corpus,
     preprocess_pairs,
     synthetic_dataset,
@@ -298,6 +299,22 @@ def test_streaming_counts_each_pass_anew_and_writes_nothing(tmp_path: Path, own_
         assert pairs_of(corpus) == KEPT
         assert corpus.report.as_dict() == REPORT
     assert not list(own_cache.rglob("*.arrow"))
+
+
+def test_streamed_digests_are_in_the_cache_folder(
+    tmp_path: Path, small_chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders, real = [], disk_arrays.tempfile.TemporaryFile
+
+    def made(dir: Any, **options: Any) -> Any:
+        folders.append(dir)
+        return real(dir=dir, **options)
+
+    monkeypatch.setattr(disk_arrays.tempfile, "TemporaryFile", made)
+    rules = CleaningRules(drop_duplicates=True)
+    options: dict[str, Any] = {"streaming": True, "cleaning": rules, "cache_dir": tmp_path / "none" / "yet"}
+    assert len(list(load_corpus(f"synthetic:{4 * small_chunks}:9", **options).pairs)) > small_chunks
+    assert set(folders) == {tmp_path / "none" / "yet"} and not list((tmp_path / "none" / "yet").iterdir())
 
 
 def test_a_long_reading_shows_how_far_it_is(

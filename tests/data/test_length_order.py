@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
 import tempfile
@@ -83,6 +84,24 @@ def test_all_orders_of_few_come_about_equally_often(size: int) -> None:
     assert spread - wanted < (0.15 * wanted) ** 2, f"{np.sqrt(max(spread - wanted, 0)) / wanted:.3f}"
     for place in range(size):  # where each of them goes
         assert np.abs(np.bincount(found[:, place]) * size / draws - 1).max() < 0.05
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 25, 49])
+def test_half_of_the_orders_are_odd(size: int) -> None:
+    draws = 2_000
+    places, salts = np.tile(np.arange(size), draws), np.repeat(np.arange(draws), size)
+    found = shuffled(places, np.full(len(places), size), salts, shuffle_keys(size)).reshape(draws, size)
+    swapped = sum((found[:, [one]] > found[:, one + 1 :]).sum(axis=1) for one in range(size - 1))
+    assert 0.45 < (swapped % 2).mean() < 0.55
+
+
+def test_epochs_draw_all_orders_equally_often() -> None:
+    counts = Counter(
+        tuple(shuffled(np.arange(4), np.full(4, 4), np.full(4, 7), shuffle_keys(1, epoch)).tolist())
+        for epoch in range(2_400)
+    )
+    # 24 orders, 100 each; of good draws one in 10,000 is further off, and these are always the same.
+    assert len(counts) == 24 and sum((count - 100) ** 2 / 100 for count in counts.values()) < 57
 
 
 def test_neighbours_do_not_stay_together() -> None:
@@ -171,9 +190,10 @@ def test_an_array_on_disk_can_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.delattr(disk_arrays.os, "posix_fallocate", raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of files that are not closed
-        found = array_on_disk(300_001, np.uint64, tmp_path / "missing", tmp_path)
+        (tmp_path / "file").write_text("no folder")
+        found = array_on_disk(300_001, np.uint64, tmp_path / "file" / "within", tmp_path / "made" / "here")
         gc.collect()
-    assert not found.any() and found.shape == (300_001,) and not list(tmp_path.iterdir())
+    assert not found.any() and found.shape == (300_001,) and not list((tmp_path / "made" / "here").iterdir())
     found[:] = np.arange(300_001)
     assert int(found.sum()) == 300_000 * 300_001 // 2
 
@@ -187,8 +207,11 @@ def test_no_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, re
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
     try:
-        with pytest.raises(OSError, match="File too large: 4,004 bytes are needed for a while"):
-            array_on_disk(1001, np.uint32, tmp_path)
+        with pytest.raises(
+            OSError, match=r"4,004 bytes are needed .*/here: File too large; the folder for temp"
+        ) as said:
+            array_on_disk(1001, np.uint32, tmp_path / "here")
+        assert said.value.errno == errno.EFBIG
         assert len(array_on_disk(1000, np.uint32, tmp_path)) == 1000
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

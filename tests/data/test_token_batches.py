@@ -128,9 +128,9 @@ def test_padding(budget: int) -> None:
         ({"num_processes": 2, "process_index": 2}, r"process_index=2: must be 0 to 1 of 2"),
         ({"lengths": []}, r"must be \[pairs, 2\]"),
         ({"lengths": [3, 4]}, r"lengths has shape \[2\]"),
-        ({"lengths": [(3, 2.5)]}, r"lengths of float64: must be integers of at least 0 and below 2\*\*31"),
-        ({"lengths": [(3, 4), (-1, 2)]}, r"lengths of int64: must be integers of at least 0"),
-        ({"lengths": [(2**31, 4)]}, r"lengths of int64: must be integers of at least 0"),
+        ({"lengths": [(3, 2.5)]}, r"lengths are of type float64: must be integers"),
+        ({"lengths": [(3, 4), (-1, 2)]}, r"lengths hold -1: must be at least 0"),
+        ({"lengths": [(2**31, 4)]}, r"lengths hold 2147483648: must be .* below 2\*\*31"),
     ],
 )
 def test_wrong_arguments(arguments: dict, said: str) -> None:

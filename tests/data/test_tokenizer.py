@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, MarianConfig, PreTrainedTokenizerFast
 
+import hf_capsule_mt.data.tokenizer as tokenizer_module
 from hf_capsule_mt.data import marian_token_ids, preprocess_pairs, synthetic_dataset, synthetic_lines, train_tokenizer
 
 
@@ -182,6 +183,16 @@ def test_pairs_become_model_inputs(tokenizer: PreTrainedTokenizerFast):
         assert inputs["input_ids"] == tokenizer(row["translation"]["en"])["input_ids"]
         assert inputs["labels"] == tokenizer(text_target=row["translation"]["de"])["input_ids"]
         assert inputs["attention_mask"] == [1] * len(inputs["input_ids"])
+
+
+def test_pairs_are_written_many_at_a_time(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Every batch in a mapped file takes memory; `datasets` writes a thousand rows a batch where it is not told."""
+    monkeypatch.setattr(tokenizer_module, "_BATCH", 1_200)
+    synthetic_dataset(2_500, max_words=8).save_to_disk(tmp_path / "pairs")
+    ready = preprocess_pairs(datasets.load_from_disk(str(tmp_path / "pairs")), tokenizer)
+    assert ready.cache_files and [len(chunk) for chunk in ready.data.column("labels").chunks] == [1_200, 1_200, 100]
 
 
 def test_truncation_warns_once_with_the_number(tokenizer: PreTrainedTokenizerFast):
