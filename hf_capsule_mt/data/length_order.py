@@ -58,11 +58,11 @@ class LengthOrder:
             start += len(block)
 
     def classes(self, places: np.ndarray) -> np.ndarray:
-        """The class at each of these places of the order."""
+        """The class, 0 to `C - 1`, at each of these places of the order, both `[n]`."""
         return np.searchsorted(self.firsts, places, side="right") - 1
 
     def pairs(self, places: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
-        """The indices at these places, equal lengths in an order that the `keys` draw; None for their own order."""
+        """The indices `[n]` at places `[n]`; equal lengths in an order that the `keys` draw, None for their own."""
         if keys is not None:
             classes = self.classes(places)
             firsts = self.firsts[classes]
@@ -71,17 +71,17 @@ class LengthOrder:
 
 
 def shuffle_keys(*seeds: int) -> np.ndarray:
-    """What [`shuffled`] draws from, apart from what a generator of the same seeds draws."""
+    """`[rounds]`, what [`shuffled`] draws from: nothing that a generator of the same seeds draws."""
     return np.random.SeedSequence(seeds, spawn_key=(1,)).generate_state(_ROUNDS, np.uint64)
 
 
 def shuffled(places: np.ndarray, sizes: np.ndarray, salts: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Where each place of 0 to its size - 1 goes when these are shuffled, without the others being looked at.
 
-    One shuffle for each salt, a permutation that the keys choose. It is a Feistel network on the places written as
-    row and column of a table that is about square, one of them moved by a number that depends on the other in every
-    round; a place outside the size is sent on until it is inside (Black and Rogaway 2002, "Ciphers with arbitrary
-    finite domains").
+    Places, sizes and salts are `[n]`, and so is what comes back. One shuffle for each salt, a permutation that the
+    keys, an even number, choose. It is a Feistel network on the places written as row and column of a table that is
+    about square, one of them moved by a number that depends on the other in every round; a place outside the size is
+    sent on until it is inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
     """
     rows = np.ceil(np.sqrt(sizes)).astype(np.int64)
     rows += rows % 2  # moving within rows of odd length, in tables of odd size, would leave out every other order
@@ -91,14 +91,17 @@ def shuffled(places: np.ndarray, sizes: np.ndarray, salts: np.ndarray, keys: np.
     left = np.arange(len(places))
     while len(left):
         row, column = np.divmod(found[left], columns[left])
-        for number, key in enumerate(keys):
-            moving, other, size = (column, row, columns) if number % 2 else (row, column, rows)
-            drawn = _mixed(_mixed(other.astype(np.uint64) + key) ^ salt[left])
-            moved = (moving + (drawn >> np.uint64(32)).astype(np.int64)) % size[left]
-            row, column = (row, moved) if number % 2 else (moved, column)
+        for row_key, column_key in keys.reshape(-1, 2):
+            row = (row + _drawn(column, row_key, salt[left])) % rows[left]
+            column = (column + _drawn(row, column_key, salt[left])) % columns[left]
         found[left] = row * columns[left] + column
         left = left[found[left] >= sizes[left]]
     return found
+
+
+def _drawn(values: np.ndarray, key: np.uint64, salt: np.ndarray) -> np.ndarray:
+    """32 bits for each of the values `[n]`, which depend on it, the key and the salt."""
+    return (_mixed(_mixed(values.astype(np.uint64) + key) ^ salt) >> np.uint64(32)).astype(np.int64)
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
