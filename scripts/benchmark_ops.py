@@ -20,7 +20,7 @@ from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
 from hf_capsule_mt.ops.routing_dispatch import choose_guided_scores, choose_routing
 
 OPS = ("em", "dynamic", "guided")
-IMPLEMENTATIONS = ("reference", "blockwise", "fused")
+IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
 # The sizes of the targets; smaller on a CPU, where these would take minutes.
 SIZES = {
     "cuda": {"positions": 32768, "sentences": 256, "steps": 32, "words": 32, "capsule_size": 256, "repeats": 20},

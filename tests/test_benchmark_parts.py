@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import CompileConfig
 
+from hf_capsule_mt.ops.native_library import MISSING
+
 ROOT = Path(__file__).parent.parent
 TINY = "--size tiny --threads 1 --rounds 2 --warmup 0".split()
 
@@ -107,13 +109,14 @@ def test_op(report_of, capsys, monkeypatch):
     sizes = "--positions 8 --outputs 6 --sentences 2 --steps 3 --words 4 --capsule-size 5"
     report = report_of(f"op {sizes} --no-memory --threads 1 --rounds 2 --warmup 0")
     assert list(report["rows"]) == [
-        f"{op}/{name}" for op in ("em", "dynamic", "guided") for name in ("reference", "blockwise", "fused")
+        f"{op}/{name}" for op in ("em", "dynamic", "guided") for name in ("reference", "blockwise", "native", "fused")
     ]
     bandwidth, rate = report["machine"]["copy_bytes_per_s"], report["machine"]["multiply_adds_per_s"]
     assert report["rows"]["em/reference"]["forward"]["bytes"] == 4 * 8 * (6 * 6 + 6)
     for name, row in report["rows"].items():
         if "not_measured" in row:
-            assert name.endswith("/fused") and "Triton" in row["not_measured"]
+            expected = "Triton" if name.endswith("/fused") else MISSING
+            assert name.endswith(("/fused", "/native")) and expected and expected in row["not_measured"]
             continue
         for direction in ("forward", "backward"):
             found, reference = (report["rows"][one][direction] for one in (name, name.split("/")[0] + "/reference"))
@@ -152,6 +155,7 @@ def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_
         "CapsNMTConfig": "routing_iterations",
         "GDRRNMTConfig": "encoder_layers",
     }
+    assert len(built) == len(report["rows"]) * len(values) * 2  # the models of a value live on from round to round
     for model in built:
         field = fields.get(type(model.config).__name__)
         assert field is None or getattr(model.config, field) in values

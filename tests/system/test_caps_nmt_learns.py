@@ -12,6 +12,8 @@ from hf_capsule_mt import (
     translate,
 )
 from hf_capsule_mt.data import marian_token_ids
+from hf_capsule_mt.modeling import source_capsules
+from hf_capsule_mt.ops.routing_reference import squash
 from hf_capsule_mt.training import SmallTask, small_task, train_small
 
 SEED, LONGEST, WIDTH = 1, 6, 128
@@ -42,6 +44,23 @@ def test_what_it_writes_comes_from_the_source(trained):
     own = corpus_scores(translations, task.test_references).bleu
     others = corpus_scores(translations, task.test_references[1:] + task.test_references[:1]).bleu
     assert others < own / 4
+
+
+def test_it_is_routing_that_translates(trained, monkeypatch):
+    """Capsules that are the mean of the messages for them, which is routing with equal assignments, do not do."""
+    model, task, translations = trained
+    seen = []
+
+    def mean_of_messages(votes, return_assignments, iterations, mask, **_):
+        assert not return_assignments
+        seen.append(votes.shape[0] == iterations)
+        share = votes.new_ones(votes.shape[1:3]) if mask is None else mask.to(votes.dtype)
+        return squash(torch.einsum("bsmd,bs->bmd", votes[-1], share / votes.shape[3]))
+
+    monkeypatch.setattr(source_capsules, "sequence_routing", mean_of_messages)
+    equal = corpus_scores(translate(model, task.tokenizer, task.test_sources), task.test_references).bleu
+    assert seen and all(seen)
+    assert equal < corpus_scores(translations, task.test_references).bleu / 2
 
 
 def test_int8_translates_as_well(trained):
