@@ -1,9 +1,9 @@
 """`benchmark.py scaling --axis` and `benchmark.py memory`: what a training step and decoding cost along other axes.
 
 The axes of time: batch, depth, number of capsules, iterations of routing; stock Marian, which has neither capsules nor
-iterations, is measured beside every value all the same, since ratios are to the baseline of the same run. The models of
-all values are in memory at once, 1.6 GB each at base size: the first steps of a new one are slower, and would not say
-how values differ. Memory: by batch and by length.
+iterations, is measured beside every value all the same, since ratios are to the baseline of the same run. The models
+of all values are in memory at once, 1.6 GB each at base size: the first steps of a new one are slower, and would not
+say how values differ. Memory: by batch and by length.
 """
 
 import argparse

@@ -60,7 +60,7 @@ def test_it_is_routing_that_translates(trained, monkeypatch):
     monkeypatch.setattr(source_capsules, "sequence_routing", mean_of_messages)
     equal = corpus_scores(translate(model, task.tokenizer, task.test_sources), task.test_references).bleu
     assert seen and all(seen)
-    assert equal < corpus_scores(translations, task.test_references).bleu / 2
+    assert equal < 0.7 * corpus_scores(translations, task.test_references).bleu  # 17 and 41 when this was written
 
 
 def test_int8_translates_as_well(trained):
