@@ -70,7 +70,11 @@ def decoding(name: str, at: argparse.Namespace, build: Build) -> Start:
 def measure_axis(
     names: list[str], args: argparse.Namespace, build: Build, train_step: MakeStep
 ) -> dict[str, dict[str, Any]]:
-    """A row a model: medians and quartiles of both kinds of step at every value, and the ratio to the baseline."""
+    """A row a model: medians and quartiles of both kinds of step at every value, and of the ratios to the baseline.
+
+    The models of one value are visited one after the other, and a ratio is one of such neighbours: what the machine
+    does for a while falls on both.
+    """
     every = []
     for name in names:
         for value in args.values:
@@ -79,29 +83,30 @@ def measure_axis(
                 at = point(args, kind, **changes)
                 start = training(name, at, build, train_step) if kind == "train" else decoding(name, at, build)
                 every.append(Job(name, kind, value, start))
-    run_jobs(every, args)
+    run_jobs(every, args, lambda job: (job.kind, job.length))
     rows: dict[str, dict[str, Any]] = {name: {} for name in names}
     for kind in KINDS:
+        seconds = {
+            name: np.array([job.seconds for job in every if (job.model, job.kind) == (name, kind)]) for name in names
+        }  # of each [values, rounds]
         for name, row in rows.items():
-            quartiles = [
-                np.quantile(job.seconds, [0.25, 0.5, 0.75]).tolist()
-                for job in every
-                if (job.model, job.kind) == (name, kind)
-            ]
+            low, middle, high = np.quantile(seconds[name], [0.25, 0.5, 0.75], axis=1)
+            low_ratio, ratio, high_ratio = np.quantile(
+                seconds[name] / seconds[args.baseline], [0.25, 0.5, 0.75], axis=1
+            )
             row[kind] = {
                 "values": args.values,
-                "median_s": [middle for _, middle, _ in quartiles],
-                "quartiles_s": [[low, high] for low, _, high in quartiles],
+                "median_s": middle.tolist(),
+                "quartiles_s": np.stack([low, high], axis=1).tolist(),
+                "time_ratio": ratio.tolist(),
+                "ratio_quartiles": np.stack([low_ratio, high_ratio], axis=1).tolist(),
             }
-        base = rows[args.baseline][kind]["median_s"]
-        for row in rows.values():
-            row[kind]["time_ratio"] = [mine / one for mine, one in zip(row[kind]["median_s"], base, strict=True)]
     return rows
 
 
 def print_axis(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
     for kind, what in KINDS.items():
-        print(f"\n{what}, ms (ratio to {args.baseline}), against {args.axis}")
+        print(f"\n{what}, ms (median of the ratios to {args.baseline}), against {args.axis}")
         print(f"  {'model':<20}" + "".join(f"{value:>18}" for value in args.values))
         for name, row in rows.items():
             found = zip(row[kind]["median_s"], row[kind]["time_ratio"], strict=True)

@@ -133,8 +133,8 @@ def measure_scaling(
     return rows
 
 
-def run_jobs(every: list[Job], args: argparse.Namespace) -> None:
-    """Visit all of them in every round, each time in another order."""
+def run_jobs(every: list[Job], args: argparse.Namespace, group: Callable[[Job], Any] = id) -> None:
+    """Visit all of them in every round, each time in another order, those of one `group` one after the other."""
     read = time.process_time if args.clock == "processor" else time.perf_counter
 
     def clock() -> float:
@@ -147,6 +147,10 @@ def run_jobs(every: list[Job], args: argparse.Namespace) -> None:
         # Whole sentences take longest by far and are measured in the first rounds only.
         turn = [job for job in every if job.kind != "sentence" or 0 <= number < args.sentence_rounds]
         order.shuffle(turn)
+        groups: dict[Any, list[Job]] = {}
+        for job in turn:
+            groups.setdefault(group(job), []).append(job)
+        turn = [job for jobs_of_group in groups.values() for job in jobs_of_group]
         for done, job in enumerate(turn):
             seconds = job.visit(args.repeats, clock)
             if number >= 0:

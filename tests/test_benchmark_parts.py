@@ -1,5 +1,6 @@
 """What `scripts/benchmark.py` counts, reports and tabulates, in this process; how fast anything is, is not tested."""
 
+import argparse
 import importlib
 import json
 from pathlib import Path
@@ -145,10 +146,11 @@ def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_
     assert list(report["rows"]) == ["marian", *models.split(",")] and report["commit"]
     for row in report["rows"].values():
         for kind in ("train", "decode"):
-            base = report["rows"]["marian"][kind]["median_s"]
-            assert row[kind]["values"] == values
-            ratios = [mine / one for mine, one in zip(row[kind]["median_s"], base, strict=True)]
-            assert row[kind]["time_ratio"] == pytest.approx(ratios)
+            found = row[kind]
+            assert found["values"] == values and len(found["median_s"]) == len(values) == len(found["time_ratio"])
+            for (low, high), middle in zip(found["quartiles_s"], found["median_s"], strict=True):
+                assert 0 < low <= middle <= high
+    assert all(ratio == 1 for kind in ("train", "decode") for ratio in report["rows"]["marian"][kind]["time_ratio"])
     fields = {
         "CapsuleAggregatedMarianConfig": "layer_routing_iterations",
         "GDRMarianConfig": "guided_routing_iterations",
@@ -164,6 +166,46 @@ def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_
     for kind in kinds & set(fields):
         assert {getattr(m.config, fields[kind]) for m in built if type(m.config).__name__ == kind} == set(values)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_ratios_of_an_axis_are_those_of_neighbours(script, monkeypatch):
+    """Medians of 1, 2 and 4 and of 3, 4 and 8 are 2 and 4; their ratios are 3, 2 and 2."""
+    axes = script("benchmark_axes")
+    times = {
+        ("marian", 5): [1.0, 2.0, 4.0],
+        ("em", 5): [3.0, 4.0, 8.0],
+        ("marian", 7): [1.0] * 3,
+        ("em", 7): [2.0] * 3,
+    }
+    monkeypatch.setattr(
+        axes, "run_jobs", lambda jobs, *_: [job.seconds.extend(times[job.model, job.length]) for job in jobs]
+    )
+    args = argparse.Namespace(axis="iterations", values=[5, 7], baseline="marian")
+    rows = axes.measure_axis(["marian", "em"], args, None, None)
+    assert rows["em"]["train"] == {
+        "values": [5, 7],
+        "median_s": [4.0, 2.0],
+        "quartiles_s": [[3.5, 6.0], [2.0, 2.0]],
+        "time_ratio": [2.0, 2.0],
+        "ratio_quartiles": [[2.0, 2.5], [2.0, 2.0]],
+    }
+
+
+def test_jobs_of_a_group_are_visited_one_after_the_other(script):
+    scaling, visited = script("benchmark_scaling"), []
+
+    def job(model: str, length: int):
+        return scaling.Job(model, "train", length, lambda: lambda: visited.append((model, length)))
+
+    jobs = [job(model, length) for model in ("marian", "em", "gdr") for length in (1, 2, 3)]
+    args = argparse.Namespace(clock="wall", device="cpu", seed=1, warmup=0, rounds=9, repeats=1, sentence_rounds=0)
+    scaling.run_jobs(jobs, args, lambda one: one.length)
+    rounds = [visited[start : start + 9] for start in range(0, 81, 9)]
+    for found in rounds:
+        assert sorted(found) == sorted((one.model, one.length) for one in jobs)
+        assert all(len({length for _, length in found[place : place + 3]}) == 1 for place in (0, 3, 6))
+    assert len({tuple(found) for found in rounds}) > 5
+    assert len({tuple(length for _, length in found[::3]) for found in rounds}) > 1
 
 
 def test_memory_asks_a_process_for_every_point(report_of, script, monkeypatch, capsys):
