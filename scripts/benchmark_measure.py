@@ -1,6 +1,7 @@
 """What every part of `benchmark.py` measures with: turns, peak memory, and what a report says of the machine."""
 
 import argparse
+import gc
 import os
 import platform
 import statistics
@@ -69,6 +70,7 @@ def resident_bytes(field: str) -> int:
 
 def peak_growth(prepare: Callable[[], Run], args: argparse.Namespace, calls: int = 3) -> int:
     """Bytes by which memory grows at its highest while `prepare` and a few calls of what it returns run."""
+    gc.collect()  # models that were measured before would be given back in between
     if args.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

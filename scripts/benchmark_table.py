@@ -53,7 +53,9 @@ def table(columns: str, rows: list[list[str]]) -> str:
 
 ON_A_GPU = f"""Base size, bfloat16, 32k target tokens a batch, beam 4 with batch 64; in round brackets the target.
 `HF_CAPSULE_MT_ROUTING=fused` takes the Triton kernels, which are not chosen by themselves until a GPU has said that
-they are faster; without it, PyTorch's operations.
+they are faster; without it, PyTorch's operations. The package is to be installed, or `PYTHONPATH` to name this folder.
+`op` calls a function many times in a row: it has measured the kernels, and not the calls of them, if four times the
+positions (`--positions 131072 --no-memory`) take four times as long.
 
 ```bash
 python -m pytest -q tests/ops tests/modeling/test_fused_routing_models.py  # the kernels against the reference

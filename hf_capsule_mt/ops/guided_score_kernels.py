@@ -71,15 +71,15 @@ def guided_scores_kernel(
     output = tl.program_id(0) % OUTPUTS
     step, entry = tl.program_id(1) * BT, tl.program_id(2) * BI
     rows = keys + sentence * inputs * (OUTPUTS * SIZE) + output * SIZE
-    total = tl.zeros([BT, BI], tl.float32)
+    total = tl.zeros([BT, BI, BD], tl.float32)  # added up across threads once, behind the loop
     for first in range(0, SIZE, BD):
         sizes = first + tl.arange(0, BD)
         weight = tl.load(score_weight + sizes, mask=sizes < SIZE, other=0.0)
         states = _load_states(guide, context, sentence, output, step, steps, sizes, OUTPUTS, SIZE, BT)
         words = _load_rows(rows, entry, inputs, OUTPUTS, SIZE, sizes, BI)
-        total += tl.sum(tanh(states[:, None, :] + words[None, :, :]) * weight[None, None, :], axis=2)
+        total += tanh(states[:, None, :] + words[None, :, :]) * weight[None, None, :]
     places, there = _score_places(sentence, output, step, entry, steps, inputs, OUTPUTS, BT, BI)
-    tl.store(scores + places, total, mask=there)
+    tl.store(scores + places, tl.sum(total, axis=2), mask=there)
 
 
 @triton.jit(do_not_specialize=["steps", "inputs"])

@@ -46,6 +46,18 @@ def test_equals_the_reference(fast: str, kind: str, positions: int, inputs: int,
     assert_fused_is_right(fast, case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inputs", [6, 8])
+@every_kind
+def test_equals_the_reference_at_the_size_of_the_papers(fast: str, kind: str, inputs: int, dtype: torch.dtype) -> None:
+    """Several neighbouring outputs a thread, votes with the inputs first, and positions enough for several blocks a
+    program: 1056 programs on a GPU of 132 processors, two in the interpreter."""
+    positions = 4099 if device_of(fast).type == "cuda" else 7
+    case = make_case(kind, 241, (positions,), inputs, 512, 1, dtype=dtype, masked=False)
+    turned = case.votes.transpose(0, 1).contiguous().transpose(0, 1)
+    assert_fused_is_right(fast, case.changed(votes=turned))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @every_kind
 def test_equals_the_reference_in_half_precision(fast: str, kind: str, dtype: torch.dtype) -> None:
