@@ -2,8 +2,9 @@
 
 The axes of time: batch, depth, number of capsules, iterations of routing; stock Marian, which has neither capsules nor
 iterations, is measured beside every value all the same, since ratios are to the baseline of the same run. The models
-of all values are in memory at once, 1.6 GB each at base size: the first steps of a new one are slower, and would not
-say how values differ. Memory: by batch and by length.
+of all values are in memory at once, two for each model and value, 1.0 to 1.6 GB together at base size: the first steps
+of a new one are slower, and would not say how values differ. All are trained on one batch as they are timed. Memory:
+by batch and by length.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def measure_axis(
                 at = point(args, kind, **changes)
                 start = training(name, at, build, train_step) if kind == "train" else decoding(name, at, build)
                 every.append(Job(name, kind, value, start))
-    run_jobs(every, args, lambda job: (job.kind, job.length))
+    run_jobs(every, args, lambda job: (job.kind, job.length), at_least=3)
     rows: dict[str, dict[str, Any]] = {name: {} for name in names}
     for kind in KINDS:
         seconds = {

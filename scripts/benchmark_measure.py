@@ -70,7 +70,7 @@ def resident_bytes(field: str) -> int:
 
 def peak_growth(prepare: Callable[[], Run], args: argparse.Namespace, calls: int = 3) -> int:
     """Bytes by which memory grows at its highest while `prepare` and a few calls of what it returns run."""
-    gc.collect()  # models that were measured before would be given back in between
+    gc.collect()  # what is freed while this counts would lower the figure
     if args.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -184,11 +184,12 @@ def axis_rows(results: Results) -> list[list[str]]:
         for model, row in result["rows"].items():
             for kind, what in (("train", "training step"), ("decode", "decode step")):
                 found = row[kind]
+                every = zip(
+                    found["values"], found["median_s"], found["time_ratio"], found["ratio_quartiles"], strict=True
+                )
                 cells = [
-                    f"{value}: {median * 1e3:.1f} ({1 / ratio:.2f})"
-                    for value, median, ratio in zip(
-                        found["values"], found["median_s"], found["time_ratio"], strict=True
-                    )
+                    f"{value}: {median * 1e3:.1f} ({1 / ratio:.2f}, {1 / high:.2f}–{1 / low:.2f})"
+                    for value, median, ratio, (low, high) in every
                 ]
                 rows.append([axis, f"`{model}`", what, ", ".join(cells), result["device"], link(name)])
     return rows

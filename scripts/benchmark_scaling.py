@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
 
 LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
-ENOUGH = 0.5  # seconds after which a visit repeats nothing any more
+ENOUGH = 0.5  # seconds after which a visit repeats nothing any more than it must
 KINDS = {
     "encode": ("encoder", "source tokens"),
     "step_by_source": ("one decode step", "source tokens"),
@@ -44,10 +44,10 @@ class Job:
     start: Start
     seconds: list[float] = field(default_factory=list)  # one a round
 
-    def visit(self, repeats: int, clock: Callable[[], float]) -> float:
-        """The median time of up to `repeats` runs."""
+    def visit(self, repeats: int, at_least: int, clock: Callable[[], float]) -> float:
+        """The median time of `at_least` to `repeats` runs."""
         run, times = self.start(), []
-        while len(times) < repeats and sum(times) < ENOUGH:
+        while len(times) < min(repeats, at_least) or (len(times) < repeats and sum(times) < ENOUGH):
             begin = clock()
             run()
             times.append(clock() - begin)
@@ -133,8 +133,11 @@ def measure_scaling(
     return rows
 
 
-def run_jobs(every: list[Job], args: argparse.Namespace, group: Callable[[Job], Any] = id) -> None:
-    """Visit all of them in every round, each time in another order, those of one `group` one after the other."""
+def run_jobs(every: list[Job], args: argparse.Namespace, group: Callable[[Job], Any] = id, at_least: int = 1) -> None:
+    """Visit all of them in every round, each time in another order, those of one `group` one after the other.
+
+    A visit is `args.repeats` runs, or fewer, but `at_least` so many, where they take long.
+    """
     read = time.process_time if args.clock == "processor" else time.perf_counter
 
     def clock() -> float:
@@ -152,7 +155,7 @@ def run_jobs(every: list[Job], args: argparse.Namespace, group: Callable[[Job], 
             groups.setdefault(group(job), []).append(job)
         turn = [job for jobs_of_group in groups.values() for job in jobs_of_group]
         for done, job in enumerate(turn):
-            seconds = job.visit(args.repeats, clock)
+            seconds = job.visit(args.repeats, at_least, clock)
             if number >= 0:
                 job.seconds.append(seconds)
             state = f"round {number + 1}/{args.rounds}, {done + 1}/{len(turn)}, {time.perf_counter() - began:.0f} s"

@@ -53,9 +53,10 @@ def table(columns: str, rows: list[list[str]]) -> str:
 
 ON_A_GPU = f"""Base size, bfloat16, 32k target tokens a batch, beam 4 with batch 64; in round brackets the target.
 `HF_CAPSULE_MT_ROUTING=fused` takes the Triton kernels, which are not chosen by themselves until a GPU has said that
-they are faster; without it, PyTorch's operations. The package is to be installed, or `PYTHONPATH` to name this folder.
-`op` calls a function many times in a row: it has measured the kernels, and not the calls of them, if four times the
-positions (`--positions 131072 --no-memory`) take four times as long.
+they are faster; without it, PyTorch's operations. Run in the folder of the repository, with the package installed or
+`PYTHONPATH=.`. `op` calls a function many times in a row: for EM and dynamic routing it has measured the kernels,
+not the calls of them, if a quarter of the positions (`--positions 8192 --no-memory`) takes a quarter of the time.
+Other axes and memory by batch and length have commands of their own, `scaling --axis` and `memory`.
 
 ```bash
 python -m pytest -q tests/ops tests/modeling/test_fused_routing_models.py  # the kernels against the reference
@@ -63,6 +64,7 @@ export HF_CAPSULE_MT_ROUTING=fused
 {chr(10).join(f"python scripts/benchmark.py {command} --device cuda" for command in GPU_COMMANDS)}
 python scripts/benchmark.py table
 ```"""
+MODES = ("train", "decode")
 SECTIONS = (
     (
         "On a GPU, against the targets",
@@ -100,7 +102,12 @@ SECTIONS = (
         "model|encoder|step, by source|step, by number|sentence|device|run",
         length_rows,
     ),
-    ("Against other axes", "Value: milliseconds (speed).", "axis|model|step|values|device|run", axis_rows),
+    (
+        "Against other axes",
+        "Value: median milliseconds (speed: the inverse of the median of the rounds' ratios, and of their quartiles).",
+        "axis|model|step|values|device|run",
+        axis_rows,
+    ),
     ("Peak memory", "Batch x length: megabytes (ratio).", "model|what|sizes|device|run", memory_rows),
     (
         "Routing functions",
@@ -138,16 +145,17 @@ def short(device: str) -> str:
 def plot(folder: Path) -> None:
     """Every speed of training and decoding, and the paper's beside it."""
     results = read(folder)
-    figure = new_figure(10, 6)
-    for axes, mode in zip(figure.subplots(1, 2), ("train", "decode"), strict=True):
+    longest = max(sum(len(result["rows"]) - 1 for result in of_kind(results, mode).values()) for mode in MODES)
+    figure = new_figure(12, 1.5 + 0.16 * longest)
+    for axes, mode in zip(figure.subplots(1, 2), MODES, strict=True):
         bars = [
             (
-                f"{model}, {short(result['device'])}",
+                f"{model}, {short(result['device'])}, {name.removesuffix('.json')}",
                 model,
                 1 / row["time_ratio"],
                 result["settings"]["baseline"],
             )
-            for result in of_kind(results, mode).values()
+            for name, result in of_kind(results, mode).items()
             for model, row in result["rows"].items()
             if model != result["settings"]["baseline"]
         ]
@@ -157,7 +165,8 @@ def plot(folder: Path) -> None:
         dots = [(float(value), place) for place, value in reported if value != "–"]
         axes.plot([x for x, _ in dots], [y for _, y in dots], "kD", markersize=5, label="the papers")
         axes.axvline(1.0, color="0.5", linewidth=0.8)
-        axes.set_yticks(places, [f"{label}, against {base}" for label, _, _, base in bars], fontsize=7)
+        axes.set_yticks(places, [f"{label}, against {base}" for label, _, _, base in bars], fontsize=6)
+        axes.set_ylim(-0.7, len(bars) - 0.3)
         axes.invert_yaxis()
         axes.set_title("speed of a training step" if mode == "train" else "speed of decoding")
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2, frameon=False)

@@ -148,9 +148,9 @@ def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_
         for kind in ("train", "decode"):
             found = row[kind]
             assert found["values"] == values and len(found["median_s"]) == len(values) == len(found["time_ratio"])
-            for (low, high), middle in zip(found["quartiles_s"], found["median_s"], strict=True):
-                assert 0 < low <= middle <= high
-    assert all(ratio == 1 for kind in ("train", "decode") for ratio in report["rows"]["marian"][kind]["time_ratio"])
+            for middles, quartiles in (("median_s", "quartiles_s"), ("time_ratio", "ratio_quartiles")):
+                for middle, (low, high) in zip(found[middles], found[quartiles], strict=True):
+                    assert 0 < low <= middle <= high
     fields = {
         "CapsuleAggregatedMarianConfig": "layer_routing_iterations",
         "GDRMarianConfig": "guided_routing_iterations",
@@ -169,26 +169,29 @@ def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_
 
 
 def test_ratios_of_an_axis_are_those_of_neighbours(script, monkeypatch):
-    """Medians of 1, 2 and 4 and of 3, 4 and 8 are 2 and 4; their ratios are 3, 2 and 2."""
-    axes = script("benchmark_axes")
-    times = {
-        ("marian", 5): [1.0, 2.0, 4.0],
-        ("em", 5): [3.0, 4.0, 8.0],
-        ("marian", 7): [1.0] * 3,
-        ("em", 7): [2.0] * 3,
-    }
-    monkeypatch.setattr(
-        axes, "run_jobs", lambda jobs, *_: [job.seconds.extend(times[job.model, job.length]) for job in jobs]
-    )
+    """Medians of 1, 2 and 4 and of 4, 2 and 12 are 2 and 4; their ratios are 4, 1 and 3."""
+    axes, neighbours = script("benchmark_axes"), []
+    times = {("marian", 5): [1.0, 2.0, 4.0], ("em", 5): [4.0, 2.0, 12.0]}
+    times |= {("marian", 7): [1.0, 1.0, 1.0], ("em", 7): [2.0, 2.0, 2.0]}
+
+    def run_jobs(jobs, args, group, at_least):
+        assert at_least > 1
+        neighbours.extend((group(one) == group(two), one, two) for one in jobs for two in jobs)
+        for job in jobs:
+            job.seconds.extend(times[job.model, job.length])
+
+    monkeypatch.setattr(axes, "run_jobs", run_jobs)
     args = argparse.Namespace(axis="iterations", values=[5, 7], baseline="marian")
     rows = axes.measure_axis(["marian", "em"], args, None, None)
     assert rows["em"]["train"] == {
         "values": [5, 7],
         "median_s": [4.0, 2.0],
-        "quartiles_s": [[3.5, 6.0], [2.0, 2.0]],
-        "time_ratio": [2.0, 2.0],
-        "ratio_quartiles": [[2.0, 2.5], [2.0, 2.0]],
+        "quartiles_s": [[3.0, 8.0], [2.0, 2.0]],
+        "time_ratio": [3.0, 2.0],
+        "ratio_quartiles": [[2.0, 3.5], [2.0, 2.0]],
     }
+    for together, one, two in neighbours:
+        assert together == ((one.kind, one.length) == (two.kind, two.length))
 
 
 def test_jobs_of_a_group_are_visited_one_after_the_other(script):
@@ -200,6 +203,7 @@ def test_jobs_of_a_group_are_visited_one_after_the_other(script):
     jobs = [job(model, length) for model in ("marian", "em", "gdr") for length in (1, 2, 3)]
     args = argparse.Namespace(clock="wall", device="cpu", seed=1, warmup=0, rounds=9, repeats=1, sentence_rounds=0)
     scaling.run_jobs(jobs, args, lambda one: one.length)
+    assert len(visited) == 81
     rounds = [visited[start : start + 9] for start in range(0, 81, 9)]
     for found in rounds:
         assert sorted(found) == sorted((one.model, one.length) for one in jobs)

@@ -1,7 +1,7 @@
 """Eq. (7), GDR by Triton kernels, as an operator that autograd, torch.compile and torch.export know.
 
-Nothing of size `[B, T, I, O, D]` is in memory, forward or backward: a tile of hyperbolic tangents is summed as soon as
-it is computed. The backward pass computes them twice again, once for the sums over the inputs and once for those over
+Nothing of size `[B, T, I, O, D]` is in memory, forward or backward: a tile of hyperbolic tangents is summed where it
+is computed. The backward pass computes them twice again, once for the sums over the inputs and once for those over
 the steps, so that no two programs add to one number. All tensors are float32.
 """
 

@@ -23,7 +23,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             translation loss at the papers' weight of 1.
         early_stopping_patience (`int`, *optional*):
             Stop after so many evaluations without a better `metric_for_best_model`, BLEU unless you name another, and
-            end with the best checkpoint: turns `load_best_model_at_end` on.
+            end with the best checkpoint: turns `load_best_model_at_end` on. Needs `eval_strategy` and an equal
+            `save_strategy`.
         ema_decay (`float`, *optional*):
             Keep an exponential moving average of the weights; evaluate and end with it. 0.999 suits runs of a few
             thousand steps, 0.9999 long ones.
@@ -72,6 +73,11 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             self.use_cpu = True
         patience, warmup = self.early_stopping_patience, self.auxiliary_warmup_steps
         if patience is not None:
+            if self.eval_strategy == "no":
+                raise ValueError(
+                    'early_stopping_patience: nothing is evaluated, set eval_strategy and save_strategy to "steps" or '
+                    '"epoch"'
+                )
             self.load_best_model_at_end = True
             if self.metric_for_best_model is None:
                 self.metric_for_best_model, self.greater_is_better = "bleu", True

@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Trainer
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 
 def new_parameters(model: nn.Module, missing: Iterable[str]) -> list[nn.Parameter]:
@@ -46,5 +49,12 @@ class NewParameterLearningRate(Trainer):
         made = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)
         if made and self.new_parameter_learning_rate is not None:
-            split_groups(optimizer, new_parameters(self.model, self.missing_keys), self.new_parameter_learning_rate)
+            new = new_parameters(self.model, self.missing_keys)
+            if not new:
+                logger.warning(
+                    f"new_parameter_learning_rate={self.new_parameter_learning_rate} changes nothing: the checkpoint "
+                    "had all parameters of the model. To train its capsules at another rate, start from the "
+                    "checkpoint that they were added to."
+                )
+            split_groups(optimizer, new, self.new_parameter_learning_rate)
         return optimizer

@@ -46,20 +46,20 @@ def test_what_it_writes_comes_from_the_source(trained):
     assert others < own / 4
 
 
-def test_it_is_routing_that_translates(trained, monkeypatch):
-    """Capsules that are the mean of the messages for them, which is routing with equal assignments, do not do."""
+def test_what_it_learned_needs_its_assignments(trained, monkeypatch):
+    """With the assignments that are there before routing, each word shared out equally, it translates far worse."""
     model, task, translations = trained
     seen = []
 
-    def mean_of_messages(votes, return_assignments, iterations, mask, **_):
+    def shared_out(votes, return_assignments, mask, **_):
         assert not return_assignments
-        seen.append(votes.shape[0] == iterations)
+        seen.append(votes.shape)
         share = votes.new_ones(votes.shape[1:3]) if mask is None else mask.to(votes.dtype)
         return squash(torch.einsum("bsmd,bs->bmd", votes[-1], share / votes.shape[3]))
 
-    monkeypatch.setattr(source_capsules, "sequence_routing", mean_of_messages)
+    monkeypatch.setattr(source_capsules, "sequence_routing", shared_out)
     equal = corpus_scores(translate(model, task.tokenizer, task.test_sources), task.test_references).bleu
-    assert seen and all(seen)
+    assert seen
     assert equal < 0.7 * corpus_scores(translations, task.test_references).bleu  # 17 and 41 when this was written
 
 

@@ -10,6 +10,7 @@ from training_run import SIZES
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, TrainerCallback, set_seed
 
 from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+from hf_capsule_mt.training import parameter_groups
 from hf_capsule_mt.training.parameter_groups import new_parameters
 from hf_capsule_mt.training.recipe_run import RecipeTrainer
 
@@ -118,3 +119,17 @@ def test_a_tied_parameter_is_new_under_all_its_names_or_not_at_all():
     assert [id(found) for found in new_parameters(model, ["first.weight", "second.weight"])] == [
         id(model["first"].weight)
     ]
+
+
+def test_a_rate_for_parameters_that_there_are_none_of_is_said_to_change_nothing(
+    baseline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said: list[str] = []
+    monkeypatch.setattr(parameter_groups.logger, "warning", said.append)
+    trainer(baseline, tmp_path).create_optimizer()
+    assert not said
+    run = trainer(baseline, tmp_path)
+    run.missing_keys = frozenset()
+    run.create_optimizer()
+    assert len(said) == 1 and "new_parameter_learning_rate=" in said[0] and "changes nothing" in said[0]
+    assert {rate for rate, _ in rates(run).values()} == {OLD}
