@@ -124,10 +124,11 @@ def speed_rows(results: Results, mode: str) -> list[list[str]]:
     for name, result in of_kind(results, mode).items():
         settings = result["settings"]
         lengths = f"{settings['source_length']} → {settings['target_length']}"
-        sizes = f"{settings['size']}, {settings['batch']} x {lengths}, {settings['dtype']}"
-        sizes += f", beam {settings['beams']}" if mode == "decode" and settings["beams"] > 1 else ""
+        beams = f", beam {settings['beams']}" if mode == "decode" and settings["beams"] > 1 else ""
         for model, row in result["rows"].items():
             speed = 1 / row["time_ratio"]
+            numbers = "int8" if "-int8" in model else settings["dtype"]
+            sizes = f"{settings['size']}, {settings['batch']} x {lengths}, {numbers}{beams}"
             rows.append(
                 [
                     f"`{model}`",

@@ -56,8 +56,9 @@ MARIAN_FLAGS = (
 
 class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
     r"""
-    Configuration of [`CapsuleAggregatedMarianModel`]. Takes every field of [`MarianConfig`] and the following; all
-    of them are checked together when the config is built, and one `ValueError` lists every problem.
+    Configuration of [`CapsuleAggregatedMarianModel`]. Takes every field of [`MarianConfig`], with Marian's defaults
+    (twelve layers of width 1024 a side), and the following; all of them are checked together when the config is
+    built, and one `ValueError` lists every problem.
 
     Args:
         layer_aggregation (`str`, defaults to `"em_routing"`):

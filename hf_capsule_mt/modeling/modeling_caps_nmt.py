@@ -252,13 +252,17 @@ class CapsNMTForConditionalGeneration(CapsNMTPreTrainedModel, RecurrentForCondit
     Example:
 
     ```python
-    >>> from transformers import AutoTokenizer
-    >>> from hf_capsule_mt import CapsNMTForConditionalGeneration
+    >>> import torch
+    >>> from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration
 
-    >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
-    >>> model = CapsNMTForConditionalGeneration.from_pretrained("path/to/checkpoint")
-    >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
-    >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
+    >>> config = CapsNMTConfig(
+    ...     vocab_size=100, pad_token_id=99, decoder_start_token_id=99, d_model=64
+    ... )  # a small one; or from_pretrained, with a checkpoint and its tokenizer
+    >>> model = CapsNMTForConditionalGeneration(config).eval()
+    >>> source = torch.tensor([[5, 6, 7, 0]])
+    >>> model(input_ids=source, labels=source).loss.backward()
+    >>> model.generate(input_ids=source, max_new_tokens=5, num_beams=2).shape[0]
+    1
     ```"""
 
     model_class = CapsNMTModel

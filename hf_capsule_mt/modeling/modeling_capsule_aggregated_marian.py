@@ -284,13 +284,18 @@ class CapsuleAggregatedMarianForConditionalGeneration(
     Example:
 
     ```python
-    >>> from transformers import AutoTokenizer
-    >>> from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+    >>> import torch
+    >>> from hf_capsule_mt import CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianForConditionalGeneration
 
-    >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
-    >>> model = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained("path/to/checkpoint")
-    >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
-    >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
+    >>> config = CapsuleAggregatedMarianConfig(
+    ...     vocab_size=100, pad_token_id=99, decoder_start_token_id=99, d_model=64, encoder_layers=2, decoder_layers=2,
+    ...     encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128,
+    ... )  # a small one; or from_pretrained, with a checkpoint and its tokenizer
+    >>> model = CapsuleAggregatedMarianForConditionalGeneration(config).eval()
+    >>> source = torch.tensor([[5, 6, 7, 0]])
+    >>> model(input_ids=source, labels=source).loss.backward()
+    >>> model.generate(input_ids=source, max_new_tokens=5, num_beams=2).shape[0]
+    1
     ```"""
 
     model_class: type[CapsuleAggregatedMarianModel] = CapsuleAggregatedMarianModel

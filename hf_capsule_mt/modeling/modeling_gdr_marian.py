@@ -158,7 +158,24 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
 class GDRMarianForConditionalGeneration(
     PastFutureLosses, GDRMarianPreTrainedModel, CapsuleAggregatedMarianForConditionalGeneration, GenerationMixin
 ):
-    """[`CapsuleAggregatedMarianForConditionalGeneration`] with past and future, and the losses that teach them."""
+    """[`CapsuleAggregatedMarianForConditionalGeneration`] with past and future, and the losses that teach them.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration
+
+    >>> config = GDRMarianConfig(
+    ...     vocab_size=100, pad_token_id=99, decoder_start_token_id=99, d_model=64, encoder_layers=2, decoder_layers=2,
+    ...     encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128,
+    ... )  # a small one; or from_pretrained, with a checkpoint and its tokenizer
+    >>> model = GDRMarianForConditionalGeneration(config).eval()
+    >>> source = torch.tensor([[5, 6, 7, 0]])
+    >>> model(input_ids=source, labels=source).loss.backward()
+    >>> model.generate(input_ids=source, max_new_tokens=5, num_beams=2).shape[0]
+    1
+    ```"""
 
     model_class = GDRMarianModel
 

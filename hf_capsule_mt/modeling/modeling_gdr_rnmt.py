@@ -284,13 +284,17 @@ class GDRRNMTForConditionalGeneration(
     Example:
 
     ```python
-    >>> from transformers import AutoTokenizer
-    >>> from hf_capsule_mt import GDRRNMTForConditionalGeneration
+    >>> import torch
+    >>> from hf_capsule_mt import GDRRNMTConfig, GDRRNMTForConditionalGeneration
 
-    >>> tokenizer = AutoTokenizer.from_pretrained("path/to/checkpoint")
-    >>> model = GDRRNMTForConditionalGeneration.from_pretrained("path/to/checkpoint")
-    >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
-    >>> tokenizer.decode(tokens[0], skip_special_tokens=True)
+    >>> config = GDRRNMTConfig(
+    ...     vocab_size=100, pad_token_id=99, decoder_start_token_id=99, d_model=64, recurrent_dim=64
+    ... )  # a small one; or from_pretrained, with a checkpoint and its tokenizer
+    >>> model = GDRRNMTForConditionalGeneration(config).eval()
+    >>> source = torch.tensor([[5, 6, 7, 0]])
+    >>> model(input_ids=source, labels=source).loss.backward()
+    >>> model.generate(input_ids=source, max_new_tokens=5, num_beams=2).shape[0]
+    1
     ```"""
 
     model_class = GDRRNMTModel
