@@ -57,7 +57,7 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
             command.add_argument("--end-to-end", action="store_true", help="first: see benchmark_training.py")
 
     scaling = commands.add_parser("scaling", parents=[model, batch, machine], help="time against an axis")
-    in_memory = "all but length keep two models for each value in memory, 1.0 to 1.6 GB at base size"
+    in_memory = "all but length keep two models for each model and value in memory, 1.0 to 1.6 GB the two at base size"
     scaling.add_argument("--axis", default="length", choices=("length", *AXES), help=in_memory)
     scaling.add_argument("--values", type=numbers, help="of the axis, not length; default: a few small ones")
     scaling.add_argument("--lengths", type=numbers, default=LENGTHS, help=f"of the axis length; default {LENGTHS}")

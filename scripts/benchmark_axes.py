@@ -2,7 +2,7 @@
 
 The axes of time: batch, depth, number of capsules, iterations of routing; stock Marian, which has neither capsules nor
 iterations, is measured beside every value all the same, since ratios are to the baseline of the same run. The models
-of all values are in memory at once, two for each model and value, 1.0 to 1.6 GB together at base size: the first steps
+of all values are in memory at once, two for each model and value, 1.0 to 1.6 GB the two at base size: the first steps
 of a new one are slower, and would not say how values differ. All are trained on one batch as they are timed. Memory:
 by batch and by length.
 """

@@ -33,8 +33,8 @@ command of each run; not written by hand. What was tried and expected is in [LOG
 
 Speeds are the baseline's time over the row's, both of the same run, so above 1 is faster; memory is the row's peak
 over the baseline's. What the papers report, against their baselines and on their machines, stands beside it or in
-square brackets. Times are medians, with the fastest and the slowest round in brackets. Runs named `compiled` had the
-part of the package that is compiled for the CPU, other runs on a CPU had not.
+square brackets. Times are medians, with the fastest and the slowest round in brackets. Runs named `compiled` and those
+against other axes had the part of the package that is compiled for the CPU, other runs on a CPU had not.
 """
 
 

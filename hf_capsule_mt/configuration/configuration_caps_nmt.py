@@ -61,8 +61,8 @@ class CapsNMTConfig(CheckedConfig, PreTrainedConfig):
         routing_iterations (`int`, defaults to 3):
             Rounds of routing; 1 is the mean of the messages, squashed.
         share_routing_weights (`bool`, defaults to `False`):
-            `False` gives each iteration messages of weights of its own, the paper's strategy (non-weight sharing,
-            section 3.2); `True` uses the same in all.
+            `False`: each iteration has weights of its own for its messages, the paper's strategy (non-weight
+            sharing, section 3.2); `True`: all iterations share them.
         position_aware_routing (`bool`, defaults to `True`):
             Whether sinusoidal positions are added to the words' states that routing reads, and to the capsules where
             they are compared with them (section 3.2).

@@ -34,7 +34,8 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
             and its parameters out. All terms are means over target words. The paper's objective sums the translation
             loss over a sentence of T words instead, so its weight of 1 is about 1/T here: 0.05 with sentences of 20
             words. 1.0 is for training on top of a trained model; from scratch use 0.1, above all for the agreement
-            loss. They teach past and future their words and may cost BLEU; for translations alone set both to 0.
+            loss. These losses teach past and future their words and may cost BLEU; for translations alone set both
+            to 0.
         bow_reduction (`str`, defaults to `"mean"`):
             Whether the bag-of-words loss of one step is the `"mean"` over the words of the bag or the `"sum"`, as
             printed.
