@@ -73,12 +73,7 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             self.use_cpu = True
         patience, warmup = self.early_stopping_patience, self.auxiliary_warmup_steps
         if patience is not None:
-            if self.eval_strategy == "no":
-                raise ValueError(
-                    'early_stopping_patience: nothing is evaluated, set eval_strategy and save_strategy to "steps" or '
-                    '"epoch"'
-                )
-            self.load_best_model_at_end = True
+            self.load_best_model_at_end |= self.eval_strategy != "no"
             if self.metric_for_best_model is None:
                 self.metric_for_best_model, self.greater_is_better = "bleu", True
         super().__post_init__()
@@ -105,6 +100,11 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             problems.append('average_checkpoints: there will be none, set save_strategy="steps" or "epoch"')
         if self.average_best and self.eval_strategy == "no":
             problems.append('average_best=True: nothing says which are best, set eval_strategy="steps" or "epoch"')
+        if patience is not None and self.eval_strategy == "no":
+            problems.append(
+                "early_stopping_patience: nothing is evaluated, set eval_strategy and save_strategy, "
+                'both "steps" or both "epoch"'
+            )
         if patience is not None and self.metric_for_best_model == "bleu" and not self.predict_with_generate:
             problems.append("early_stopping_patience: BLEU needs translations, set predict_with_generate=True")
         if self.average_best and self.save_total_limit is not None:
