@@ -8,6 +8,7 @@ imported. They end without what waits for the interpreter's end (`atexit`). A pr
 
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -39,15 +40,29 @@ def run_script(
     return done
 
 
+def start_script(script: str | Path, *arguments: str, log: Path) -> BaseProcess:
+    """Run `script` without waiting for it, as the leader of a group of processes; `log` gets all that it says."""
+    given = ([str(ROOT / script), *arguments], ROOT, [Path(os.devnull), log, log], dict(os.environ))
+    process = PROCESSES.Process(target=be_the_script, args=given)
+    process.start()
+    return process
+
+
 def run_processes(script: str | Path, *arguments: str, count: int = 2, timeout: float = 600) -> list[Finished]:
     """Run `script` in processes that find each other, on CPUs, as `torchrun` does: when one fails the others end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "ACCELERATE_USE_CPU": "true"}
     common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     places = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     return _run([str(ROOT / script), *arguments], ROOT, "", timeout, places)
+
+
+def free_port() -> str:
+    """A port that nothing listens on, below 32768: the system gives the ports above to connections by itself."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("", port))
+            return str(port)
 
 
 def _run(

@@ -1,6 +1,7 @@
 """What a process of `commands.py` does: all that it imports before it becomes the script."""
 
 import gc
+import multiprocessing
 import os
 import runpy
 import sys
@@ -12,7 +13,8 @@ TESTS = Path(__file__).parent
 def be_the_script(command: list[str], folder: Path, files: list[Path], environment: dict[str, str]) -> None:
     gc.freeze()  # what was imported is shared with the server as long as nobody looks through it
     os.setsid()
-    for number, (file, mode) in enumerate(zip(files, ("rb", "wb", "wb"), strict=True)):
+    multiprocessing.set_start_method(None, force=True)  # that of the program, not of this server
+    for number, (file, mode) in enumerate(zip(files, ("rb", "ab", "ab"), strict=True)):
         with open(file, mode) as opened:
             os.dup2(opened.fileno(), number)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # multiprocessing closes the one there was

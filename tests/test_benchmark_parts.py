@@ -77,7 +77,7 @@ def test_compiled_models_compile_every_step_but_the_first(script, monkeypatch):
 
 def test_bytes_are_those_counted_by_hand(script):
     """Two positions, three inputs, five outputs of size four: 120 numbers of votes, 40 of capsules."""
-    costs = script("benchmark_costs")
+    costs = script("benchmarks.costs")
     for op in ("em", "dynamic"):
         sizes = dict(positions=2, inputs=3, outputs=5, size=4, iterations=3, itemsize=2)
         assert costs.routing_cost(op, "forward", **sizes).bytes == 2 * (120 + 40)
@@ -90,7 +90,7 @@ def test_bytes_are_those_counted_by_hand(script):
 
 def test_operations_are_those_of_the_notes(script):
     """The table in `ops/README.md`, a vote at three rounds and D = 1; one round has no assignments to make."""
-    count = script("benchmark_costs").routing_operations
+    count = script("benchmarks.costs").routing_operations
     found = {(op, way): count(op, way, 1, 3) for op in ("em", "dynamic") for way in ("forward", "backward")}
     notes = (ROOT / "hf_capsule_mt" / "ops" / "README.md").read_text()
     for (op, way), operations in found.items():
@@ -100,7 +100,7 @@ def test_operations_are_those_of_the_notes(script):
 
 
 def test_the_floor_is_the_higher_of_the_two(script):
-    cost = script("benchmark_costs").Cost(bytes=100, operations=30)
+    cost = script("benchmarks.costs").Cost(bytes=100, operations=30)
     assert cost.floor_s(bandwidth=50, rate=30) == 2.0
     assert cost.floor_s(bandwidth=50, rate=10) == 3.0
 
@@ -170,7 +170,7 @@ def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_
 
 def test_ratios_of_an_axis_are_those_of_neighbours(script, monkeypatch):
     """Medians of 1, 2 and 4 and of 4, 2 and 12 are 2 and 4; their ratios are 4, 1 and 3."""
-    axes, neighbours = script("benchmark_axes"), []
+    axes, neighbours = script("benchmarks.axes"), []
     times = {("marian", 5): [1.0, 2.0, 4.0], ("em", 5): [4.0, 2.0, 12.0]}
     times |= {("marian", 7): [1.0, 1.0, 1.0], ("em", 7): [2.0, 2.0, 2.0]}
 
@@ -195,7 +195,7 @@ def test_ratios_of_an_axis_are_those_of_neighbours(script, monkeypatch):
 
 
 def test_jobs_of_a_group_are_visited_one_after_the_other(script):
-    scaling, visited = script("benchmark_scaling"), []
+    scaling, visited = script("benchmarks.scaling"), []
 
     def job(model: str, length: int):
         return scaling.Job(model, "train", length, lambda: lambda: visited.append((model, length)))
@@ -216,10 +216,10 @@ def test_memory_asks_a_process_for_every_point(report_of, script, monkeypatch, c
     asked = []
 
     def peak(arguments: list[str]) -> int:
-        asked.append(script("benchmark_arguments").parse_arguments(arguments, "", ["marian", "em"], ["tiny"], []))
+        asked.append(script("benchmarks.arguments").parse_arguments(arguments, "", ["marian", "em"], ["tiny"], []))
         return 10 * asked[-1].batch * asked[-1].source_length * (3 if asked[-1].memory_of == "em" else 2)
 
-    monkeypatch.setattr(script("benchmark_axes"), "peak_in_subprocess", peak)
+    monkeypatch.setattr(script("benchmarks.axes"), "peak_in_subprocess", peak)
     report = report_of("memory --models em --batches 2,3 --lengths 5 --beams 4 " + " ".join(TINY))
     assert report["rows"]["em"]["train"]["batch_and_length"] == [[2, 5], [3, 5]]
     assert report["rows"]["em"]["decode"] == {
@@ -248,7 +248,7 @@ def test_losses(report_of):
 def test_all_ways_to_compute_a_loss_are_the_same(term, script):
     torch.manual_seed(1)
     hidden, embedding, labels = torch.randn(7, 5), torch.randn(11, 5), torch.randint(11, (7,))
-    ways = script("benchmark_losses").WAYS[term]
+    ways = script("benchmarks.losses").WAYS[term]
     known = hasattr(torch.nn.functional, "linear_cross_entropy")
     found = [way(hidden, embedding, labels) for name, way in ways.items() if known or name != "torch"]
     assert torch.allclose(torch.stack(found), found[0], rtol=1e-5)
@@ -259,11 +259,11 @@ FOLDER = ROOT / "model_cards" / "benchmarks"
 
 def test_the_table_is_what_the_results_say(script):
     """Fails after a result was added: run `python scripts/benchmark.py table`."""
-    assert (FOLDER / "README.md").read_text() == script("benchmark_table").render(FOLDER)
+    assert (FOLDER / "README.md").read_text() == script("benchmarks.table").render(FOLDER)
 
 
 def test_every_row_of_every_result_is_in_the_table(script):
-    text = script("benchmark_table").render(FOLDER)
+    text = script("benchmarks.table").render(FOLDER)
     for path in FOLDER.glob("*.json"):
         result = json.loads(path.read_text())
         each = {"op": 2, "memory": len(result["settings"].get("kinds", ()))}.get(result["what"], 1)
@@ -282,11 +282,11 @@ def test_every_row_of_every_result_is_in_the_table(script):
     ],
 )
 def test_labels_of_devices(script, device: str, label: str):
-    assert script("benchmark_table").short(device) == label
+    assert script("benchmarks.table").short(device) == label
 
 
 def test_targets_are_filled_by_runs_on_a_gpu_of_the_asked_size(script, tmp_path):
-    tables = script("benchmark_table")
+    tables = script("benchmarks.table")
 
     def result(what: str, ratio: float, **changes) -> None:
         settings = {"device": "cuda", "dtype": "bf16", "size": "base", "baseline": "marian", "beams": 4}
@@ -321,7 +321,7 @@ def test_targets_are_filled_by_runs_on_a_gpu_of_the_asked_size(script, tmp_path)
 
 
 def test_the_commands_for_a_gpu_fill_every_cell(script, tmp_path):
-    tables, rows, parse = (script(f"benchmark_{name}") for name in ("table", "rows", "arguments"))
+    tables, rows, parse = (script(f"benchmarks.{name}") for name in ("table", "rows", "arguments"))
     models = script("benchmark").MODELS
     for number, command in enumerate(rows.GPU_COMMANDS):
         args = parse.parse_arguments([*command.split(), "--device", "cuda"], "", models, ["base"], ())
@@ -342,7 +342,7 @@ def test_the_commands_for_a_gpu_fill_every_cell(script, tmp_path):
 
 
 def test_the_paper_is_quoted_against_its_own_kind_of_baseline(script):
-    paper = script("benchmark_rows").paper
+    paper = script("benchmarks.rows").paper
     assert paper("em", "marian", "train") == "0.61" and paper("em", "none", "decode") == "0.80"
     assert paper("em", "gdr", "train") == "–" and paper("marian", "marian", "train") == "–"
     assert paper("rnmt-recurrent", "rnmt", "train") == "0.54" and paper("rnmt-recurrent", "marian", "train") == "–"

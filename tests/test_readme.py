@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from hf_capsule_mt import CapsuleSeq2SeqTrainingArguments
-from hf_capsule_mt.training.recipe import parse_recipe
+from hf_capsule_mt.recipes.recipe import parse_recipe
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, train_tokenizer
-from hf_capsule_mt.analysis import explain
+from hf_capsule_mt.analysis import Coverage, explain
 from hf_capsule_mt.data import marian_token_ids, synthetic_lines
 
 SOURCE, TARGET = "The unforgettable doctor sees a river.", "Der  unvergessliche Arzt sieht einen Fluss."
@@ -107,7 +107,24 @@ def test_coverage_counts_credits(tokenizer: Any):
         assert coverage.repeated[index] == pytest.approx(second)
     lines = coverage.warnings(0.0)
     assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.1) == []
-    assert len(str(coverage).splitlines()) == 7
+    assert len(str(coverage).splitlines()) == 8
+
+
+def test_warnings_say_how_far_the_model_can_be_believed(tokenizer: Any):
+    net = model(tokenizer)
+    for accuracy, said in ((None, "was not measured"), (0.6, "this model's bag of words names 60% of the words")):
+        net.config.bow_accuracy = accuracy
+        coverage = explain(net, tokenizer, SOURCE, TARGET).coverage
+        assert coverage.is_reliable and coverage.bow_accuracy == accuracy
+        assert all(said in line for line in coverage.warnings(0.0)) and len(coverage.warnings(0.0)) == 12
+        assert said in str(coverage).splitlines()[-1] and coverage.as_dict()["bow_accuracy"] == accuracy
+    net.config.bow_accuracy = 0.59
+    coverage = explain(net, tokenizer, SOURCE, TARGET).coverage
+    assert not coverage.is_reliable and coverage.warnings(0.0) == [] == coverage.as_dict()["warnings"]
+    assert str(coverage).endswith(
+        "(no warnings: this model's bag of words names 59% of the words, 60% are needed; train longer)"
+    )
+    assert Coverage.joined([coverage, coverage]).bow_accuracy == 0.59 and Coverage.joined([]).bow_accuracy is None
 
 
 def test_no_coverage_without_bag_of_words(tokenizer: Any):
@@ -127,6 +144,12 @@ def test_table_frame_and_picture(tokenizer: Any, tmp_path):
     assert frame.iloc[7].target_word == "unvergessliche" and frame.iloc[7].source_word == "unforgettable"
     path = found.plot(tmp_path / "pictures" / "figure4.png")
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+def test_a_dollar_is_a_character_and_no_formula(tokenizer: Any, tmp_path):
+    formula = "$\\nosuchcommand$"
+    path = explain(model(tokenizer), tokenizer, f"{formula} doctor", f"{formula} Arzt").plot(tmp_path / "dollar.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_translates_by_itself(tokenizer: Any):
@@ -151,6 +174,14 @@ def test_needs_past_and_future(tokenizer: Any, kind: str):
 def test_empty_source_is_an_error(tokenizer: Any):
     with pytest.raises(ValueError, match="the source is empty"):
         explain(model(tokenizer), tokenizer, " ")
+
+
+def test_what_is_no_text_is_named(tokenizer: Any):
+    for source, target, name in (([SOURCE], None, "source"), (SOURCE, 3, "target")):
+        with pytest.raises(TypeError, match=f"{name} is of type (list|int) and must be a string"):
+            explain(model(tokenizer), tokenizer, source, target)
+    with pytest.raises(ValueError, match="source holds '.*ud800' at character 1, half of a pair"):
+        explain(model(tokenizer), tokenizer, "\ud800 x", TARGET)
 
 
 def test_an_empty_translation_leaves_everything_out(tokenizer: Any):

@@ -21,3 +21,10 @@ def test_wrong_shapes(tmp_path):
         plot_assignments(torch.rand(3, 2, 4, 6, 16), tmp_path / "map.png")
     with pytest.raises(ValueError, match="2 tokens for 4 positions"):
         plot_assignments(torch.rand(3, 4, 6, 16), tmp_path / "map.png", tokens=["a", "b"])
+
+
+def test_a_dollar_is_a_character_and_no_formula(tmp_path):
+    assignments = torch.rand(2, 2, 3, 4)
+    formula = "$\\nosuchcommand$"
+    path = plot_assignments(assignments, tmp_path / "map.png", [formula, "b"], title=formula, input_name=formula)
+    assert path.read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from transformers import AutoConfig, BertConfig, MarianConfig
 
-from hf_capsule_mt import CapsuleAggregatedMarianConfig
+from hf_capsule_mt import CapsuleAggregatedMarianConfig, GDRMarianConfig
 from hf_capsule_mt.configuration.config_checks import field_defaults
 
 # Every field of ours away from its default.
@@ -19,6 +19,7 @@ CHANGED = {
     "layer_aggregation_side": "decoder",
     "layer_capsule_inputs": "own_layer",
     "layer_num_capsules": 8,
+    "layer_combination_dim": 24,
     "layer_routing_iterations": 2,
     "aggregation_output": "gated",
     "head_aggregation": "simple_routing",
@@ -28,6 +29,7 @@ CHANGED = {
     "head_routing_iterations": 5,
     "head_vote_sharing": "per_head",
     "em_variance_floor": 0.25,
+    "em_inverse_temperature": 0.5,
     "stop_assignment_gradient": True,
 }
 MARIAN = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "num_attention_heads": 4, "dropout": 0}
@@ -206,3 +208,16 @@ def test_a_folder_without_a_family_is_a_clear_error(values: dict[str, object], t
 
 def test_the_printed_config_names_what_was_set() -> None:
     assert '"layer_num_capsules": 16' in repr(CapsuleAggregatedMarianConfig(**MARIAN, layer_num_capsules=16))
+
+
+@pytest.mark.parametrize("cls", [CapsuleAggregatedMarianConfig, GDRMarianConfig])
+def test_a_checkpoint_older_than_the_inverse_temperature_keeps_the_one_it_was_trained_with(tmp_path, cls) -> None:
+    cls(**MARIAN).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    saved = json.loads(file.read_text())
+    assert saved.pop("em_inverse_temperature") == cls().em_inverse_temperature
+    file.write_text(json.dumps(saved))
+    for older in (cls.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
+        assert older.em_inverse_temperature == 0.01
+    assert cls.from_pretrained(tmp_path, em_inverse_temperature=3.0).em_inverse_temperature == 3.0
+    assert cls.from_dict({"em_variance_floor": 2.0}).em_inverse_temperature == cls().em_inverse_temperature

@@ -31,6 +31,7 @@ def misspellings(field: str) -> list[str]:
 def test_the_fields_of_our_own() -> None:
     assert OWN == [
         "aggregation_output",
+        "em_inverse_temperature",
         "em_variance_floor",
         "head_aggregation",
         "head_aggregation_attentions",
@@ -41,6 +42,7 @@ def test_the_fields_of_our_own() -> None:
         "layer_aggregation",
         "layer_aggregation_side",
         "layer_capsule_inputs",
+        "layer_combination_dim",
         "layer_num_capsules",
         "layer_routing_iterations",
         "stop_assignment_gradient",

@@ -25,7 +25,7 @@ SMALL = {
 LINE = re.compile(r"^- (?P<field>\w+)=(?P<value>.+?): (?P<rule>must .+)\. Fix: (?P<fix>.+)\.$")
 
 COUNTS = (*options.MARIAN_COUNTS, "layer_routing_iterations", "head_routing_iterations")
-OPTIONAL_COUNTS = ("layer_num_capsules", "head_num_capsules", "decoder_vocab_size")
+OPTIONAL_COUNTS = ("layer_num_capsules", "layer_combination_dim", "head_num_capsules", "decoder_vocab_size")
 FLAGS = (*options.MARIAN_FLAGS, "stop_assignment_gradient")
 CHOICES = {
     "layer_aggregation": options.LAYER_AGGREGATIONS,
@@ -114,12 +114,22 @@ def test_flags_are_booleans(field: str, value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, 1e-19, math.inf, math.nan, "1.0", True, None])
 def test_the_variance_floor_is_above_zero_and_finite(value: object) -> None:
-    broken("em_variance_floor", value, "must be above 0 and finite", "use 1.0")
+    broken("em_variance_floor", value, "must be above 0 and finite", "use 0.1")
 
 
 @pytest.mark.parametrize("value", [1e-18, 1e-4, 1, 1.0, 1e30])
 def test_variance_floors_just_inside(value: float) -> None:
     assert build(em_variance_floor=value).em_variance_floor == value
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, 1e6 + 1, math.inf, math.nan, "1.0", True, None])
+def test_the_inverse_temperature_is_above_zero_and_at_most_a_million(value: object) -> None:
+    broken("em_inverse_temperature", value, "must be above 0 and at most 1e6", "use 10.0")
+
+
+@pytest.mark.parametrize("value", [1e-300, 0.01, 1, 1e6])
+def test_inverse_temperatures_just_inside(value: float) -> None:
+    assert build(em_inverse_temperature=value).em_inverse_temperature == value
 
 
 @pytest.mark.parametrize("value", ["", "EM_ROUTING", "em", None, 1, ["none"]])
@@ -230,6 +240,11 @@ def test_the_activation_function_is_a_name(value: object) -> None:
     broken("activation_function", value, "must be the name of an activation function", "use 'gelu'")
 
 
+@pytest.mark.parametrize(("written", "meant"), [("rellu", "'relu'"), ("GELU", "'gelu'"), ("swich", "'swish'")])
+def test_an_unknown_activation_function_has_names_close_to_it(written: str, meant: str) -> None:
+    broken("activation_function", written, "must be the name of an activation function of Transformers", meant)
+
+
 def test_all_problems_are_reported_at_once() -> None:
     wrong: dict[str, object] = {
         "layer_aggregation": "em",
@@ -245,6 +260,8 @@ def test_all_problems_are_reported_at_once() -> None:
         "head_aggregation_attentions": ["self"],
         "head_aggregation_layers": [9],
         "em_variance_floor": -1.0,
+        "em_inverse_temperature": "hot",
+        "layer_combination_dim": 0,
         "stop_assignment_gradient": "no",
         "dropout": 1.5,
         "encoder_layers": "3",

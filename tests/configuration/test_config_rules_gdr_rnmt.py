@@ -70,7 +70,9 @@ def test_init_std(value: object) -> None:
 
 
 def test_activation_function() -> None:
-    broken("activation_function", None, "must be the name of an activation function", "use 'relu'")
+    rule = "must be the name of an activation function of Transformers"
+    broken("activation_function", None, rule, "use 'relu'")
+    broken("activation_function", "tahn", rule, "use 'tanh'")
 
 
 def test_kinds_of_past_and_future() -> None:
@@ -79,7 +81,7 @@ def test_kinds_of_past_and_future() -> None:
     for kind in options.RNMT_PAST_FUTURES:
         assert GDRRNMTConfig(past_future=kind).past_future == kind
     names = ", ".join(map(repr, BOW_REDUCTIONS))
-    broken("bow_reduction", "max", f"must be one of {names}", "use 'mean'")
+    broken("bow_reduction", "max", f"must be one of {names}", "use 'sum'")
 
 
 @pytest.mark.parametrize("kind", options.RNMT_PAST_FUTURES)
@@ -96,7 +98,7 @@ def test_contents_need_capsules(field: str, kind: str) -> None:
 @pytest.mark.parametrize("value", [-1, math.inf, math.nan, "1"])
 def test_loss_weights(field: str, value: object) -> None:
     rule = "must be a finite number of at least 0"
-    broken(field, value, rule, "use 0 to switch the loss off, or 0.1 or 1.0")
+    broken(field, value, rule, "use 0 to switch the loss off, or 1.0 for the printed objective")
 
 
 def test_all_problems_at_once() -> None:

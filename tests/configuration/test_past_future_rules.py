@@ -22,7 +22,8 @@ CHANGED = {
     "guided_routing_iterations": 5,
     "bow_loss_weight": 0.25,
     "bca_loss_weight": 0,
-    "bow_reduction": "sum",
+    "bow_reduction": "mean",
+    "bow_accuracy": 0.75,
 }
 OWN = sorted(CHANGED)
 CHOICES = {"past_future": PAST_FUTURES, "bow_reduction": BOW_REDUCTIONS}
@@ -127,6 +128,12 @@ def test_recurrent_past_and_future_are_the_rnmts_alone() -> None:
     broken("past_future", "recurrent", "must be one of", *map(repr, PAST_FUTURES))
 
 
+@pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", math.nan])
+def test_bow_accuracy_is_a_share(value: object) -> None:
+    broken("bow_accuracy", value, "must be a share from 0 to 1, or None where it was not measured")
+    assert [GDRMarianConfig(bow_accuracy=share).bow_accuracy for share in (0, 1.0, None)] == [0, 1.0, None]
+
+
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in CHOICES for value in CHOICES[field]])
 def test_every_choice_builds(field: str, value: str) -> None:
     assert getattr(GDRMarianConfig(**{field: value}), field) == value
@@ -180,6 +187,7 @@ def test_all_problems_are_reported_at_once_with_the_inherited_ones() -> None:
         "bow_loss_weight": -0.5,
         "bca_loss_weight": math.inf,
         "bow_reduction": "max",
+        "bow_accuracy": 1.5,
         "layer_aggregation": "em",
         "d_model": 0,
         "dropout": 1.0,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_capsule_mt.data import CleaningReport, CleaningRules, cleaning
-from hf_capsule_mt.data.cleaning import SeenPairs, digest
+from hf_capsule_mt.data import CleaningReport, CleaningRules
+from hf_capsule_mt.data.corpora import cleaning
+from hf_capsule_mt.data.corpora.cleaning import SeenPairs, digest
 
 SIDES = [False, True]
 

@@ -7,25 +7,27 @@ import json
 import os
 import threading
 import tracemalloc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
+from fuzz import contents
 
 from hf_capsule_mt.data import (
     CleaningRules,
     Corpus,
-    cleaning,
-    corpora,
-    disk_arrays,
     load_corpus,
     preprocess_pairs,
     synthetic_dataset,
     synthetic_lines,
     train_tokenizer,
 )
+from hf_capsule_mt.data.batches import disk_arrays
+from hf_capsule_mt.data.corpora import cleaning
+from hf_capsule_mt.data.corpora import load as corpora
 
 PAIRS = [("a", "A"), ("b", "B"), ("a", "A"), ("c c", "C"), ("d", "d"), ("", "E"), ("b", "B")]
 KEPT = [("a", "A"), ("b", "B"), ("c c", "C")]
@@ -63,6 +65,9 @@ def make(form: str, folder: Path) -> tuple[str, dict[str, Any]]:
         case "tsv":
             (folder / "x.tsv").write_text("".join(f"{one}\t{two}\n" for one, two in PAIRS))
             return str(folder / "x.tsv"), {}
+        case "csv":
+            (folder / "x.csv").write_text("en,de\n" + "".join(f"{one},{two}\n" for one, two in PAIRS))
+            return str(folder / "x.csv"), {}
         case "jsonl":
             (folder / "x.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
             return str(folder / "x.jsonl"), {}
@@ -154,13 +159,13 @@ def test_a_corpus_goes_into_the_tokenizer_and_preprocessing() -> None:
         ("{}/half.{{lang}}", "there is no file .*half.de$"),
         ("{}/half.en,{}/half.de", "there is no file .*half.de$"),
         ("a,b,c", "names 3 files; must be two"),
-        ("{}/half.en", "ends in '.en'; must be .tsv, .jsonl or .json"),
+        ("{}/half.en", "ends in '.en'; must be .tsv, .csv, .jsonl or .json, .* or .parquet"),
         ("synthetic:many", "must be synthetic, synthetic:PAIRS or synthetic:PAIRS:MAX_WORDS"),
         ("synthetic:1:2", "max_words=2"),
         ("synthetic:0", "no pair left\npairs read +0"),
         ("{}/saved", r"has the columns \['id'\]; must have 'translation', or en and de"),
         ("{}/splits", "no split 'train'; it has dev"),
-        ("{}/nothing", "nothing' not found: .* is no folder of Dataset.save_to_disk; and"),
+        ("{}/nothing", "nothing' not found: .* no file in .tsv, .*, and is no folder of Dataset.save_to_disk; and"),
     ],
 )
 def test_what_cannot_be_found_says_what_was_tried(name: str, message: str, tmp_path: Path) -> None:
@@ -222,6 +227,97 @@ def test_a_changed_file_or_option_is_read_anew(form: str, tmp_path: Path, own_ca
         return
     assert pairs_of(load_corpus(name, "de", "en", cleaning=RULES), "de", "en")[0] == ("A", "a")
     assert len(list(own_cache.iterdir())) == 5
+
+
+def swap_bytes(path: Path, old: bytes, new: bytes) -> None:
+    """Changes the content of a file, but neither its size nor its time."""
+    status = path.stat()
+    path.write_bytes(path.read_bytes().replace(old, new))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+@pytest.mark.parametrize("form", ["prefix", "tsv", "csv", "jsonl", "saved"])
+def test_a_corpus_is_known_by_its_content(form: str, tmp_path: Path, own_cache: Path) -> None:
+    name, _ = make(form, tmp_path)
+    first = load_corpus(name, cleaning=RULES)
+    for path in tmp_path.rglob("*"):
+        os.utime(path)
+    again = load_corpus(name, cleaning=RULES)
+    assert again.pairs.cache_files == first.pairs.cache_files, "a newer time is no other content"
+    for path in [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]:
+        swap_bytes(path, b"C", b"K")
+    assert pairs_of(load_corpus(name, cleaning=RULES))[-1] == ("c c", "K")
+    assert len(list(own_cache.glob("corpus-*"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone", "no report", "report cut", "other report"])
+def test_a_damaged_cache_is_made_again_with_a_word(damage: str, tmp_path: Path, own_cache: Path) -> None:
+    name = write_text(tmp_path)
+    load_corpus(name, cleaning=RULES)
+    (folder,) = own_cache.iterdir()
+    arrow, report = folder / "pairs.arrow", folder / "report.json"
+    whole, written = arrow.read_bytes(), report.read_text()
+    match damage:
+        case "cut":
+            arrow.write_bytes(whole[: len(whole) * 2 // 3])
+        case "changed":
+            swap_bytes(arrow, b"c c", b"x x")
+        case "empty":
+            arrow.write_bytes(b"")
+        case "gone":
+            arrow.unlink()
+        case "no report":
+            report.unlink()
+        case "report cut":
+            report.write_text(written[:20])
+        case _:
+            report.write_text("[1]")
+    with pytest.warns(UserWarning, match=f"the corpus in {folder} is damaged .* and is made again"):
+        corpus = load_corpus(name, cleaning=RULES)
+    assert pairs_of(corpus) == KEPT and corpus.report.as_dict() == REPORT
+    assert (arrow.read_bytes(), report.read_text()) == (whole, written)
+    assert [path.name for path in own_cache.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+@pytest.mark.parametrize("damage", ["cut", "shorter", "empty"])
+def test_damaged_tokens_are_written_again_with_a_word(damage: str, num_proc: int | None, own_cache: Path) -> None:
+    corpus = load_corpus("synthetic:20:8")
+    tokenizer = train_tokenizer([text for row in corpus.pairs for text in row["translation"].values()], 270)
+    expected = preprocess_pairs(corpus.pairs, tokenizer, num_proc=num_proc)[:]
+    (folder,) = own_cache.iterdir()
+    written = sorted(folder.glob("tokens-*.arrow"))
+    assert len(written) == (num_proc or 1)
+    whole = written[-1].read_bytes()
+    if damage == "shorter":
+        preprocess_pairs(corpus.pairs.select(range(5)), tokenizer)
+        (other,) = set(folder.glob("tokens-*.arrow")) - set(written)
+        other.replace(written[-1])
+    else:
+        written[-1].write_bytes(whole[: len(whole) // 2 if damage == "cut" else 0])
+    with pytest.warns(UserWarning, match=f"the tokens in {folder} are damaged .* and are written again"):
+        again = preprocess_pairs(corpus.pairs, tokenizer, num_proc=num_proc)
+    assert again[:] == expected and written[-1].read_bytes() == whole
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert preprocess_pairs(corpus.pairs, tokenizer, num_proc=num_proc)[:] == expected
+
+
+def test_no_cache_is_written_where_a_corpus_is(tmp_path: Path, own_cache: Path) -> None:
+    tsv, saved = make("tsv", tmp_path)[0], make("saved", tmp_path)[0]
+    rows = datasets.load_from_disk(saved)
+    before = contents(tmp_path)
+    for corpus, cache in ((tsv, tmp_path), (saved, saved), (saved, f"{saved}/cache"), (rows, saved)):
+        with pytest.raises(
+            ValueError, match="cache_dir=.* is where the corpus is that is read from .*; choose another"
+        ):
+            load_corpus(corpus, cache_dir=cache)
+    tokenizer = train_tokenizer(["a A b B c C"], 260)
+    assert len(load_corpus(rows).pairs) == 6
+    assert len(preprocess_pairs(rows.select([0, 1]), tokenizer)) == 2
+    assert list(own_cache.glob("tokens-*.arrow")), "kept, but elsewhere"
+    assert contents(tmp_path) == before
 
 
 def test_many_at_once_make_one_file_and_leave_nothing_else(own_cache: Path) -> None:

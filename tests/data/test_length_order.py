@@ -19,10 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_capsule_mt.data import TokenBatchSampler, dataset_lengths, disk_arrays, pair_lengths, token_batches
-from hf_capsule_mt.data.dataset_lengths import ArrowLengths
-from hf_capsule_mt.data.disk_arrays import array_on_disk
-from hf_capsule_mt.data.length_order import LengthOrder, shuffle_keys, shuffled
+from hf_capsule_mt.data import TokenBatchSampler, pair_lengths
+from hf_capsule_mt.data.batches import dataset_lengths, disk_arrays, token_batches
+from hf_capsule_mt.data.batches.dataset_lengths import ArrowLengths
+from hf_capsule_mt.data.batches.disk_arrays import array_on_disk
+from hf_capsule_mt.data.batches.length_order import LengthOrder, shuffle_keys, shuffled
 
 PAIRS = st.lists(st.tuples(st.integers(0, 9) | st.integers(0, 2**31 - 1), st.integers(0, 9)), min_size=1, max_size=50)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_capsule_mt.data import SentencePair, SyntheticPair, split_of, synthetic, synthetic_dataset, synthetic_lines
+from hf_capsule_mt.data import SentencePair, SyntheticPair, split_of, synthetic_dataset, synthetic_lines
+from hf_capsule_mt.data.synthetic import pairs as synthetic
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = 10_000

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, MarianConfig, PreTrainedTokenizerFast
 
-import hf_capsule_mt.data.tokenizer as tokenizer_module
 from hf_capsule_mt.data import marian_token_ids, preprocess_pairs, synthetic_dataset, synthetic_lines, train_tokenizer
+from hf_capsule_mt.data.batches import preprocessing
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,8 @@ def test_pairs_are_written_many_at_a_time(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Every batch in a mapped file takes memory; `datasets` writes a thousand rows a batch where it is not told."""
-    monkeypatch.setattr(tokenizer_module, "_BATCH", 1_200)
+    monkeypatch.setattr(preprocessing, "_BATCH", 1_200)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     synthetic_dataset(2_500, max_words=8).save_to_disk(tmp_path / "pairs")
     ready = preprocess_pairs(datasets.load_from_disk(str(tmp_path / "pairs")), tokenizer)
     assert ready.cache_files and [len(chunk) for chunk in ready.data.column("labels").chunks] == [1_200, 1_200, 100]
@@ -236,7 +237,7 @@ def test_wrong_columns_and_lengths_are_named(tokenizer: PreTrainedTokenizerFast)
 def test_importing_the_package_is_cheap():
     code = (
         "import sys, hf_capsule_mt; before = set(sys.modules);"
-        "import hf_capsule_mt.data, hf_capsule_mt.data.tokenizer, hf_capsule_mt.data.synthetic;"
+        "import hf_capsule_mt.data, hf_capsule_mt.data.tokenizer, hf_capsule_mt.data.synthetic.pairs;"
         "new = {name.split('.')[0] for name in set(sys.modules) - before};"
         "print(sorted(new & {'datasets', 'tokenizers', 'transformers', 'torch', 'pandas', 'numpy'}))"
     )

@@ -2,8 +2,19 @@ import pytest
 import torch
 from transformers import set_seed
 
-from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration, translate
-from hf_capsule_mt.training import small_config, small_task
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+    align_words,
+    corpus_scores,
+    overlap_rates,
+    score_pairs,
+    train_tokenizer,
+    translate,
+    translate_lines,
+)
+from hf_capsule_mt.studies import small_config, small_task
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +33,73 @@ def test_order_is_kept_and_batches_do_not_matter(model_and_task):
     small = translate(model, task.tokenizer, task.test_sources, batch_size=5, max_new_tokens=6)
     assert together == alone == small
     assert model.training, "translate must leave the mode of the model as it was"
+
+
+def test_one_string_is_one_sentence(model_and_task):
+    model, task = model_and_task
+    text = task.test_sources[0]
+    (expected,) = translate(model, task.tokenizer, [text], max_new_tokens=6)
+    assert translate(model, task.tokenizer, text, max_new_tokens=6) == expected and expected
+    with pytest.raises(ValueError, match="sentence 0 is empty"):
+        translate(model, task.tokenizer, "")
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        (b"Hello", "sentences is one bytes object"),
+        (["Hello", 3], r"sentences\[1\] is of type int and must be a string"),
+    ],
+)
+def test_what_is_no_text_is_named(model_and_task, sentences, message):
+    model, task = model_and_task
+    with pytest.raises(ValueError, match=message):
+        translate(model, task.tokenizer, sentences)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"), [({"a": 1}, "sentences is of type dict and must be a string"), (3, "is of type int")]
+)
+def test_what_is_no_list_is_named(model_and_task, sentences, message):
+    model, task = model_and_task
+    with pytest.raises(TypeError, match=message):
+        translate(model, task.tokenizer, sentences)
+
+
+def test_half_a_pair_of_surrogates_is_named(model_and_task):
+    model, task = model_and_task
+    with pytest.raises(ValueError, match=r"sentences\[1\] holds '.*udc80' at character 3, half of a pair"):
+        translate(model, task.tokenizer, ["Hello", "Go\udc80"])
+
+
+def test_a_generator_is_a_list(model_and_task):
+    model, task = model_and_task
+    texts = task.test_sources[:2]
+    expected = translate(model, task.tokenizer, texts, max_new_tokens=6)
+    assert translate(model, task.tokenizer, (text for text in texts), max_new_tokens=6) == expected
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_one_string_is_never_a_list_of_letters(model_and_task, count):
+    model, task = model_and_task
+    text = "Hallo"[:count]
+    calls = [
+        lambda: corpus_scores(text, text),
+        lambda: corpus_scores([text] * count, text),
+        lambda: score_pairs(model, task.tokenizer, text, text),
+        lambda: list(translate_lines(model, task.tokenizer, text)),
+        lambda: overlap_rates(gdr_model(task), task.tokenizer, text, text),
+        lambda: align_words(text, text),
+        lambda: train_tokenizer(text),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"is one string and must be .*; pass \[text\]"):
+            call()
+
+
+def gdr_model(task):
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    return GDRMarianForConditionalGeneration(small_config(task.tokenizer, GDRMarianConfig, capsule_dim=4, **sizes))
 
 
 def test_no_sentences(model_and_task):

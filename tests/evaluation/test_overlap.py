@@ -11,7 +11,7 @@ from hf_capsule_mt import (
     overlap_rates,
 )
 from hf_capsule_mt.evaluation.overlap import sentence_overlap
-from hf_capsule_mt.training import small_config, small_task
+from hf_capsule_mt.studies import small_config, small_task
 
 SIZES = {
     "d_model": 32,

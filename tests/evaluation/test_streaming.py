@@ -159,14 +159,15 @@ def test_a_model_keeps_its_mode(made: tuple[Any, Any]) -> None:
 
 
 def call(folder: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return run_script("scripts/translate.py", "--model", str(folder), *arguments, folder=folder, text=text)
+    """Translate in `folder`, with the model in a folder of its own there."""
+    return run_script("scripts/translate.py", "--model", "model", *arguments, folder=folder, text=text)
 
 
 @pytest.mark.system
 def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     model, tokenizer = made
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
     lines = [SOURCES[0], "", "a\u0085b", "c\rd", *SOURCES[1:4]]
     expected = [part[0] for part in translate_lines(model, tokenizer, lines, num_beams=2, with_scores=True)]
     done = call(tmp_path, "--beam", "2", "--scores", text="\n".join(lines))

@@ -238,6 +238,7 @@ def the_script_pushes_what_it_has_verified_in_one_commit(work: Path) -> None:
     new_tokenizer().save_pretrained(folder)
     sys.argv = ["export_to_hub.py", str(folder), "--push", "me/exported", "--private", "--revision", "v1"]
     script = ROOT / "scripts" / "export_to_hub.py"
+    sys.path.insert(0, str(script.parent))  # as in a program of its own
     requests = log_of(lambda: fails(SystemExit, lambda: runpy.run_path(str(script), run_name="__main__")))
     assert len([line for line in requests if "/commit/" in line]) == 1
     assert HfApi().model_info("me/exported").private

@@ -109,7 +109,7 @@ def checkpoint(tmp_path_factory) -> Path:
 def test_the_outputs_are_those_of_the_checkpoint(family: str, checkpoint, tmp_path):
     convert_marian(checkpoint, tmp_path, family)
     model, marian = (AutoModelForSeq2SeqLM.from_pretrained(folder).eval() for folder in (tmp_path, checkpoint))
-    assert type(model) is MARIAN_FAMILIES[family][0]
+    assert type(model) is MARIAN_FAMILIES[family].translation_model
     source = torch.randint(1, 46, (3, 6))
     with torch.no_grad():
         torch.testing.assert_close(
@@ -158,6 +158,29 @@ def test_positions_that_would_be_lost_are_refused(tmp_path):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="opus: model.decoder.embed_positions is no table of sines and cosines"):
         convert_marian(folder, tmp_path / "new", "gdr_marian")
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path, monkeypatch, capsys):
+    folder = write_opus(tmp_path / "opus")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.decoder.layers.1.fc2.bias"][2] = nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    options = ["--family", "gdr_marian", "--output", str(tmp_path / "new"), "--other-outputs"]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(folder), *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert ended.value.code == 1 and not (tmp_path / "new").exists()
+    said = capsys.readouterr().err
+    assert f"error: {folder}: model.decoder.layers.1.fc2.bias has values that are not finite" in said
+
+
+def test_a_setting_that_does_not_exist_is_named(checkpoint, tmp_path, monkeypatch, capsys):
+    options = ["--family", "gdr_marian", "--output", str(tmp_path / "new"), "--set", "past_capsule=1"]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(checkpoint), *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    said = "error: past_capsule=1: the configuration of gdr_marian has no such field; did you mean past_capsules?\n"
+    assert ended.value.code == 1 and capsys.readouterr().err == said
 
 
 def test_a_generation_file_goes_before_the_configuration(tmp_path):

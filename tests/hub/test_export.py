@@ -1,11 +1,14 @@
 """From a folder that training left to one that is given away; nothing is pushed that was not verified."""
 
+import json
+import math
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
-from family_cases import CAPS_NMT, Case
+from family_cases import CAPS_NMT, GDR_MARIAN, Case
+from safetensors.torch import load_file, save_file
 from transformers import MarianConfig, MarianMTModel
 
 import hf_capsule_mt.hub.export as export
@@ -44,9 +47,129 @@ def test_what_belongs_to_the_model_goes_along_and_nothing_else(trained, verified
     names = {path.name for path in export.export_checkpoint(trained, tmp_path / "new")}
     assert names >= {"config.json", "model.safetensors", "tokenizer.json", "README.md", "modeling_caps_nmt.py"}
     assert "training_args.bin" not in names
-    assert verified == [tmp_path / "new"]
+    assert [folder.name for folder in verified] == ["new"] and verified != [tmp_path / "new"], "it was beside"
+    assert {path.name for path in tmp_path.iterdir()} == {"trained", "new"}
     with pytest.raises(ValueError, match="new is not empty"):
         export.export_checkpoint(trained, tmp_path / "new")
+
+
+def test_only_files_of_the_list_go_along(trained, verified, tmp_path):
+    for name in ("tokenizer.secret", "tokenizer_evil.py", "vocab_private.txt", "notes.model", "run.sh", ".env"):
+        (trained / name).write_text("secret")
+    names = {path.name for path in export.export_checkpoint(trained, tmp_path / "new")}
+    own = {*export.TOKENIZER_FILES, "config.json", "generation_config.json", "model.safetensors", "README.md"}
+    assert all(name in own or (name.endswith(".py") and "evil" not in name) for name in names), names
+
+
+def test_a_link_out_of_the_folder_is_refused(trained, verified, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (trained / "vocab.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match="vocab.txt is a link to .*secret, outside of the checkpoint"):
+        export.export_checkpoint(trained, tmp_path / "new")
+    assert not (tmp_path / "new").exists() and not verified
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_model_that_is_a_link_out_of_the_folder_is_refused(name, trained, verified, tmp_path):
+    (trained / name).rename(tmp_path / name)
+    (trained / name).symlink_to(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is a link to .*{name}, outside of the checkpoint"):
+        export.export_checkpoint(trained, tmp_path / "new")
+    assert not (tmp_path / "new").exists() and not verified
+
+
+def test_an_index_that_leads_out_of_the_folder_is_refused(trained, verified, tmp_path):
+    (trained / "model.safetensors").rename(tmp_path / "other.safetensors")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "../other.safetensors"}}
+    (trained / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="other.safetensors, which .*index.json names, lies outside"):
+        export.export_checkpoint(trained, tmp_path / "new")
+
+
+CREDENTIALS = {
+    "wandb_key": "abc",
+    "session_cookie": "abc",
+    "webhook": "abc",
+    "password": 1234,
+    "secrets": ["abc"],
+    "tokens": {"a": "abc"},
+    "passwords": {"a": ["abc"]},
+    "url": "https://me:abc@example.org/path",
+    "dsn": "postgresql://me:abc@example.org",
+    "bot": "xoxb-1234567890-abcdefgh",
+    "map": "AIza" + "a" * 35,
+    "hub_token": "abc",
+    "api_key": "abc",
+    "db_password": "abc",
+    "aws_secret_access_key": "abc",
+    "use_auth_token": "abc",
+    "anything": "hf_" + "a" * 34,
+}
+HARMLESS = {"image_token": "<image>", "num_tokens": 7, "token_budget": "4000", "note": "kept", "secret_sauce": 3}
+HARMLESS |= {"tokens_kept": [3, 4], "homepage": "https://example.org/a:b@c", "num_passwords": 3}
+
+
+def test_credentials_in_settings_are_left_out_and_named(trained, verified, tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(export.logger, "warning", said.append)
+    for name in ("config.json", "tokenizer_config.json"):
+        values = json.loads((trained / name).read_text(encoding="utf-8"))
+        more = {"nested": {"list": [{"access_token": "abc", "kept": 1}, "hf_" + "b" * 34]}}
+        (trained / name).write_text(json.dumps({**values, **CREDENTIALS, **HARMLESS, **more}), encoding="utf-8")
+    export.export_checkpoint(trained, tmp_path / "new")
+    for name in ("config.json", "tokenizer_config.json"):
+        (line,) = [line for line in said if line.startswith(name)]
+        found = json.loads((tmp_path / "new" / name).read_text(encoding="utf-8"))
+        assert not CREDENTIALS.keys() & found.keys() and {key: found[key] for key in HARMLESS} == HARMLESS
+        assert found["nested"] == {"list": [{"kept": 1}]}
+        for key in (*CREDENTIALS, "nested.list.access_token", "nested.list[1]"):
+            assert key in line
+    assert found["eos_token"] == "</s>"
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "new").iterdir())
+    assert b"hf_aaaa" not in everything and b"hf_bbbb" not in everything
+
+
+def test_a_file_of_yours_beside_an_export_is_not_lost(trained, verified, tmp_path):
+    export.export_checkpoint(trained, tmp_path / "new")
+    export.export_checkpoint(trained, tmp_path / "new", overwrite=True)
+    (tmp_path / "new" / "mine.py").write_text("print()")
+    with pytest.raises(ValueError, match="new holds mine.py, which would be lost"):
+        export.export_checkpoint(trained, tmp_path / "new", overwrite=True)
+    assert (tmp_path / "new" / "mine.py").read_text() == "print()"
+
+
+def test_weights_that_are_not_finite_are_not_exported(tmp_path, monkeypatch, capsys):
+    """Not even those of an auxiliary loss, which no output shows."""
+    folder = tmp_path / "trained"
+    Case(GDR_MARIAN, "guided").build().save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.startswith("auxiliary_losses"))
+    weights[name].view(-1)[0] = math.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert run_script(monkeypatch, folder, "--output", tmp_path / "new") == 1
+    assert f"error: {folder}: {name} has values that are not finite" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_unverified_folder_does_not_stay(trained, tmp_path, monkeypatch):
+    def fails(folder: Path) -> None:
+        raise ValueError(f"{folder}: logits differ")
+
+    monkeypatch.setattr(export, "verify", fails)
+    with pytest.raises(ValueError, match=f"^{tmp_path / 'new'}: logits differ"):
+        export.export_checkpoint(trained, tmp_path / "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"trained"}
+
+
+def test_the_card_names_where_it_goes(trained, verified, tmp_path, monkeypatch):
+    snippet = 'translator = pipeline("translation", model="{}"{})'
+    options = ("", ", trust_remote_code=True")
+    (trained / "README.md").write_text("\n".join(snippet.format("runs/old", one) for one in options))
+    monkeypatch.chdir(tmp_path)
+    for name, expected in ((None, "new"), ("me/model", "me/model")):
+        export.export_checkpoint(trained, tmp_path / "new", name=name, overwrite=True)
+        text = (tmp_path / "new" / "README.md").read_text()
+        assert text == "\n".join(snippet.format(expected, one) for one in options)
 
 
 def test_other_models_are_refused(verified, tmp_path):

@@ -13,8 +13,9 @@ from family_cases import FAMILIES
 from hub_server import card_problems
 from huggingface_hub import ModelCard
 
+from hf_capsule_mt import families
 from hf_capsule_mt.hub import model_card, write_model_card
-from hf_capsule_mt.hub.model_card import PAPERS, TEMPLATE, names_on_hub
+from hf_capsule_mt.hub.model_card import TEMPLATE, names_on_hub
 
 BLEU, CHRF = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0", "nrefs:1|case:mixed|nc:6|nw:0|version:2.6.0"
 SCORES = {"bleu": 27.123, "bleu_signature": BLEU, "chrf": 54.321, "chrf_signature": CHRF, "sentences": 2000}
@@ -128,6 +129,36 @@ def test_the_text_says_what_the_run_wrote_down():
     assert text.count("\n| 1") + text.count("\n| 9") + text.count("\n| 4") < 20, "the curve is thinned"
 
 
+EVIL = "a|b <img src=x onerror=alert(1)> [click](http://x) `code` ``two`` **b** $x$ &lt;\n---\n# heading: {{ 7*7 }}"
+
+
+def test_text_from_elsewhere_shows_as_it_is(caplog, recwarn):
+    """Names of models, corpora and devices, and settings: none makes a link, an element, a cell or a heading."""
+    settings = {**RESULTS["recipe"], "test": EVIL, "train": EVIL, "note": EVIL}
+    data = {**RESULTS["data"], "test": EVIL, "train": EVIL}
+    changed = {**copy.deepcopy(RESULTS), "recipe": settings, "data": data, "device": EVIL}
+    made = model_card(changed, EVIL, license="mit", place=EVIL)
+    plain = model_card(RESULTS, "me/small", license="mit")
+    assert made.data.model_name == EVIL, "in the metadata it is the name itself"
+    assert [one.dataset_name for one in made.data.eval_results] == [EVIL, EVIL]
+    assert quiet(str(made), caplog, recwarn)
+    for kind in ("\n#", "\n---", "\n> ", "\n!["):
+        assert made.text.count(kind) == plain.text.count(kind), kind
+    outside_code = re.sub(r"```.*?```|(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", made.text, flags=re.DOTALL)
+    assert "alert(1)" in outside_code
+    for mark in ("<img", "[click]", "`", "**", "$", "&lt;", "a|b"):
+        assert not re.search(rf"(?<!\\){re.escape(mark)}", outside_code), mark
+    assert "| `note` | ``` a\\|b <img" in made.text, "code is between more backticks than it has"
+    assert f"model={json.dumps(EVIL)}" in made.text and "{{ 7*7 }}" in made.text
+
+
+def test_the_front_matter_cannot_be_left(caplog, recwarn):
+    evil = "mit\n---\n# heading"
+    made = str(model_card(RESULTS, "me/small", license=evil, datasets=["a: b\n---"]))
+    assert ModelCard(made).data.license == evil and ModelCard(made).data.datasets == ["a: b\n---"]
+    assert ModelCard(made).text == model_card(RESULTS, "me/small", license="mit").text
+
+
 def test_limits_are_named_whether_they_are_given_or_not():
     given = model_card(RESULTS, "me/small", license="mit", limits="For short sentences alone.").text
     assert "## Limits\n\nFor short sentences alone.\n" in given
@@ -180,9 +211,36 @@ def test_it_is_written_beside_the_results(tmp_path):
     assert path == tmp_path / "README.md" and str(ModelCard.load(path)) == str(card())
 
 
+def loaded_by(card: str) -> list[str]:
+    """The names that the snippets of a card load."""
+    return re.findall(r'model="([^"]*)"', card)
+
+
+def test_a_card_names_what_can_be_loaded(tmp_path, monkeypatch):
+    folder = tmp_path / "work" / "runs" / "small"
+    folder.mkdir(parents=True)
+    about = {"license": "mit"}
+
+    def written(results: dict[str, Any], **given: Any) -> str:
+        (folder / "results.json").write_text(json.dumps(results))
+        return write_model_card(folder, **about, **given).read_text(encoding="utf-8")
+
+    monkeypatch.chdir(tmp_path / "work")
+    assert loaded_by(written(RESULTS)) == ["runs/small"] * 2 and (Path.cwd() / "runs/small").is_dir()
+    monkeypatch.chdir(tmp_path / "work" / "runs" / "small")
+    assert loaded_by(written(RESULTS)) == [str(folder.resolve())] * 2, "it is not inside of the current folder"
+    assert "\n# small\n" in written(RESULTS)
+    assert loaded_by(written(RESULTS, name="me/small")) == ["me/small"] * 2
+    pushed = {**RESULTS, "training": {"push_to_hub": True, "hub_model_id": "me/pushed"}}
+    assert loaded_by(written(pushed)) == ["me/pushed"] * 2 and "\n# me/pushed\n" in written(pushed)
+    kept = {**RESULTS, "training": {"push_to_hub": False, "hub_model_id": "me/pushed"}}
+    assert loaded_by(written(kept)) == [str(folder.resolve())] * 2
+    assert loaded_by(str(model_card(RESULTS, "small", license="mit"))) == ["path/to/small"] * 2
+
+
 def test_every_family_has_its_paper_and_the_package_its_template():
-    assert PAPERS.keys() == {family.name for family in FAMILIES} | {"marian"}
-    assert all(papers for family, papers in PAPERS.items() if family != "marian")
+    assert families.FAMILIES.keys() == {family.name for family in FAMILIES}
+    assert all(family.papers for family in families.FAMILIES.values()) and not families.MARIAN.papers
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     listed = project["tool"]["setuptools"]["package-data"]["hf_capsule_mt"]
     assert f"hub/{TEMPLATE.name}" in listed

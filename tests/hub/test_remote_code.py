@@ -16,7 +16,7 @@ from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 import hf_capsule_mt
 from hf_capsule_mt.data import train_tokenizer
-from hf_capsule_mt.hub import verify
+from hf_capsule_mt.hub import verification, verify
 from hf_capsule_mt.hub.remote_code import flat_files
 
 WORDS = 300
@@ -136,6 +136,28 @@ def test_what_a_user_registers_is_left_to_transformers(tmp_path, monkeypatch):
     assert "modeling_caps_nmt.py" not in python_files(tmp_path)
 
 
+@every_family
+def test_a_registered_class_is_saved_with_its_code(family: Family, exported, tmp_path, monkeypatch):
+    """`register_for_auto_class` does what `export_code=True` does, for the model and the configuration."""
+    for kind in (family.translation, family.config):
+        monkeypatch.setattr(kind, "is_registered_with_code", False)  # as it was, after the test
+        monkeypatch.setattr(kind, "_auto_class", None)
+    family.translation.register_for_auto_class("AutoModelForSeq2SeqLM")
+    model = small(family)
+    model.save_pretrained(tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").glob("*.py")}
+    assert files == {path.name: path.read_bytes() for path in exported[family.name].glob("*.py")}
+    assert config_of(tmp_path / "model") == config_of(exported[family.name])
+    model.save_pretrained(tmp_path / "plain", export_code=False)
+    assert python_files(tmp_path / "plain") == set() and "auto_map" not in config_of(tmp_path / "plain")
+    family.config.register_for_auto_class()
+    config = small(family).config
+    config.save_pretrained(tmp_path / "config")
+    assert python_files(tmp_path / "config") == files.keys()
+    with pytest.raises(ValueError, match="AutoNothing is not a valid auto class"):
+        family.translation.register_for_auto_class("AutoNothing")
+
+
 def test_all_families_work_alone(exported, bare_python, monkeypatch):
     """With torch, transformers and tokenizers only: by model class and by pipeline, and saved again."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -148,13 +170,68 @@ def test_all_families_work_alone(exported, bare_python, monkeypatch):
     verify(*exported.values(), python=bare_python)
 
 
-def test_what_was_tampered_with_is_noticed(copy_of, bare_python):
+def break_line(folder: Path, name: str, old: str, new: str) -> None:
+    text = (folder / name).read_text(encoding="utf-8")
+    assert old in text
+    (folder / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def write_below(folder: Path) -> None:
+    (folder / "custom_generate").mkdir()
+    (folder / "custom_generate" / "generate.py").write_text(RUN)
+
+
+RUN = "raise SystemExit('it was run')"
+TAMPERED: dict[str, tuple[Any, str]] = {
+    "a sign": (
+        lambda folder: break_line(folder, "modeling_caps_nmt.py", "self.norm(states + ", "self.norm(states - "),
+        "modeling_caps_nmt.py is missing or not what hf_capsule_mt .* exports",
+    ),
+    "a comment": (
+        lambda folder: break_line(folder, "sequence_routing.py", "    ", "     "),
+        "sequence_routing.py is missing or not what",
+    ),
+    "a missing file": (
+        lambda folder: (folder / "recurrent_lstm_decoder.py").unlink(),
+        "recurrent_lstm_decoder.py is missing",
+    ),
+    "another file": (lambda folder: (folder / "evil.py").write_text(RUN), "holds evil.py, which .* does not export"),
+    "a file in a folder": (write_below, "holds custom_generate/generate.py, which"),
+    "another class": (
+        lambda folder: break_line(folder, "config.json", "modeling_caps_nmt.CapsNMTModel", "evil.CapsNMTModel"),
+        "auto_map in config.json must be",
+    ),
+    "another pipeline": (
+        lambda folder: break_line(folder, "config.json", "pipelines.Capsule", "evil.Capsule"),
+        "custom_pipelines in config.json must be",
+    ),
+    "code of a tokenizer": (
+        lambda folder: break_line(folder, "tokenizer_config.json", "{", '{"auto_map": {"AutoTokenizer": ["a.B"]},'),
+        "names code of a tokenizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_code_that_is_not_ours_is_refused_before_it_runs(how: str, copy_of, monkeypatch):
     folder = copy_of("caps_nmt")
-    path = folder / "modeling_caps_nmt.py"
-    text = path.read_text(encoding="utf-8")
-    changed = text.replace("self.norm(states + ", "self.norm(states - ")
-    assert changed != text
-    path.write_text(changed, encoding="utf-8")
+    tamper, said = TAMPERED[how]
+    tamper(folder)
+    for module, name in ((verification.load_alone, "load_and_run"), (verification.subprocess, "run")):
+        monkeypatch.setattr(module, name, lambda *args, **kwargs: pytest.fail("it was run"))
+    with pytest.raises(ValueError, match=said):
+        verify(folder)
+
+
+def test_outputs_that_differ_are_noticed(copy_of, bare_python, monkeypatch):
+    folder = copy_of("caps_nmt")
+    run_here = verification.load_alone.load_and_run
+
+    def another(path: Path) -> Any:
+        loaded, outputs = run_here(path)
+        return loaded, {**outputs, "logits": [value + 0.1 for value in outputs["logits"]]}
+
+    monkeypatch.setattr(verification.load_alone, "load_and_run", another)
     with pytest.raises(ValueError, match="caps_nmt: logits differ without this package"):
         verify(folder, python=bare_python)
 
@@ -167,13 +244,17 @@ def test_a_folder_without_code_is_refused(tmp_path):
         verify(tmp_path / "nowhere")
 
 
-def test_pickled_files_and_other_libraries_are_refused(copy_of):
+@pytest.mark.parametrize("name", ["_native.so", "modeling_gdr_marian.pyc", "more.PY", "run.sh", "a/install.BAT"])
+def test_programs_beside_the_code_are_refused(name, copy_of):
+    folder = copy_of("caps_nmt")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).touch()
+    with pytest.raises(ValueError, match=f"holds {name}, a program that hf_capsule_mt does not export"):
+        verify(folder)
+
+
+def test_pickled_files_are_refused(copy_of):
     folder = copy_of("caps_nmt")
     (folder / "training_args.bin").touch()
     with pytest.raises(ValueError, match="training_args.bin; reading a pickled file can run any code"):
-        verify(folder)
-    (folder / "training_args.bin").unlink()
-    path = folder / "lstm_decoder.py"
-    path.write_text("import datasets\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
-    with pytest.raises(ValueError, match="lstm_decoder.py needs datasets; .* torch and transformers only"):
         verify(folder)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_capsule_mt.inference.int8_layers import int8_rounding
+from hf_capsule_mt.inference.int8.layers import int8_rounding
 
 
 @pytest.fixture(autouse=True)

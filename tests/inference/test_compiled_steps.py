@@ -13,12 +13,14 @@ import torch
 from family_cases import AGGREGATED_MARIAN, GDR_MARIAN, Case, make_pairs, without_target
 
 from hf_capsule_mt import quantize_for_cpu
-from hf_capsule_mt.inference import int8_layers, int8_marian, int8_steps
-from hf_capsule_mt.inference.int8_layers import int8_rounding
-from hf_capsule_mt.inference.int8_marian import Int8RoutedCombination, routing_plan
-from hf_capsule_mt.inference.int8_native import native_levels
-from hf_capsule_mt.inference.int8_steps import CompiledSteps, MarianSteps
-from hf_capsule_mt.modeling.layer_aggregation import RoutedCombination
+from hf_capsule_mt.inference.int8 import layers as int8_layers
+from hf_capsule_mt.inference.int8 import marian as int8_marian
+from hf_capsule_mt.inference.int8 import steps as int8_steps
+from hf_capsule_mt.inference.int8.layers import int8_rounding
+from hf_capsule_mt.inference.int8.marian import Int8RoutedCombination, routing_plan
+from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.inference.int8.steps import CompiledSteps, MarianSteps
+from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 
 pytestmark = pytest.mark.skipif(
     not native_levels(), reason="the package was installed without its compiled part, or there is no AVX2"
@@ -83,7 +85,7 @@ def test_compiled_steps_equal_those_in_pytorch(
 
 
 def test_beams_go_on_from_the_words_of_their_own() -> None:
-    case = Case(AGGREGATED_MARIAN, "em")
+    case = Case(AGGREGATED_MARIAN, "em_own_layer_replace")
     model = quantize_for_cpu(case.build())
     one = without_target(make_pairs(case.config(), (7,), (3,)).batch())
     compiled, plain = both(model, {name: tensor.repeat(4, 1) for name, tensor in one.items()})

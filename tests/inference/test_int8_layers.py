@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from hf_capsule_mt.inference import int8_layers, int8_native
-from hf_capsule_mt.inference.int8_layers import (
+from hf_capsule_mt.inference.int8 import layers as int8_layers
+from hf_capsule_mt.inference.int8 import native as int8_native
+from hf_capsule_mt.inference.int8.layers import (
     ALL_BITS,
     SEVEN_BITS,
     Int8BidirectionalLSTM,
@@ -16,8 +17,8 @@ from hf_capsule_mt.inference.int8_layers import (
     Int8LSTM,
     int8_rounding,
 )
-from hf_capsule_mt.inference.int8_native import native_levels
-from hf_capsule_mt.modeling.bidirectional_rnn import LSTM, BidirectionalRNN, word_order
+from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, BidirectionalRNN, word_order
 
 
 @pytest.fixture(autouse=True, params=["compiled", "PyTorch"])

@@ -9,11 +9,11 @@ from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
 from hf_capsule_mt import quantize_for_cpu
-from hf_capsule_mt.inference.int8_layers import Int8Linear
-from hf_capsule_mt.inference.int8_marian import Int8GatedProjection, Int8StackedLinear
-from hf_capsule_mt.inference.int8_steps import MarianSteps
-from hf_capsule_mt.inference.quantization import Int8MarianMTModel
-from hf_capsule_mt.modeling.capsule_router import StackedLinear
+from hf_capsule_mt.inference.int8.layers import Int8Linear
+from hf_capsule_mt.inference.int8.marian import Int8GatedProjection, Int8StackedLinear
+from hf_capsule_mt.inference.int8.quantization import Int8MarianMTModel
+from hf_capsule_mt.inference.int8.steps import MarianSteps
+from hf_capsule_mt.modeling.capsules.linear_maps import StackedLinear
 
 
 def inputs_of(case: Case) -> dict[str, torch.Tensor]:
@@ -77,8 +77,8 @@ def test_stock_marian_is_the_family_without_capsules():
 
 
 def test_the_steps_make_room_as_they_need_it(started: list[MarianSteps], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hf_capsule_mt.inference.int8_steps.ROOM", 2)
-    monkeypatch.setattr("hf_capsule_mt.inference.int8_steps.is_compiled", lambda layer: False)
+    monkeypatch.setattr("hf_capsule_mt.inference.int8.steps.ROOM", 2)
+    monkeypatch.setattr("hf_capsule_mt.inference.int8.steps.is_compiled", lambda layer: False)
     case = Case(GDR_MARIAN, "guided")
     quantized = quantize_for_cpu(case.build())
     settings: dict[str, Any] = {"num_beams": 2, "min_length": 12}

@@ -20,9 +20,10 @@ from family_cases import (
 from torch import nn
 
 from hf_capsule_mt import quantize_for_cpu
-from hf_capsule_mt.inference import int8_layers, int8_steps
-from hf_capsule_mt.inference.int8_layers import Int8BidirectionalLSTM, Int8Linear, Int8LSTM
-from hf_capsule_mt.inference.quantization import FAMILIES, Int8Model
+from hf_capsule_mt.inference.int8 import layers as int8_layers
+from hf_capsule_mt.inference.int8 import steps as int8_steps
+from hf_capsule_mt.inference.int8.layers import Int8BidirectionalLSTM, Int8Linear, Int8LSTM
+from hf_capsule_mt.inference.int8.quantization import FAMILIES, Int8Model
 
 OTHERS = (
     (
@@ -199,7 +200,7 @@ def test_what_cannot_be_quantised_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(int8_layers, "ENGINE", "abacus")
     with pytest.raises(RuntimeError, match="no int8 engine 'abacus' on this machine"):
         quantize_for_cpu(model)
-    assert quantize_for_cpu.__module__ == "hf_capsule_mt.inference.quantization"
+    assert quantize_for_cpu.__module__ == "hf_capsule_mt.inference.int8.quantization"
 
 
 def test_the_engine_in_use_is_left_as_it_is():

@@ -12,8 +12,8 @@ from sentence_pairs import END, PAD
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache
 
-from hf_capsule_mt.modeling.capsule_router import ScaledSplitLinear, StackedLinear
-from hf_capsule_mt.modeling.head_aggregation import HeadCapsules, HeadVotes
+from hf_capsule_mt.modeling.capsules.head_aggregation import HeadCapsules, HeadVotes
+from hf_capsule_mt.modeling.capsules.linear_maps import ScaledSplitLinear, StackedLinear
 
 
 class Site(NamedTuple):

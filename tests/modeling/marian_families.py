@@ -68,7 +68,13 @@ AGGREGATED_MARIAN = Family(
     configs={
         "plain": {"layer_aggregation": "none"},
         "em": {},
-        "em_everywhere": {"head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        # The votes of these two are far larger than a trained model's: with the default floor float32 would decide.
+        "em_everywhere": {
+            "head_aggregation": "em_routing",
+            "head_aggregation_attentions": ALL_ATTENTIONS,
+            "em_variance_floor": 1.0,
+            "em_inverse_temperature": 1.0,
+        },
         "em_gated_everywhere": {
             "aggregation_output": "gated",
             "layer_num_capsules": 16,
@@ -76,12 +82,16 @@ AGGREGATED_MARIAN = Family(
             "head_aggregation_attentions": ALL_ATTENTIONS,
             "head_num_capsules": 8,
             "head_vote_sharing": "per_head",
+            "em_variance_floor": 1.0,
+            "em_inverse_temperature": 0.1,
+            "init_std": 0.17,
         },
         "em_own_layer_replace": {
             "layer_capsule_inputs": "own_layer",
             "aggregation_output": "replace",
             "layer_routing_iterations": 4,
             "em_variance_floor": 0.1,
+            "em_inverse_temperature": 20.0,
             "stop_assignment_gradient": True,
             "scale_embedding": True,
         },
@@ -96,6 +106,7 @@ AGGREGATED_MARIAN = Family(
             "layer_aggregation": "dynamic_routing",
             "layer_aggregation_side": "decoder",
             "layer_capsule_inputs": "own_layer",
+            "layer_num_capsules": 16,
             "head_aggregation": "simple_routing",
             "head_aggregation_attentions": ("decoder_self", "decoder_cross"),
             "head_aggregation_layers": (0, 2),
@@ -110,6 +121,10 @@ AGGREGATED_MARIAN = Family(
             "head_num_capsules": 4,
         },
         "dynamic_combination_gated": {"layer_aggregation": "dynamic_combination", "aggregation_output": "gated"},
+        "dynamic_combination_one_hidden_layer": {
+            "layer_aggregation": "dynamic_combination",
+            "layer_combination_dim": 20,
+        },
         "linear_combination_replace": {"layer_aggregation": "linear_combination", "aggregation_output": "replace"},
         "two_vocabularies": {
             "share_encoder_decoder_embeddings": False,
@@ -139,8 +154,8 @@ AGGREGATED_MARIAN = Family(
     },
     routing_sites=aggregated_marian_sites,
     routing_functions=(
-        "hf_capsule_mt.modeling.capsule_router:em_routing",
-        "hf_capsule_mt.modeling.capsule_router:dynamic_routing",
+        "hf_capsule_mt.modeling.capsules.router:em_routing",
+        "hf_capsule_mt.modeling.capsules.router:dynamic_routing",
     ),
     chosen=("em_gated_everywhere", "em_everywhere", "dynamic_decoder_simple_heads"),
     shallow={"encoder_layers": 1, "decoder_layers": 1, "head_aggregation_layers": None},
@@ -163,7 +178,7 @@ GDR_MARIAN = Family(
     configs={
         "off": {"past_future": "none"},
         "guided": {},
-        "guided_sum": {"bow_reduction": "sum", "bow_loss_weight": 1, "bca_loss_weight": 1.0},
+        "guided_mean": {"bow_reduction": "mean", "bow_loss_weight": 1, "bca_loss_weight": 1.0},
         "guided_alone": {
             "past_capsules": 1,
             "future_capsules": 1,
@@ -189,6 +204,8 @@ GDR_MARIAN = Family(
             "head_routing_iterations": 2,
             "head_vote_sharing": "per_head",
             "em_variance_floor": 0.5,
+            "em_inverse_temperature": 2,
+            "layer_combination_dim": 9,
             "stop_assignment_gradient": True,
             "past_capsules": 3,
             "redundant_capsules": 2,
@@ -222,9 +239,10 @@ GDR_MARIAN = Family(
     routing_sites=gdr_marian_sites,
     routing_functions=(
         *AGGREGATED_MARIAN.routing_functions,
-        "hf_capsule_mt.modeling.past_future:guided_routing",
-        "hf_capsule_mt.modeling.past_future:guided_pooling",
+        "hf_capsule_mt.modeling.capsules.past_future:guided_routing",
+        "hf_capsule_mt.modeling.capsules.past_future:guided_pooling",
     ),
+    fixed_fields=("bow_accuracy",),
     chosen=("guided_with_aggregation", "guided", "classifier"),
     shallow=AGGREGATED_MARIAN.shallow,
     gates=(*AGGREGATED_MARIAN.gates, "past_future.fc2.weight"),

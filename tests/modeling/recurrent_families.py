@@ -13,7 +13,7 @@ from hf_capsule_mt.modeling import (
     GDRRNMTForConditionalGeneration,
     GDRRNMTModel,
 )
-from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
+from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 
 GDR_RNMT = Family(
     name="gdr_rnmt",
@@ -61,7 +61,7 @@ GDR_RNMT = Family(
         },
         "recurrent": {"past_future": "recurrent"},
         "recurrent_alone": {"past_future": "recurrent", "bow_loss_weight": 0, "bca_loss_weight": 0},
-        "classifier": {"past_future": "classifier", "redundant_capsules": 2, "bow_reduction": "sum"},
+        "classifier": {"past_future": "classifier", "redundant_capsules": 2, "bow_reduction": "mean"},
         "attention": {"past_future": "attention", "past_capsules": 4},
         "guided_two_vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 53},
         "recurrent_untied": {
@@ -80,8 +80,8 @@ GDR_RNMT = Family(
     },
     routing_sites=past_future_sites,
     routing_functions=(
-        "hf_capsule_mt.modeling.past_future:guided_routing",
-        "hf_capsule_mt.modeling.past_future:guided_pooling",
+        "hf_capsule_mt.modeling.capsules.past_future:guided_routing",
+        "hf_capsule_mt.modeling.capsules.past_future:guided_pooling",
     ),
     chosen=("guided", "recurrent", "classifier"),
     shallow={"encoder_layers": 1},
@@ -102,6 +102,7 @@ GDR_RNMT = Family(
         "bos_token_id",
         "decoder_start_token_id",
         "forced_eos_token_id",
+        "bow_accuracy",
     ),
     make_cache=lambda config: RecurrentCache(),
     attentions=("eager",),
@@ -178,7 +179,7 @@ CAPS_NMT = Family(
         "scale_embedding": (True, False),
     },
     routing_sites=caps_nmt_sites,
-    routing_functions=("hf_capsule_mt.modeling.source_capsules:sequence_routing",),
+    routing_functions=("hf_capsule_mt.modeling.capsules.source_capsules:sequence_routing",),
     chosen=("hybrid", "capsules", "pooling"),
     shallow={"encoder_layers": 1, "decoder_layers": 1},
     without_gradient=(),

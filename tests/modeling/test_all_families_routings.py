@@ -16,8 +16,9 @@ from family_cases import (
     without_labels,
     without_target,
 )
+from transformers import GenerationConfig
 
-from hf_capsule_mt.modeling.routing_record import open_record
+from hf_capsule_mt.modeling.capsules.routing_record import open_record
 
 ROUTED = [case for case in CASES if case.family.routing_sites(case.config())]
 routed_cases = pytest.mark.parametrize("case", ROUTED, ids=str)
@@ -206,3 +207,17 @@ def test_generation_with_routings_on(case: Case):
     inputs = without_target(make_pairs(case.config()).batch())
     expected = model.generate(**inputs, num_beams=3)
     assert torch.equal(model.generate(**inputs, num_beams=3, output_routings=True), expected)
+
+
+@chosen_cases
+def test_a_generation_config_may_ask_for_routings(case: Case):
+    model = case.build()
+    inputs = without_target(make_pairs(case.config()).batch())
+    asked = GenerationConfig(output_routings=True, return_dict_in_generate=True, max_new_tokens=5)
+    expected = model.generate(**inputs, output_routings=True, return_dict_in_generate=True, max_new_tokens=5).routings
+    found = model.generate(**inputs, generation_config=asked).routings
+    assert found is not None and found.keys() == expected.keys()
+    assert all(torch.equal(found[site], expected[site]) for site in expected)
+    model.generation_config.output_routings = True
+    assert model.generate(**inputs, return_dict_in_generate=True, max_new_tokens=5).routings.keys() == expected.keys()
+    assert model.generate(**inputs, generation_config=asked, output_routings=False).get("routings") is None

@@ -1,13 +1,17 @@
 """What is saved is what is loaded: weights, buffers, ties, generation settings; through every class that can load."""
 
+import math
+
 import pytest
 import torch
 from family_cases import (
     PAD,
     Case,
+    Family,
     assert_same_output,
     chosen_cases,
     every_case,
+    every_family,
     make_pairs,
     without_labels,
     without_target,
@@ -53,6 +57,18 @@ def test_translation_model_round_trip(case: Case, loader: str, tmp_path):
         assert torch.equal(loaded.generate(**without_target(batch)), model.generate(**without_target(batch)))
     assert loaded.generation_config.num_beams == 2 and loaded.generation_config.length_penalty == 0.7
     assert loaded.generation_config.bad_words_ids == [[PAD]]
+
+
+@every_family
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_weights_that_are_not_finite_are_not_saved(family: Family, value: float, tmp_path):
+    model = Case(family, family.chosen[0]).build()
+    name, weight = list(model.named_parameters())[-1]
+    with torch.no_grad():
+        weight.view(-1)[-1] = value
+    with pytest.raises(ValueError, match=f"{type(model).__name__}: {name} has values that are not finite"):
+        model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 @every_case

@@ -23,7 +23,7 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_capsule_mt.modeling import input_checks
-from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
+from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 
 FAMILIES = (GDR_RNMT, CAPS_NMT)
 recurrent_cases = pytest.mark.parametrize("case", [case for case in CASES if case.family in FAMILIES], ids=str)

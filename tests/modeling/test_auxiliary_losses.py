@@ -9,8 +9,8 @@ from family_cases import assert_close
 from torch import Tensor
 
 from hf_capsule_mt import GDRMarianConfig
-from hf_capsule_mt.modeling.auxiliary_losses import AuxiliaryLosses
-from hf_capsule_mt.modeling.past_future import HolisticContext
+from hf_capsule_mt.modeling.capsules.past_future import HolisticContext
+from hf_capsule_mt.modeling.losses.auxiliary import AuxiliaryLosses
 
 WIDTH, WORDS, STEPS = 7, 13, 6
 # Padding on the right, on the left, on both sides, nowhere; the end token, 0, is a word like any other.
@@ -46,7 +46,7 @@ def make_inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, HolisticCon
 
 
 def bag_of_words_by_hand(module, context: HolisticContext, embedding: Tensor, labels: Tensor, sums: bool) -> Tensor:
-    """L_BoW, summed over the steps of all sentences: `-log p_PRE(y_<=t) - log p_SUB(y_>=t)` at each."""
+    """L_BoW as printed, 1/T of the sum over steps of `-log p_PRE(y_<=t) - log p_SUB(y_>=t)`, summed over sentences."""
     total = torch.zeros((), dtype=torch.float64)
     for b, row in enumerate(labels.tolist()):
         places = [p for p, word in enumerate(row) if word != -100]
@@ -58,20 +58,21 @@ def bag_of_words_by_hand(module, context: HolisticContext, embedding: Tensor, la
                 scores = [embedding[word] @ (weight @ contents[b, place]) for word in range(WORDS)]
                 norm = torch.stack(scores).exp().sum().log()
                 losses = [norm - scores[row[p]] for p in bag]
-                total = total + sum(losses) / (1 if sums else len(bag))
+                total = total + sum(losses) / (1 if sums else len(bag)) / len(places)
     return total
 
 
 def agreement_by_hand(module, states: Tensor, context: HolisticContext, labels: Tensor) -> Tensor:
-    """L_BCA, summed over the steps of all sentences."""
+    """L_BCA as printed, 1/T of the sum over steps, summed over sentences."""
     total = torch.zeros((), dtype=torch.float64)
     for b, row in enumerate(labels.tolist()):
         places = [p for p, word in enumerate(row) if word != -100]
         for step, place in enumerate(places):
             before = sum(states[b, p] for p in places[: step + 1]) / (step + 1)
             after = sum(states[b, p] for p in places[step:]) / (len(places) - step)
-            total = total + (context.past[b, place] - module.past_states.weight @ before).square().sum()
-            total = total + (context.future[b, place] - module.future_states.weight @ after).square().sum()
+            gap = (context.past[b, place] - module.past_states.weight @ before).square().sum()
+            gap = gap + (context.future[b, place] - module.future_states.weight @ after).square().sum()
+            total = total + gap / len(places)
     return total
 
 
@@ -123,10 +124,14 @@ def test_a_word_that_is_all_there_is():
 
 
 def test_uniform_predictions_cost_the_logarithm_of_the_vocabulary():
-    module = make_losses()
+    """ln V for each word of a bag, and the two bags of a step hold T + 1 words together."""
     states, context, embedding = make_inputs()
     nothing = HolisticContext(states, context.past * 0, context.future * 0)
-    assert_close(module(states, nothing, LABELS, embedding).bow.float(), torch.tensor(2 * math.log(WORDS)), 1e-6)
+    lengths = (LABELS != -100).sum(dim=1)
+    for reduction, bag_words in (("sum", lengths + 1), ("mean", torch.full_like(lengths, 2))):
+        bow = make_losses(bow_reduction=reduction)(states, nothing, LABELS, embedding).bow
+        expected = math.log(WORDS) * bag_words.sum() / lengths.sum()
+        assert_close(bow.float(), expected.float(), 1e-6)
 
 
 @pytest.mark.parametrize("items", [None, 0, torch.tensor(0), 5])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_capsule_mt.modeling.bidirectional_rnn import (
+from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import (
     GRU,
     BidirectionalRNN,
     InputLinear,

@@ -9,7 +9,7 @@ from family_cases import END, PAD, assert_close, make_pairs, spread_weights, wit
 from torch import Tensor
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, sequence_routing
-from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache
+from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 
 SIZES = {
     "vocab_size": 47,

@@ -16,9 +16,9 @@ from hf_capsule_mt import (
     CapsuleAggregatedMarianModel,
 )
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import LAYER_AGGREGATIONS
-from hf_capsule_mt.modeling.capsule_router import CapsuleRouter
-from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection, RoutedProjection
-from hf_capsule_mt.modeling.past_future import PastFuture
+from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection, RoutedProjection
+from hf_capsule_mt.modeling.capsules.past_future import PastFuture
+from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
 
 SIZES = AGGREGATED_MARIAN.sizes
 ROUTED_HEADS = {"head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS}
@@ -318,18 +318,27 @@ def random_states(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("init_std", [0.02, 0.2])
 @pytest.mark.parametrize("sharing", ["shared", "per_head"])
 @pytest.mark.parametrize("heads", [2, 8])
-def test_routed_cross_attention_starts_linear_and_as_large_as_what_it_replaces(
-    heads: int, sharing: str, init_std: float
+@pytest.mark.parametrize("attention", ["encoder_self", "decoder_self", "decoder_cross"])
+def test_routed_heads_start_linear_and_as_large_as_what_they_replace(
+    attention: str, heads: int, sharing: str, init_std: float
 ):
-    """Smaller by a factor of ten, it did not learn to align."""
+    """Smaller by a factor of ten, cross-attention did not learn to align, and self-attention did not route."""
     config = CapsuleAggregatedMarianConfig(
-        **{**SIZES, "d_model": 128, "decoder_attention_heads": heads, "init_std": init_std},
+        **{
+            **SIZES,
+            "d_model": 128,
+            "encoder_attention_heads": heads,
+            "decoder_attention_heads": heads,
+            "init_std": init_std,
+        },
         head_aggregation="em_routing",
-        head_aggregation_attentions=["decoder_cross"],
+        head_aggregation_attentions=[attention],
         head_vote_sharing=sharing,
     )
     torch.manual_seed(3)
-    projection = CapsuleAggregatedMarianModel(config).decoder.layers[0].encoder_attn.out_proj
+    model = CapsuleAggregatedMarianModel(config)
+    layer = model.get_submodule(f"{attention[:7]}.layers.0")
+    projection = (layer.encoder_attn if attention == "decoder_cross" else layer.self_attn).out_proj
     states, linear = random_states(200, 128), nn.Linear(128, 128, bias=False)
     nn.init.normal_(linear.weight, std=init_std)
     with torch.no_grad():
@@ -338,7 +347,7 @@ def test_routed_cross_attention_starts_linear_and_as_large_as_what_it_replaces(
         assert output.mean(dim=0).std() < 0.1 * output.std(), "the same at every position"
         torch.testing.assert_close(projection(-0.3 * states), -output)
         # Without routing it is linear to the letter; with it, as far as assignments are uniform.
-        projection.router.iterations = 1
+        projection.router.iterations, projection.router.inverse_temperature = 1, 1e-6  # uniform, and A a half
         torch.testing.assert_close(projection(0.03 * states), 0.1 * projection(0.3 * states), atol=1e-3, rtol=0)
 
 

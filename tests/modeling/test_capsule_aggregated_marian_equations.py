@@ -5,8 +5,8 @@ import torch
 from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, Case, assert_close, make_pairs
 from torch import Tensor
 
-from hf_capsule_mt.modeling.head_aggregation import GatedRoutedProjection, RoutedProjection
-from hf_capsule_mt.modeling.split_linear import SplitLinear, split_count
+from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection, RoutedProjection
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear, split_count
 from hf_capsule_mt.ops import dynamic_routing, em_routing
 
 AGGREGATED = [
@@ -30,6 +30,7 @@ def route_by_hand(config, router, votes: list[Tensor], activations: Tensor | Non
             router.beta_u,
             iterations=iterations,
             variance_floor=config.em_variance_floor,
+            inverse_temperature=config.em_inverse_temperature,
         ).flatten(-2)
     return dynamic_routing(stacked, iterations=iterations, normalize=router.algorithm == "simple_routing").flatten(-2)
 
@@ -44,8 +45,11 @@ def aggregate_by_hand(config, module, layers: list[Tensor]) -> Tensor:
         hidden = (together @ combination.hidden.weight.T + combination.hidden.bias).relu()
         total = torch.zeros_like(layers[0])
         for index, layer in enumerate(layers):
-            part = hidden[..., index * width : (index + 1) * width]
-            weights = part @ combination.weights.weight[index].T + combination.weights.bias[index, 0]
+            rows = slice(index * width, (index + 1) * width)
+            if config.layer_combination_dim is None:
+                weights = hidden[..., rows] @ combination.weights.weight[index].T + combination.weights.bias[index, 0]
+            else:
+                weights = hidden @ combination.weights.weight[rows].T + combination.weights.bias[rows]
             total = total + weights * layer
         return total
     votes, logits = [], []

@@ -5,7 +5,7 @@ import torch
 from family_cases import FAMILIES, Case
 from torch import nn
 
-from hf_capsule_mt.modeling.capsule_router import CapsuleModule
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 
 
 class Forgetful(CapsuleModule):

@@ -14,8 +14,8 @@ from family_cases import (
     make_pairs,
 )
 
-from hf_capsule_mt.ops import explain_routing_choice, routing
-from hf_capsule_mt.ops.routing_dispatch import VARIABLE
+from hf_capsule_mt.ops import explain_routing_choice
+from hf_capsule_mt.ops.dispatch import FAST, VARIABLE
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
@@ -41,14 +41,13 @@ def test_a_model_with_fused_routing_is_the_same_model(name: str, monkeypatch: py
     batch = {key: value.to(DEVICE) for key, value in make_pairs(model.config, (4, 3), (3, 4)).batch().items()}
 
     calls = []
-    for function in ("fused_em_routing", "fused_dynamic_routing", "fused_guided_scores"):
-        original = getattr(routing, function)
+    for function, original in FAST["fused"].functions.items():
 
         def counted(*given, function=function, original=original):
             calls.append(function)
             return original(*given)
 
-        monkeypatch.setattr(routing, function, counted)
+        monkeypatch.setitem(FAST["fused"].functions, function, counted)
     outputs = model(**batch)
     outputs.loss.backward()
     assert len(calls) == CALLS[name], "every site must have taken the kernels"

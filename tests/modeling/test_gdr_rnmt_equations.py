@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import RNMT_PAST_FUTURES, GDRRNMTConfig
 from hf_capsule_mt.modeling import GDRRNMTForConditionalGeneration
-from hf_capsule_mt.ops.routing_reference import guided_routing
+from hf_capsule_mt.ops.guided.reference import guided_routing
 
 SIZES = {
     "vocab_size": 31,

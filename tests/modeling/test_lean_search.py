@@ -15,8 +15,8 @@ from transformers.generation import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from hf_capsule_mt.modeling import lean_search
-from hf_capsule_mt.modeling.lean_search import Finished, Limits, beam_search, greedy_search
+from hf_capsule_mt.modeling.decoding import lean_search
+from hf_capsule_mt.modeling.decoding.lean_search import Finished, Limits, beam_search, greedy_search
 
 CASES = [Case(CAPS_NMT, name) for name in ("capsules", "hybrid", "pooling", "two_vocabularies")]
 SEARCHES: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ from family_cases import GDR_MARIAN, Case, assert_close, make_pairs, without_lab
 from torch import Tensor, nn
 
 from hf_capsule_mt import GDRMarianConfig
-from hf_capsule_mt.modeling.past_future import PastFuture, SourceVotes
-from hf_capsule_mt.modeling.routing_record import record_routings
+from hf_capsule_mt.modeling.capsules.past_future import PastFuture, SourceVotes
+from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 
 WIDTH, FEED_FORWARD = 7, 11
 KINDS = {
@@ -77,7 +77,9 @@ def pooled_by_hand(config: Any, votes: SourceVotes, module: PastFuture, words: T
     for i, word in enumerate(words):
         for g in range(groups):
             key = votes.keys.weight[g * size : (g + 1) * size] @ word
-            scores[i, g] = module.score_weight @ torch.tanh(module.guide.weight @ state + key)
+            own = slice(None) if classifier else slice(g * size, (g + 1) * size)  # ATTN: W_z and w of the group
+            weight = module.score_weight if classifier else module.score_weight[g]
+            scores[i, g] = weight @ torch.tanh(module.guide.weight[own] @ state + key)
     shares = scores.exp() / scores.exp().sum(dim=1 if classifier else 0, keepdim=True)
     capsules = []
     for j in range(past + future):

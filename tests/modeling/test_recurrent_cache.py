@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache
 
-from hf_capsule_mt.modeling.recurrent_cache import RecurrentCache, started_cache
+from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache, started_cache
 
 Prefix = tuple[int, ...]
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hf_capsule_mt.modeling import seq2seq_loss
-from hf_capsule_mt.modeling.seq2seq_loss import summed_cross_entropy, translation_loss
+from hf_capsule_mt.modeling.losses import seq2seq as seq2seq_loss
+from hf_capsule_mt.modeling.losses.seq2seq import summed_cross_entropy, translation_loss
 
 LABELS = torch.tensor([3, -100, 0, 10, 10, -100, 7])
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_capsule_mt.modeling.split_linear import _TURNED, SplitLinear, split_count, turned
+from hf_capsule_mt.modeling.capsules.split_linear import _COPIES, SplitLinear, split_count, transposed_copy
 
 
 @pytest.mark.parametrize(("rows", "threads", "parts"), [(32000, 2, 2), (33, 2, 3), (7, 2, 7), (11, 2, 1), (64, 1, 1)])
@@ -55,25 +55,25 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_turned_weight_follows_the_weight(change):
     linear = SplitLinear(16, 64)
-    first = turned(linear.weight)
-    assert turned(linear.weight) is first and torch.equal(first.t(), linear.weight)
+    first = transposed_copy(linear.weight)
+    assert transposed_copy(linear.weight) is first and torch.equal(first.t(), linear.weight)
     with torch.no_grad():
         change(linear)
-    assert torch.equal(turned(linear.weight).t(), linear.weight)
-    assert not turned(linear.weight).requires_grad
+    assert torch.equal(transposed_copy(linear.weight).t(), linear.weight)
+    assert not transposed_copy(linear.weight).requires_grad
 
 
 def test_turned_weight_is_gone_with_the_weight_and_not_made_of_others():
-    before = len(_TURNED)
+    before = len(_COPIES)
     linear = SplitLinear(16, 64)
-    turned(linear.weight)
-    assert len(_TURNED) == before + 1
+    transposed_copy(linear.weight)
+    assert len(_COPIES) == before + 1
     del linear
     gc.collect()
-    assert len(_TURNED) == before
+    assert len(_COPIES) == before
     for weight in (
         torch.randn(4, 6).bfloat16(),
         torch.randn(6, 4).t(),
         torch.empty(4, 6, device="meta"),
     ):
-        assert turned(weight) is None
+        assert transposed_copy(weight) is None

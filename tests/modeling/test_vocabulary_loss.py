@@ -6,8 +6,8 @@ from family_cases import assert_close
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from hf_capsule_mt.modeling import vocabulary_loss
-from hf_capsule_mt.modeling.vocabulary_loss import cross_entropy_of_states, log_partition
+from hf_capsule_mt.modeling.losses import vocabulary as vocabulary_loss
+from hf_capsule_mt.modeling.losses.vocabulary import cross_entropy_of_states, log_partition
 
 
 def plain_log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:

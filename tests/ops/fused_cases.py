@@ -7,12 +7,14 @@ import torch
 from routing_cases import Case, assert_close, assert_finite, assert_gradients_close
 from torch import Tensor
 
-from hf_capsule_mt.ops.routing_dispatch import _device_obstacle
-from hf_capsule_mt.ops.routing_native import native_obstacle
+from hf_capsule_mt.ops.native_routing import native_obstacle
+from hf_capsule_mt.ops.triton_operators import device_obstacle
 
+# How many times the error that is allowed otherwise: a build for sanitizers adds up in another order.
+ROUNDING = float(os.environ.get("HF_CAPSULE_MT_TEST_ROUNDING", "1"))
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
-OBSTACLE = _device_obstacle(DEVICE)
+OBSTACLE = device_obstacle(DEVICE)
 
 UNCOMPILED = native_obstacle(torch.zeros(1, 1, 1))
 
@@ -54,6 +56,7 @@ def assert_as_good_as_plain(
     allowed = factor * error(plain, truth) + units * torch.finfo(torch.float32).eps * size
     if INTERPRETED and fused.dtype == torch.bfloat16:  # the interpreter cuts digits off where a GPU rounds
         allowed += 0.2 * torch.finfo(torch.bfloat16).eps * size
+    allowed *= ROUNDING
     assert error(fused, truth) <= allowed, f"{name}: error {error(fused, truth)}, plain torch {error(plain, truth)}"
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing, sequence_routing
-from hf_capsule_mt.ops.routing import guided_pooling
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_pooling, guided_routing, sequence_routing
 
 KINDS = ("dynamic", "normalized", "em", "em_without_activations", "guided")
 NETWORK = ("first", "first_bias", "second", "second_bias")
@@ -143,10 +142,17 @@ def make_pooling_case(
     dtype: torch.dtype = torch.float64,
     masked: bool = True,
 ) -> Case:
-    """As `make_case`, for CLF (`over="groups"`) and ATTN (`over="inputs"`) of section 4.3, GDR."""
+    """As `make_case`, for CLF (`over="groups"`) and ATTN (`over="inputs"`) of section 4.3, GDR.
+
+    ATTN has a guide and a score weight for each group, CLF one of each.
+    """
     guided = make_case("guided", seed, (batch,), inputs, sum(counts), size, steps, dtype, masked).arguments
-    keys = torch.randn(batch, inputs, groups, size, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.randn(batch, inputs, groups, size, generator=generator).to(dtype)
     kept = {name: guided[name] for name in ("votes", "guide", "score_weight", "mask")}
+    if over == "inputs":
+        kept["guide"] = torch.randn(batch, steps, groups, size, generator=generator).to(dtype)
+        kept["score_weight"] = (2.0 * torch.randn(groups, size, generator=generator)).to(dtype)
     return Case("pooling", {**kept, "keys": keys, "counts": counts, "over": over})
 
 

@@ -124,22 +124,23 @@ def guided(
 
 def pooled(
     votes: Votes,
-    guide: list[float],
+    guides: Matrix,
     keys: Votes,
-    score_weight: list[float],
+    score_weights: Matrix,
     counts: tuple[int, ...],
     over: str,
     mask: list[bool],
 ) -> tuple[Matrix, Matrix]:
-    """CLF and ATTN of section 4.3, GDR for one target step: `keys[i][g]` is the key of input `i` for group `g`.
+    """CLF and ATTN of section 4.3, GDR for one target step: `keys[i][g]` is the key of input `i` for group `g`,
+    `guides[g]` and `score_weights[g]` are W_z z_t and w of that group.
 
     The score of an input for a group is that of Eq. (7) without a capsule. With CLF each input divides itself among
     the groups, with ATTN each group divides itself among the inputs; the votes are summed and squashed by Eq. (4).
     """
-    inputs, groups, size = len(keys), len(keys[0]), len(guide)
+    inputs, groups, size = len(keys), len(keys[0]), len(guides[0])
     scores = [
         [
-            sum(w * math.tanh(z + k) for w, z, k in zip(score_weight, guide, keys[i][g], strict=True))
+            sum(w * math.tanh(z + k) for w, z, k in zip(score_weights[g], guides[g], keys[i][g], strict=True))
             for g in range(groups)
         ]
         for i in range(inputs)

@@ -22,10 +22,10 @@ def test_equals_the_loops(over: str, size: int, counts: tuple[int, ...], groups:
     assert capsules.shape == (2, 3, sum(counts), size) and assignments.shape == (1, 2, 3, 4, groups)
     for b, t in itertools.product(range(2), range(3)):
         keep = [True] * 4 if case.mask is None else case.mask[b].tolist()
-        weights = case.arguments["score_weight"].tolist()
-        values, shares = oracles.pooled(
-            votes[b].tolist(), guide[b, t].tolist(), keys[b].tolist(), weights, counts, over, keep
+        guides, weights = (
+            part.expand(groups, size).tolist() for part in (guide[b, t], case.arguments["score_weight"])
         )
+        values, shares = oracles.pooled(votes[b].tolist(), guides, keys[b].tolist(), weights, counts, over, keep)
         assert_close(f"capsules of step {b}, {t}", capsules[b, t], torch.tensor(values, dtype=torch.float64))
         assert_close(f"shares of step {b}, {t}", assignments[0, b, t], torch.tensor(shares, dtype=torch.float64))
     assert_close("capsules without assignments", case(), capsules)
@@ -167,6 +167,8 @@ def test_one_graph_gives_the_eager_values(over: str) -> None:
         ({"score_weight": torch.zeros(4)}, ("score_weight has shape [4]", "[3]")),
         ({"guide": torch.zeros(2, 5, 2)}, ("guide has shape [2, 5, 2]", "[2, steps, 3]")),
         ({"guide": torch.zeros(2, 3)}, ("guide has shape [2, 3]", "[2, steps, 3]")),
+        ({"guide": torch.zeros(2, 5, 2, 3)}, ("guide has shape [2, 5, 2, 3]", "[2, 5, 3, 3]")),
+        ({"guide": torch.zeros(2, 5, 3, 3)}, ("score_weight has shape [3]", "[3, 3]")),
         ({"votes": torch.zeros(4, 3, 3)}, ("votes has shape [4, 3, 3]", "guided_pooling takes")),
         ({"votes": torch.ones(2, 4, 3, 3, dtype=torch.long)}, ("torch.int64", "floating point")),
         ({"votes": torch.ones(2, 0, 3, 3), "mask": None}, ("votes has shape [2, 0, 3, 3]", "at least 1")),

@@ -15,9 +15,9 @@ from fused_cases import (
 from routing_cases import assert_close, assert_finite, assert_gradients_close, make_case, make_pooling_case
 from torch import Tensor
 
-from hf_capsule_mt.ops.guided_scores_fused import fused_guided_scores, fused_guided_scores_backward
-from hf_capsule_mt.ops.guided_scores_native import native_guided_scores
-from hf_capsule_mt.ops.routing_reference import guided_scores
+from hf_capsule_mt.ops.guided.native import native_guided_scores
+from hf_capsule_mt.ops.guided.reference import guided_scores
+from hf_capsule_mt.ops.guided.triton import fused_guided_scores, fused_guided_scores_backward
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_memory_is_nan"),

@@ -68,6 +68,11 @@ def test_the_variance_floor_is_above_zero_and_finite(floor: float) -> None:
     refuse("em", {"variance_floor": floor}, f"variance_floor={floor}", "above 0")
 
 
+@pytest.mark.parametrize("value", [0, 0.0, -0.01, float("nan"), float("inf")])
+def test_the_inverse_temperature_is_above_zero_and_finite(value: float) -> None:
+    refuse("em", {"inverse_temperature": value}, f"inverse_temperature={value}", "above 0")
+
+
 @pytest.mark.parametrize("shape", [(2,), (4,), (1, 3), ()])
 @pytest.mark.parametrize("name", ["beta_a", "beta_u"])
 def test_betas_have_one_value_for_each_output(name: str, shape: tuple[int, ...]) -> None:

@@ -10,13 +10,16 @@ import pytest
 import torch
 from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case, make_pooling_case
 
-from hf_capsule_mt.ops import routing, routing_blockwise
+from hf_capsule_mt.ops import blockwise
+from hf_capsule_mt.ops.dynamic import routing as dynamic
+from hf_capsule_mt.ops.em import routing as em
+from hf_capsule_mt.ops.guided.blockwise import _guided_blocks
 
 REFERENCES = {
-    "dynamic": "reference_dynamic_routing",
-    "normalized": "reference_dynamic_routing",
-    "em": "reference_em_routing",
-    "em_without_activations": "reference_em_routing",
+    "dynamic": (dynamic, "reference_dynamic_routing"),
+    "normalized": (dynamic, "reference_dynamic_routing"),
+    "em": (em, "reference_em_routing"),
+    "em_without_activations": (em, "reference_em_routing"),
 }
 
 pytestmark = pytest.mark.usefixtures("fresh_memory_is_nan")
@@ -27,14 +30,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[int]]:
     """Count the positions that each call of a reference function is given."""
 
     def watch(kind: str) -> list[int]:
-        name = REFERENCES[kind]
-        original, seen = getattr(routing, name), []
+        module, name = REFERENCES[kind]
+        original, seen = getattr(module, name), []
 
         def counted(votes, *others):
             seen.append(len(votes))
             return original(votes, *others)
 
-        monkeypatch.setattr(routing, name, counted)
+        monkeypatch.setattr(module, name, counted)
         return seen
 
     return watch
@@ -46,7 +49,7 @@ def plain_scores(case: Case) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 
 def set_block(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
-    monkeypatch.setattr(routing_blockwise, "CPU_BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(blockwise, "CPU_BLOCK_ELEMENTS", elements)
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -80,7 +83,7 @@ def test_guided_blocks_equal_the_reference(
     sentence = case.votes[0].numel()
     for elements, sentences, in_one in ((10 * sentence + 1, 1, 10), (2 * steps * sentence, 2, steps)):
         set_block(monkeypatch, elements)
-        blocks = routing_blockwise._guided_blocks(case.arguments["guide"], case.arguments["vote_keys"])
+        blocks = _guided_blocks(case.arguments["guide"], case.arguments["vote_keys"])
         in_one = min(in_one, steps)
         if elements > 2 * steps * sentence:  # so few steps that a block has room for every sentence
             sentences = 3
@@ -107,7 +110,7 @@ def test_pooling_blocks_equal_the_reference(
     case = make_pooling_case(over, seed=39, batch=5, inputs=4, counts=(2, 1), size=3, steps=7, masked=masked)
     wanted, wanted_gradients = plain_scores(case)
     set_block(monkeypatch, elements)
-    blocks = routing_blockwise._guided_blocks(case.arguments["guide"], case.arguments["keys"])
+    blocks = _guided_blocks(case.arguments["guide"], case.arguments["keys"])
     assert len(blocks) == {1: 35, 40: 35, 150: 10, 1000: 2, 2**18: 1}[elements]
     assert_covered_once(blocks, 5, 7)
     capsules, gradients = case.value_and_gradients(implementation="blockwise")

@@ -6,37 +6,47 @@ import subprocess
 import sys
 import sysconfig
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from fused_cases import moved, needs_kernels, needs_native
 from routing_cases import make_case
 
-from hf_capsule_mt.ops import dynamic_routing, em_routing, explain_routing_choice, routing_dispatch, routing_native
-from hf_capsule_mt.ops.routing_dispatch import VARIABLE, RoutingChoice, choose_routing
+from hf_capsule_mt.ops import (
+    dispatch,
+    dynamic_routing,
+    em_routing,
+    explain_routing_choice,
+    native_routing,
+    positions,
+    triton_operators,
+)
+from hf_capsule_mt.ops.dispatch import VARIABLE, RoutingChoice, choose_routing
 
-COMPILED = not routing_native.native_obstacle(torch.zeros(1, 1, 1))
+COMPILED = not native_routing.native_obstacle(torch.zeros(1, 1, 1))
 VOTES = make_case("dynamic", 401, (2,), dtype=torch.float32).votes
 
 
 @pytest.fixture(autouse=True)
 def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(routing_dispatch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_warned", set())
 
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing_dispatch, "TRITON_IS_INSTALLED", True)
+    monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", True)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), hip: str | None = None) -> object:
     """What choosing reads of votes, as if they were on a GPU."""
-    monkeypatch.setattr(routing_dispatch, "TRITON_IS_INSTALLED", True)
-    monkeypatch.setattr(routing_dispatch, "CHOSEN_BY_THEMSELVES", True)
+    monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", True)
+    monkeypatch.setattr(dispatch, "KERNELS_BY_DEFAULT", True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
@@ -48,8 +58,8 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 
 
 @pytest.fixture
 def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing_native, "LIBRARY", None)
-    monkeypatch.setattr(routing_native, "MISSING", "not compiled")
+    monkeypatch.setattr(native_routing, "LIBRARY", None)
+    monkeypatch.setattr(native_routing, "MISSING", "not compiled")
 
 
 def test_on_a_cpu_blocks_are_chosen_where_nothing_is_compiled(interpreted: None, not_compiled: None) -> None:
@@ -75,7 +85,7 @@ def test_on_a_gpu_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_that_no_gpu_has_run_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     votes = on_a_gpu(monkeypatch)
-    monkeypatch.setattr(routing_dispatch, "CHOSEN_BY_THEMSELVES", False)
+    monkeypatch.setattr(dispatch, "KERNELS_BY_DEFAULT", False)
     choice = choose_routing(votes, None, False, True)
     assert choice.implementation == "blockwise" and f"{VARIABLE}=fused asks for them" in choice.reason
     monkeypatch.setenv(VARIABLE, "fused")
@@ -120,7 +130,7 @@ def test_a_gpu_without_kernels_is_said_once(gpu: dict, said: str, monkeypatch: p
 
 def test_a_gpu_without_triton_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     votes = on_a_gpu(monkeypatch)
-    monkeypatch.setattr(routing_dispatch, "TRITON_IS_INSTALLED", False)
+    monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", False)
     with pytest.warns(UserWarning, match="pip install triton") as caught:
         for _ in range(3):
             choose_routing(votes, None, False, True)
@@ -193,19 +203,15 @@ def test_where_there_is_a_compiler_the_package_is_compiled() -> None:
 
 @needs_kernels
 def test_what_is_chosen_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hf_capsule_mt.ops import routing
-
     ran = []
 
-    def watch(name: str, label: str) -> None:
-        original = getattr(routing, name)
-        monkeypatch.setattr(routing, name, lambda *given: ran.append(label) or original(*given))
+    def watched(original: Callable[..., Any], label: str) -> Callable[..., Any]:
+        return lambda *given: ran.append(label) or original(*given)
 
-    watch("fused_em_routing", "fused")
-    watch("fused_dynamic_routing", "fused")
-    watch("blockwise", "blockwise")
-    watch("native_em_routing", "native")
-    watch("native_dynamic_routing", "native")
+    monkeypatch.setattr(positions, "blockwise", watched(positions.blockwise, "blockwise"))
+    for label, fast in dispatch.FAST.items():
+        for name in ("em_routing", "dynamic_routing"):
+            monkeypatch.setitem(fast.functions, name, watched(fast.functions[name], label))
     for kind in ("dynamic", "em"):
         case = moved("fused", make_case(kind, 403, (2,), dtype=torch.float32))
         for name in ("fused", "blockwise", "reference", "native")[: 4 if COMPILED and not case.votes.is_cuda else 3]:

@@ -11,7 +11,7 @@ from routing_cases import Case, assert_close, assert_finite, assert_gradients_cl
 from torch import Tensor
 
 from hf_capsule_mt.ops import dynamic_routing
-from hf_capsule_mt.ops.routing_fused import padded
+from hf_capsule_mt.ops.triton_operators import padded
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_memory_is_nan"),

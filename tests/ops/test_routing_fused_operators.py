@@ -12,12 +12,8 @@ from routing_cases import Case, assert_close, make_case
 from torch import Tensor
 
 from hf_capsule_mt.ops import dynamic_routing, em_routing
-from hf_capsule_mt.ops.routing_fused import (
-    fused_dynamic_routing,
-    fused_dynamic_routing_backward,
-    fused_em_routing,
-    fused_em_routing_backward,
-)
+from hf_capsule_mt.ops.dynamic.triton import fused_dynamic_routing, fused_dynamic_routing_backward
+from hf_capsule_mt.ops.em.triton import fused_em_routing, fused_em_routing_backward
 
 pytestmark = needs_kernels
 
@@ -95,14 +91,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hf_capsule_mt.ops import guided_scores_fused, routing_fused
+from hf_capsule_mt.ops.dynamic import triton as dynamic
+from hf_capsule_mt.ops.em import triton as em
+from hf_capsule_mt.ops.guided import triton as guided
 
 sizes = dict(ITERATIONS=3, STEPS=3, NORMALIZE=True, INPUTS=6, OUTPUTS=64, SIZE=1, NB=2, IB=8, OB=64, DB=1, VECTOR=2)
 sizes |= dict(BT=8, BI=32, BD=16)
 numbers = dict(positions="i32", stride_n="i32", stride_i="i64", inverse_temperature="fp32", variance_floor="fp32")
 numbers |= dict(steps="i32", inputs="i32")
 types = dict(mask="*u8", votes="*bf16", capsules="*bf16", grad_votes="*bf16", grad_capsules="*bf16", **numbers)
-for name, kernel in {**routing_fused._kernels(), **guided_scores_fused._kernels()}.items():
+for name, kernel in {**dynamic._kernels(), **em._kernels(), **guided._kernels()}.items():
     given = {key: sizes[key] for key in kernel.arg_names if key in sizes}
     signature = {key: "constexpr" if key in sizes else types.get(key, "*fp32") for key in kernel.arg_names}
     compiled = triton.compile(ASTSource(kernel, signature, given), target=GPUTarget("cuda", 80, 32))

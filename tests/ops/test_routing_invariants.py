@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_cases import KINDS, Case, assert_close, assert_finite, assignment_mask, make_case
 
-from hf_capsule_mt.ops.routing_reference import squash
+from hf_capsule_mt.ops.equations import squash
 
 
 @st.composite

@@ -5,9 +5,10 @@ import torch
 from fused_cases import needs_native
 from routing_cases import assert_close, assert_gradients_close, make_case
 
-from hf_capsule_mt.inference import int8_native
-from hf_capsule_mt.inference.int8_layers import Int8Linear
-from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_scores_native, routing_native
+from hf_capsule_mt.inference.int8 import native as int8_native
+from hf_capsule_mt.inference.int8.layers import Int8Linear
+from hf_capsule_mt.ops import dynamic_routing, em_routing, native_routing
+from hf_capsule_mt.ops.guided import native as guided_native
 
 pytestmark = needs_native
 KINDS = ("dynamic", "normalized", "em", "guided")
@@ -16,8 +17,8 @@ KINDS = ("dynamic", "normalized", "em", "guided")
 @pytest.fixture
 def many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do. The parts are unlike in size, and the last position is in the last."""
-    monkeypatch.setattr(routing_native, "VOTES_PER_THREAD", 1)
-    monkeypatch.setattr(guided_scores_native, "TANGENTS_PER_THREAD", 1)
+    monkeypatch.setattr(native_routing, "VOTES_PER_THREAD", 1)
+    monkeypatch.setattr(guided_native, "TANGENTS_PER_THREAD", 1)
     monkeypatch.setattr(int8_native, "PRODUCTS_PER_THREAD", 1)
 
 

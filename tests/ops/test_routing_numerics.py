@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fused_cases import needs_native
 from routing_cases import KINDS, Case, assert_close, assert_finite, make_case
 
 HALF = (torch.bfloat16, torch.float16)
@@ -81,6 +82,17 @@ def test_em_activations_at_their_ends(present: float, dtype: torch.dtype) -> Non
 def test_em_variance_floors_far_from_the_default(content: str, floor: float) -> None:
     case = extreme(make_case("em", 79, (2,), dtype=torch.float32), content).changed(variance_floor=floor)
     capsules, gradients = case.value_and_gradients()
+    assert_finite("capsules", capsules)
+    for name, grad in gradients.items():
+        assert_finite(f"gradient of {name}", grad)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise", pytest.param("native", marks=needs_native)])
+@pytest.mark.parametrize("temperature", [1e-6, 1e6])
+@pytest.mark.parametrize("content", ["equal", "1e4", "outlier"])
+def test_em_inverse_temperatures_far_from_the_default(content: str, temperature: float, implementation: str) -> None:
+    case = extreme(make_case("em", 79, (2,), dtype=torch.float32), content).changed(inverse_temperature=temperature)
+    capsules, gradients = case.changed(implementation=implementation).value_and_gradients()
     assert_finite("capsules", capsules)
     for name, grad in gradients.items():
         assert_finite(f"gradient of {name}", grad)

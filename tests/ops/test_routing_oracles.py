@@ -82,7 +82,7 @@ def test_float32_is_the_float64_result_rounded(kind: str, masked: bool) -> None:
 
 def test_em_defaults_are_the_documented_ones() -> None:
     case = make_case("em_without_activations", seed=3, lead=())
-    stated = case.changed(inverse_temperature=0.01, variance_floor=1.0, iterations=3)
+    stated = case.changed(inverse_temperature=10.0, variance_floor=0.1, iterations=3)
     left_out = {name: case.arguments[name] for name in ("votes", "activations", "beta_a", "beta_u", "mask")}
     plain = case.changed()
     plain.arguments = left_out

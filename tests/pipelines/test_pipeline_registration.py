@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,15 @@ def test_nothing_but_translation_changes() -> None:
     ours = str(CapsuleTranslationPipeline)
     assert after[:3] == [sorted([*tasks, "translation"]), {**entries, "translation": ours}, aliases]
     assert after[3] == {task: why for task, why in removed.items() if task != "translation"}
+
+
+def test_a_setting_leaves_the_tasks_alone() -> None:
+    command, root = [sys.executable, "-c", TASKS], Path(__file__).parents[2]
+    alone = {**os.environ, "HF_CAPSULE_MT_PATCH_PIPELINE": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300, env=alone)
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout.splitlines()[-1])
+    assert before == after
 
 
 @pytest.mark.parametrize("task", ["summarization", "text2text-generation", "question-answering"])

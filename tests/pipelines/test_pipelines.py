@@ -1,6 +1,7 @@
 """`pipeline("translation")`: what goes in and what comes out."""
 
 import copy
+import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -115,7 +116,13 @@ def test_blank_text_has_the_empty_translation(blank: str) -> None:
     found = translator(blank, num_beams=2, num_return_sequences=2, **reports)
     empty = {"translation_text": "", "score": 0.0, "routings": {}}
     assert [{key: value for key, value in one.items() if key != "coverage"} for one in found] == [empty, empty]
-    assert found[0]["coverage"].words == () and found[0]["coverage"].warnings() == []
+    assert found[0]["coverage"] == {
+        "words": [],
+        "untranslated": [],
+        "repeated": [],
+        "bow_accuracy": None,
+        "warnings": [],
+    }
 
 
 # Long input
@@ -197,6 +204,7 @@ def test_recurrent_models_read_any_length(name: str) -> None:
         (MARIAN, {"max_source_length": 41}, "max_source_length=41: .*at most 40"),
         (CAPS_NMT.name, {"max_source_length": 1}, "max_source_length=1: must be at least 2"),
         (MARIAN, {"return_routings": True}, "MarianMTModel routes nothing"),
+        (GDR_MARIAN.name, {"return_routings": "json"}, "return_routings='json': must be True, False or 'lists'"),
         (MARIAN, {"return_coverage": True}, "return_coverage=True: MarianMTModel"),
         (CAPS_NMT.name, {"return_coverage": True}, "past_future=None"),
     ],
@@ -317,6 +325,25 @@ def test_routings_are_those_of_the_model(family: Any) -> None:
                 torch.testing.assert_close(one["routings"][site], assignments, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("text", ["ba \ud83d de", "\udcff"])
+def test_half_a_character_is_named(text: str) -> None:
+    place = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").index("\ufffd")
+    for given in (text, ["ba", text]):
+        with pytest.raises(ValueError, match=f"at position {place}: a lone surrogate is half of a character"):
+            make(MARIAN)(given)
+    assert texts_of(make(MARIAN)(["ba \U0001f600 de"])), "a whole one is a character"
+
+
+@pytest.mark.parametrize("name", [GDR_MARIAN.name, GDR_RNMT.name])
+def test_reports_go_through_json(name: str) -> None:
+    reports = {"return_scores": True, "return_routings": "lists", "return_coverage": True}
+    found = make(name)(["ba de", ""], **reports)
+    assert json.loads(json.dumps(found)) == found
+    assert found[0]["coverage"]["words"] == ["ba", "de"] and found[1]["routings"] == {}
+    tensors = make(name)("ba de", return_routings=True)[0]["routings"]
+    assert found[0]["routings"] == {site: value.tolist() for site, value in tensors.items()}
+
+
 def test_routings_of_a_split_text_are_refused() -> None:
     with pytest.raises(ValueError, match="return_routings=True: a text is too long and was split"):
         make(GDR_MARIAN.name)(LONG, return_routings=True)
@@ -328,16 +355,16 @@ def test_coverage_is_that_of_explain(name: str) -> None:
     for source, translations in zip(TEXTS, found, strict=False):
         for one in translations:
             coverage = explain(built(name), TOKENIZER, source, one["translation_text"]).coverage
-            assert one["coverage"] == coverage and coverage.words == tuple(source.split())
-            assert one["coverage"].warnings(0.0) == coverage.warnings(0.0) != []
+            assert one["coverage"] == coverage.as_dict() and coverage.words == tuple(source.split())
+            assert one["coverage"]["warnings"] == coverage.warnings()
 
 
 def test_coverage_of_a_split_text_is_that_of_its_sentences() -> None:
     translator = make(GDR_MARIAN.name, return_coverage=True)
     whole, parts = translator(LONG)[0]["coverage"], translator(split_sentences(LONG))
-    assert whole.words == tuple(LONG.split())
+    assert whole["words"] == LONG.split()
     for field in ("untranslated", "repeated"):
-        assert getattr(whole, field) == sum((getattr(one["coverage"], field) for one in parts), ())
+        assert whole[field] == [value for one in parts for value in one["coverage"][field]]
 
 
 def test_coverage_needs_the_bag_of_words() -> None:

@@ -12,9 +12,9 @@ from hf_capsule_mt import (
     translate,
 )
 from hf_capsule_mt.data import marian_token_ids
-from hf_capsule_mt.modeling import source_capsules
-from hf_capsule_mt.ops.routing_reference import squash
-from hf_capsule_mt.training import SmallTask, small_task, train_small
+from hf_capsule_mt.modeling.capsules import source_capsules
+from hf_capsule_mt.ops.equations import squash
+from hf_capsule_mt.studies import SmallTask, small_task, train_small
 
 SEED, LONGEST, WIDTH = 1, 6, 128
 pytestmark = pytest.mark.system

@@ -12,6 +12,7 @@ import datasets
 import psutil
 import pytest
 import torch
+from commands import free_port
 from transformers import set_seed
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, Distillation
@@ -38,7 +39,7 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
     tokenizer.save_pretrained(tmp_path / "teacher")
 
     # `--cpu` starts one process, whatever their number; this starts two where there is no GPU as well.
-    launch = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", "0"]
+    launch = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", free_port()]
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch, str(ROOT / "scripts" / "distill.py")]
     command += ["--device", "cpu", "--beam", "2", "--shard-size", "5"]
     command += ["--teacher", "teacher", "--corpus", "train", "--output", "new/train"]

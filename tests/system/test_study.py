@@ -1,11 +1,14 @@
 """The learning study runs, keeps what it has finished, and writes its table; what it finds is in `model_cards`."""
 
+import importlib
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
-from commands import run_script
+from commands import ROOT, run_script
+
+from hf_capsule_mt.studies.study import StudyResults
 
 NAMES = ["baseline (plain Marian)", "EM routing", "warm start: EM routing, gated"]
 
@@ -16,7 +19,7 @@ def options(folder: Path, names: list[str], *more: str) -> list[str]:
 
 
 def study(folder: Path, names: list[str], *more: str) -> None:
-    done = run_script("scripts/synthetic_study.py", *options(folder, names, *more))
+    done = run_script("scripts/studies/synthetic_study.py", *options(folder, names, *more))
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -42,7 +45,7 @@ def test_study_of_caps_nmt(tmp_path):
         options = {"seeds": "3", "steps": "20", "d-model": "16", "train-size": "200", "test-size": "8", "jobs": "1"}
         arguments = [part for name, value in {**options, **changes}.items() for part in (f"--{name}", value)]
         chosen = ["--output", str(tmp_path), "--only", ";".join(names), "--max-words", "12"]
-        return run_script("scripts/caps_nmt_study.py", *chosen, *arguments)
+        return run_script("scripts/studies/caps_nmt_study.py", *chosen, *arguments)
 
     done = study_caps_nmt("pooling", "plain capsules")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -75,6 +78,15 @@ def test_long_starts_and_runs_made_again(tmp_path):
     assert table.count("| baseline, twice the steps |") == 1 and table.count(f"| {name} |") == 1
 
 
+@pytest.mark.parametrize(("folder", "script"), [("synthetic", "synthetic_study"), ("caps_nmt", "caps_nmt_study")])
+def test_the_shipped_tables_are_those_of_the_results(folder, script, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "studies"))
+    shipped = ROOT / "model_cards" / folder
+    command = json.loads((shipped / "results.json").read_text())["command"]
+    results = StudyResults(shipped / "results.json", command)
+    assert importlib.import_module(script).report(results) == (shipped / "README.md").read_text()
+
+
 def test_unknown_setting_is_named(tmp_path):
-    done = run_script("scripts/synthetic_study.py", *options(tmp_path, ["no such thing"]))
+    done = run_script("scripts/studies/synthetic_study.py", *options(tmp_path, ["no such thing"]))
     assert done.returncode == 2 and "no setting 'no such thing'" in done.stderr

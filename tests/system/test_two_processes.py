@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import run_processes
+from commands import free_port, run_processes
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
@@ -31,9 +32,8 @@ def launch(folder: Path, config: Path, **options: Any) -> list[dict[str, Any]]:
     options = {"output_dir": str(folder), "use_cpu": True} | options
     for found in folder.glob("found_*.json"):
         found.unlink()
-    port = str(random.SystemRandom().randrange(20_000, 60_000))
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    command += ["--main_process_port", port, str(PROGRAM), json.dumps(options)]
+    command += ["--main_process_port", free_port(), str(PROGRAM), json.dumps(options)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=500)
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("found_*.json"))]
     assert (result.returncode != 0) == ("kill_at" in options) == (not found), result.stderr
@@ -63,6 +63,20 @@ def test_killed_and_told_to_stop(tmp_path: Path) -> None:
     for process, expected in zip(rest, whole, strict=True):
         assert process["history"] == expected["history"] and not process["interrupted"]
     final, expected = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("cut", "whole"))
+    assert all(torch.equal(final[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_the_order_of_the_pairs_is_taken_up_in_the_second_epoch(tmp_path: Path, strategy: str) -> None:
+    settings = {"max_tokens_per_batch": None, "per_device_train_batch_size": 10, "eval_strategy": "no"}
+    settings |= {"train_sampling_strategy": strategy, "max_steps": 6}
+    whole = two(tmp_path / "whole", **settings)
+    shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "killed" / "checkpoint-4")
+    rest = two(tmp_path / "killed", **settings, resume=True)
+    for process, expected in zip(rest, whole, strict=True):
+        assert process["batches"] == expected["batches"][-len(process["batches"]) :] and len(process["batches"]) == 2
+        assert process["history"] == expected["history"]
+    final, expected = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("killed", "whole"))
     assert all(torch.equal(final[name], expected[name]) for name in expected)
 
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from test_trainer import gdr
 
 from hf_capsule_mt import GDRMarianForConditionalGeneration
-from hf_capsule_mt.training import average
-from hf_capsule_mt.training.average import (
+from hf_capsule_mt.training.checkpoints import average
+from hf_capsule_mt.training.checkpoints.average import (
     average_checkpoints,
     best_checkpoints,
     last_checkpoints,
@@ -51,6 +51,18 @@ def test_every_weight_is_the_mean(tmp_path: Path) -> None:
         expected = torch.stack([state[name].double() for state in states]).mean(dim=0)
         torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-7)
     assert not list(output.glob("*.part"))
+
+
+def test_a_flipped_bit_is_not_averaged(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        save(tmp_path / name, 0.1)
+    weights = tmp_path / "0" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-2] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{weights} is damaged: its SHA-256 is not .*leave its checkpoint out"):
+        average_checkpoints([tmp_path / "0", tmp_path / "1"], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
 
 
 def test_shards_and_half_precision(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from training_run import Collate, Signal, checkpoints, corpus, history, run, wei
 from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
-from hf_capsule_mt.training.averaging import AVERAGES
+from hf_capsule_mt.training.checkpoints.averaging import AVERAGES
 
 
 class Recorder(TrainerCallback):
@@ -50,6 +50,7 @@ def test_moving_average_by_its_definition(tmp_path: Path) -> None:
         average = {name: decay * average[name] + (1 - decay) * values[name] for name in values}
         averages.append(average)
     assert equal(weights(trainer), averages[7]) and not equal(averages[7], recorder.steps[7])
+    assert trainer.final_weights() == {"kind": "exponential moving average", "steps": [8]}
     assert equal(recorder.evaluated[0], averages[3])  # evaluations have it, and give the weights back
     checkpoint = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
     assert all(
@@ -63,6 +64,7 @@ def test_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     recorder = recorded(trainer)
     expected = {name: (recorder.steps[11][name] + recorder.steps[13][name]) / 2 for name in recorder.steps[0]}
     assert equal(weights(trainer), expected)
+    assert trainer.final_weights() == {"kind": "mean of checkpoints", "steps": [12, 14]}
 
 
 def test_only_what_the_run_wrote_when_it_was_due_is_averaged(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_mean_of_the_best_checkpoints(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_fewer_of_the_best_than_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training is not lost for it: what is there is averaged, and without any the trained weights stay."""
-    from hf_capsule_mt.training import averaging
+    from hf_capsule_mt.training.checkpoints import averaging
 
     said: list[str] = []
     monkeypatch.setattr(averaging.logger, "warning", said.append)

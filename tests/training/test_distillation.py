@@ -1,6 +1,7 @@
 """Distillation: the corpus is what the teacher writes, line for line, however often the run was stopped."""
 
 import json
+import os
 import random
 import re
 from collections.abc import Iterator
@@ -285,7 +286,7 @@ def test_a_second_run_of_the_same_output_is_refused(
     place: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nested(*_: Any, **__: Any) -> Any:
-        with pytest.raises(ValueError, match="another run is writing to .*train.shards"):
+        with pytest.raises(ValueError, match=f"another run is writing to .*train.shards: process {os.getpid()} on "):
             setting(place, teacher).run()
         raise Interrupted
 

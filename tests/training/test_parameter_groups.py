@@ -10,9 +10,9 @@ from training_run import SIZES
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, TrainerCallback, set_seed
 
 from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+from hf_capsule_mt.recipes.run import RecipeTrainer
 from hf_capsule_mt.training import parameter_groups
 from hf_capsule_mt.training.parameter_groups import new_parameters
-from hf_capsule_mt.training.recipe_run import RecipeTrainer
 
 OLD, NEW = 1e-3, 8e-3
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hf_capsule_mt.data import SyntheticPair
-from hf_capsule_mt.training.past_future_report import area_under_curve, damage
+from hf_capsule_mt.studies.past_future_report import area_under_curve, damage
 
 
 def test_area_counts_pairs():

@@ -12,7 +12,9 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from safetensors import SafetensorError
 
-from hf_capsule_mt.training import checkpoint_files, processes
+from hf_capsule_mt.training import processes
+from hf_capsule_mt.training.checkpoints import files as checkpoint_files
+from hf_capsule_mt.training.checkpoints.folder_lock import only_run
 
 FILE = str(Path(__file__).parents[2] / "hf_capsule_mt" / "training" / "processes.py")
 # The main process takes longer than the others would wait for it by default; all begin when all are there.
@@ -51,17 +53,17 @@ import gc, runpy, sys, weakref
 import torch
 import torch.distributed as dist
 
-leave_others = runpy.run_path(sys.argv[1])["leave_others"]
-leave_others()
+close_process_group = runpy.run_path(sys.argv[1])["close_process_group"]
+close_process_group()
 dist.init_process_group("gloo", f"file://{sys.argv[2]}/store", world_size=1, rank=0)
 gc.disable()
 wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 wrapped.itself, left = [wrapped], weakref.ref(wrapped)
 del wrapped
 assert left() is not None and dist.is_initialized()
-leave_others()
+close_process_group()
 assert left() is None and not dist.is_initialized()
-leave_others()
+close_process_group()
 """
 
 
@@ -94,7 +96,7 @@ def test_without_posix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_files, "POSIX", False)
     monkeypatch.setattr(os, "open", None)
     checkpoint_files.flush(tmp_path)
-    with pytest.raises(OSError, match="Windows has no fcntl: use Linux, macOS or WSL"), processes.only_run(tmp_path):
+    with pytest.raises(OSError, match="Windows has no fcntl: use Linux, macOS or WSL"), only_run(tmp_path):
         pass
 
 

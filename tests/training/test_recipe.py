@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import run_script
 
-from hf_capsule_mt.training import recipe_run
-from hf_capsule_mt.training.recipe import Recipe, parse_recipe
-from hf_capsule_mt.training.recipe_file import parse_yaml, read_settings
-from hf_capsule_mt.training.recipe_model import FAMILIES, SHAPE, build_config
-from hf_capsule_mt.training.recipe_run import run_recipe
+from hf_capsule_mt.recipes import run as recipe_run
+from hf_capsule_mt.recipes.file import flat, read_settings
+from hf_capsule_mt.recipes.model import FAMILIES, SHAPE, build_config
+from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
+from hf_capsule_mt.recipes.run import run_recipe
+from hf_capsule_mt.recipes.strict_yaml import parse_yaml
 
-FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "recipes"
-SHARED = ("common.yaml", "from_marian.yaml")  # what others build on, no recipes by themselves
+FOLDER = Path(__file__).resolve().parents[2] / "hf_capsule_mt" / "recipes"
+SHARED = ("common.yaml", "from_marian.yaml", "from_marian_big.yaml")  # what others build on, no recipes by themselves
 SHIPPED = {path.relative_to(FOLDER).as_posix(): path for path in sorted(FOLDER.rglob("*.yaml"))}
 RECIPES = [name for name, path in SHIPPED.items() if path.name not in SHARED]
 TINY = {
@@ -39,7 +41,9 @@ def shapes(recipe: Recipe) -> dict[str, list[int]]:
     """Of the model's tensors, which are never made."""
     family = str(recipe.model.family)
     with torch.device("meta"):
-        model = FAMILIES[family][1](build_config(family, recipe.config, vocab_size=100, pad_token_id=1, **START))
+        model = FAMILIES[family].translation_model(
+            build_config(family, recipe.config, vocab_size=100, pad_token_id=1, **START)
+        )
     return {name: list(value.shape) for name, value in model.state_dict().items()}
 
 
@@ -54,7 +58,9 @@ def test_a_shipped_recipe_builds_its_model(name: str, shipped: dict[str, Recipe]
     built = shapes(recipe)
     if recipe.model.init_from is None:
         return
-    assert (recipe.model.new_parameter_learning_rate or 0.0) > recipe.training.learning_rate
+    rate = recipe.model.new_parameter_learning_rate
+    one_rate = name.startswith("wmt14/gdr_")  # its authors trained with one
+    assert rate is None if one_rate else rate is not None and rate > recipe.training.learning_rate
     start = next(one for one in shipped.values() if one.training.output_dir == recipe.model.init_from)
     assert start.model.init_from is None
     # All but what is new has the baseline's shape; only projections of routed heads are left out.
@@ -68,11 +74,35 @@ def test_a_shipped_recipe_builds_its_model(name: str, shipped: dict[str, Recipe]
     assert built.keys() != common.keys()
 
 
+def test_a_shipped_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("synthetic/dla_em", "synthetic/dla_em.yaml"):
+        assert (
+            parse_recipe([name, "--use_cpu"]).given
+            == parse_recipe([str(SHIPPED["synthetic/dla_em.yaml"]), "--use_cpu"]).given
+        )
+    with pytest.raises(ValueError, match="synthetic/dla_en: cannot be read .*; did you mean synthetic/dla_em\\?"):
+        parse_recipe(["synthetic/dla_en"])
+    (tmp_path / "synthetic").mkdir()
+    (tmp_path / "synthetic" / "dla_em.yaml").write_text("family: marian\ntrain: synthetic:9\noutput_dir: own\n")
+    assert parse_recipe(["synthetic/dla_em.yaml", "--use_cpu"]).training.output_dir == "own", (
+        "a file of one's own wins"
+    )
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_files_are_short_and_build_on_a_common_one(name: str):
     text = SHIPPED[name].read_text(encoding="utf-8")
     assert text.startswith("# ") and len(text.splitlines()) <= 40
     assert (SHIPPED[name].name == "common.yaml") != ("extends" in yaml.safe_load(text))
+
+
+def test_the_papers_rows_average_as_many_checkpoints_as_the_papers(shipped: dict[str, Recipe]):
+    for name, recipe in shipped.items():
+        wanted = None
+        if name.startswith("wmt14/"):
+            wanted = 50 if recipe.model.family == "caps_nmt" else 20 if name.endswith("_big.yaml") else 5
+        assert recipe.training.average_checkpoints == wanted, name
 
 
 def test_the_papers_rows_are_the_baseline_and_what_they_say(shipped: dict[str, Recipe]):
@@ -87,6 +117,63 @@ def test_the_papers_rows_are_the_baseline_and_what_they_say(shipped: dict[str, R
     ] * 3
     assert rows[0]["aggregation_output"] == "replace" and rows[2]["head_aggregation_layers"] == [0, 1]
     assert rows[1] == rows[0] | {"layer_capsule_inputs": "own_layer"}
+
+
+def changed_from(shipped: dict[str, Recipe], name: str, base: str) -> dict[str, Any]:
+    """What a recipe sets otherwise than another one, but where it is kept."""
+    given = [shipped[f"wmt14/{one}.yaml"].given for one in (name, base)]
+    found, expected = ({key: setting.value for key, setting in flat(one, "").items()} for one in given)
+    return {key: value for key, value in found.items() if value != expected.get(key) and key != "output_dir"}
+
+
+POINTS = [
+    *(("dla_em", f"{count}_capsules", {"config.layer_num_capsules": count}) for count in (64, 128, 256)),
+    ("dla_em", "1_iteration", {"config.layer_routing_iterations": 1}),
+    *(("dla_em", f"{count}_iterations", {"config.layer_routing_iterations": count}) for count in (2, 4, 5)),
+    *(("caps_nmt", f"{count}_capsules", {"config.num_capsules": count}) for count in (2, 4, 8)),
+    *(("caps_nmt", f"{count}_iterations", {"config.routing_iterations": count}) for count in (2, 4)),
+    *(
+        ("caps_nmt", f"{capsules}_capsules_{count}_iterations", {"config.num_capsules": capsules, **iterations})
+        for capsules in (2, 4, 8)
+        for count, iterations in ((count, {"config.routing_iterations": count}) for count in (2, 4))
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "changes"), POINTS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_point_of_the_papers_figures_differs_in_what_its_name_says(
+    base: str, name: str, changes: dict[str, Any], shipped: dict[str, Recipe]
+):
+    assert changed_from(shipped, f"{base}_{name}", base) == changes
+
+
+def test_big_models_and_english_french(shipped: dict[str, Recipe]):
+    big = changed_from(shipped, "marian_big", "marian")
+    assert (big["config.d_model"], big["config.encoder_ffn_dim"], big["config.dropout"]) == (1024, 4096, 0.3)
+    assert big["learning_rate"] == pytest.approx(1024**-0.5 * 4000**-0.5, rel=2e-3) and big["max_steps"] == 300_000
+    for name in ("dla_em_big", "heads_em_layers_1_2_big"):
+        assert shipped[f"wmt14/{name}.yaml"].model.init_from == "runs/recipes/wmt14/marian_big"
+    caps = {"config.d_model": 1024, "config.init_std": 0.03125, "learning_rate": 4.94e-4}
+    assert changed_from(shipped, "caps_nmt_big", "caps_nmt") == caps
+    assert changed_from(shipped, "caps_nmt_en_fr_big", "caps_nmt_en_fr") == caps
+    french = changed_from(shipped, "caps_nmt_en_fr", "caps_nmt")
+    assert french.pop("config.dropout") == 0.1 and french.pop("target") == "fr"
+    assert french.keys() == {"train", "validation", "test"}
+    for name in ("caps_nmt", "caps_nmt_big", "caps_nmt_en_fr", "caps_nmt_en_fr_big", "caps_nmt_en_fr_pooling"):
+        (distilled,) = changed_from(shipped, f"{name}_kd", name).values()
+        assert distilled == f"data/wmt14{'_en_fr' if 'en_fr' in name else ''}/train.distilled"
+
+
+def test_gdr_follows_its_authors_where_the_paper_is_silent(shipped: dict[str, Recipe]):
+    gdr = {name: recipe for name, recipe in shipped.items() if name.startswith(("wmt14/gdr_", "wmt14/rnmt"))}
+    assert len(gdr) == 10
+    for name, recipe in gdr.items():
+        training = recipe.training
+        assert (training.learning_rate, training.gradient_accumulation_steps, recipe.model.num_beams) == (5e-4, 1, 5)
+        if "rnmt" in name:
+            assert recipe.config["dropout"] == 0.5 and recipe.data.vocab_size == 30_000
 
 
 def write(folder: Path, name: str, **content: Any) -> str:
@@ -120,7 +207,7 @@ def test_files_build_on_each_other_and_the_command_line_wins(recipe_file: str):
 
 def test_numbers_and_words_are_read_as_they_look(tmp_path: Path):
     text = "a: 1e-3\nb: no\nc: 3\nd: -.5\ne: true\nf: '1e-3'\ng: off\nh: 1_000\n"
-    wanted = {"a": 1e-3, "b": "no", "c": 3, "d": -0.5, "e": True, "f": "1e-3", "g": "off", "h": 1000}
+    wanted = {"a": 1e-3, "b": "no", "c": 3, "d": -0.5, "e": True, "f": "1e-3", "g": "off", "h": "1_000"}
     found = parse_yaml(text, "here")
     assert found == wanted and [type(value) for value in found.values()] == [type(one) for one in wanted.values()]
 
@@ -154,7 +241,7 @@ def test_numbers_that_are_written_as_text_are_numbers(recipe_file: str):
         ("train: null", "train is missing"),
         ("output_dir: null", "output_dir is missing"),
         ("config.dropout: 1.5", "dropout=1.5: must be a probability"),
-        ("config.dropout: 1.5\nfamily: marian\nconfig.layer_aggregation: em", "no key 'config.layer_aggregation' in"),
+        ("config: {dropout: 1.5, layer_aggregation: em}\nfamily: marian", "no key 'config.layer_aggregation' in"),
         ("config: 3", "own.yaml: config=3 must hold `key: value` lines"),
         ("seed: 1\nseed: 2", "own.yaml: cannot be read as YAML: 'seed' comes twice"),
         ("seed: [", "own.yaml: cannot be read as YAML"),
@@ -226,10 +313,10 @@ def test_a_run_a_warm_start_from_it_and_both_taken_up_again(recipe_file: str, tm
     saved = parse_recipe([str(tmp_path / "first" / "recipe.yaml")])
     assert saved.given == longer["recipe"] and saved.config["layer_aggregation"] == "none"
 
-    with pytest.raises(ValueError, match="run of another recipe: config was .*choose another output_dir"):
-        run(recipe_file, tmp_path / "first")
+    with pytest.raises(ValueError, match=r"(?s)another recipe:\s+config.layer_aggregation was .*Choose another out"):
+        run(recipe_file, tmp_path / "first", "--max_steps", "3")
     with pytest.raises(ValueError, match="checkpoint-3, and resume is off"):
-        run(recipe_file, tmp_path / "first", "--config.layer_aggregation", "none", "--no_resume")
+        run(recipe_file, tmp_path / "first", "--config.layer_aggregation", "none", "--max_steps", "3", "--no_resume")
 
     warm = ["--init_from", str(tmp_path / "first"), "--new_parameter_learning_rate", "1e-2"]
     second = run(recipe_file, tmp_path / "second", *warm, "--config.aggregation_output", "gated")
@@ -257,6 +344,38 @@ def test_bfloat16_is_offered_where_the_processor_has_it(
     assert halved["recipe"]["bf16"] is True and "bfloat16" not in capsys.readouterr().out
 
 
+def test_lengths_follow_the_positions_of_the_checkpoint(
+    recipe_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    plain = ["--config.layer_aggregation", "none", "--max_steps", "1"]
+    short = ["--config.max_position_embeddings", "24", "--max_source_length", "24", "--max_target_length", "24"]
+    run(recipe_file, tmp_path / "first", *plain, *short)
+    middle = Path(recipe_file).with_name("middle.yaml")
+    middle.write_text(middle.read_text().replace("  max_position_embeddings: 64\n", ""))
+    warm = ["--init_from", str(tmp_path / "first"), *plain]
+    with pytest.raises(ValueError) as raised:  # of lengths that the recipe sets
+        run(recipe_file, tmp_path / "second", *warm)
+    assert str(raised.value) == "\n".join(
+        f"max_{side}_length=60: the checkpoint {tmp_path / 'first'} has 24 positions; set it to 24 or less"
+        for side in ("source", "target")
+    )
+    assert not (tmp_path / "second").exists(), "before anything is read or written"
+    recipe = Path(recipe_file).with_name("common.yaml")
+    recipe.write_text("\n".join(line for line in recipe.read_text().splitlines() if "_length" not in line))
+    evaluated = ["--validation", "synthetic:4:14", "--eval_strategy", "steps", "--eval_steps", "1"]
+    second = run(recipe_file, tmp_path / "second", *warm, *evaluated)
+    lengths = [second["data"]["max_source_length"], second["data"]["max_target_length"]]
+    assert [*lengths, second["training"]["generation_max_length"]] == [24, 24, 24] and second["evaluations"]
+    said = capsys.readouterr().out
+    assert f"max_target_length=24: as many as the checkpoint {tmp_path / 'first'} has positions" in said
+    with pytest.raises(ValueError, match="generation_max_length=30: the checkpoint .* set it to 24 or less"):
+        run(recipe_file, tmp_path / "third", *warm, "--generation_max_length", "30")
+    from_scratch = run(recipe_file, tmp_path / "fourth", *plain, "--config.max_position_embeddings", "40")
+    assert (
+        from_scratch["data"]["max_target_length"] == 40 and "40: as many as the model has" in capsys.readouterr().out
+    )
+
+
 def test_a_checkpoint_that_is_not_there_is_named(recipe_file: str, tmp_path: Path):
     with pytest.raises(
         ValueError, match=f"resume_from_checkpoint='{tmp_path}': must be a checkpoint folder with train"
@@ -266,7 +385,45 @@ def test_a_checkpoint_that_is_not_there_is_named(recipe_file: str, tmp_path: Pat
 
 
 def test_a_start_from_what_is_no_checkpoint_is_named(recipe_file: str, tmp_path: Path):
-    for family, message in (("caps_nmt", "no checkpoint can be read there"), ("marian", "no checkpoint can be read")):
+    (tmp_path / "empty").mkdir()
+    names = [str(tmp_path / "a"), "a/b/c", "./a", "~/a", "runs/a"]
+    for family in ("caps_nmt", "marian"):
         Path(recipe_file).write_text(f"train: synthetic:60\nfamily: {family}\noutput_dir: {tmp_path / 'run'}\n")
-        with pytest.raises(ValueError, match=message):
-            run_recipe(parse_recipe([recipe_file, "--use_cpu", "--init_from", str(tmp_path / "a" / "b" / "c")]))
+        for name in names:
+            with pytest.raises(ValueError, match=f"init_from='{name}': no such folder") as raised:
+                run_recipe(parse_recipe([recipe_file, "--use_cpu", "--init_from", name]))
+            assert "connect" not in str(raised.value)
+        for name, message in (
+            ("somebody/something", "no checkpoint can"),
+            (str(tmp_path / "empty"), "no config.json"),
+        ):
+            with pytest.raises(ValueError, match=message) as raised:
+                run_recipe(parse_recipe([recipe_file, "--use_cpu", "--init_from", name]))
+            assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--report_to", "wandb"], "report_to='wandb': its library is not installed; "),
+        (["--report_to", "none", "--use_liger_kernel"], "liger"),
+        (["--deepspeed", "nowhere.json"], "deepspeed"),
+        (["--accelerator_config", '{"nonsense": 1}'], "nonsense"),
+        (["--bf16", "--fp16"], "At most one of fp16 and bf16"),
+        (["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps=0: must be an integer of at least 1"),
+        (["--per_device_train_batch_size", "0"], "per_device_train_batch_size=0: must be an integer of at least 1"),
+        (["--optim", "adamw_bnb_8bit"], "bitsandbytes"),
+    ],
+)
+def test_what_training_cannot_do_here_is_one_line(arguments: list[str], message: str, recipe_file: str):
+    done = run_script("scripts/train.py", recipe_file, *arguments, "--disable_tqdm", "true", "--max_steps", "1")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert message in line
+
+
+def test_the_help_says_what_resume_and_no_resume_do():
+    done = run_script("scripts/train.py", "--help")
+    text = " ".join(done.stdout.split())
+    assert "--resume Go on from the last checkpoint in output_dir, if there is one." in text
+    assert "--no_resume Never go on with a run: it is an error if output_dir holds one." in text

@@ -15,12 +15,14 @@ import torch
 from commands import run_script
 from safetensors import SafetensorError
 from training_run import checkpoints, ends_like, history, run, weights
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
-from hf_capsule_mt.training.checkpoint_files import REPLACED, UNFINISHED, disk_is_full, last_checkpoint
+from hf_capsule_mt.training.checkpoints.files import REPLACED, UNFINISHED, disk_is_full, last_checkpoint
+from hf_capsule_mt.training.checkpoints.record import write_file_record
 
 PROGRAM = Path(__file__).with_name("training_run.py")
 SEED = int(os.environ.get("RESUME_TEST_SEED", "1"))
+SAMPLING_STRATEGIES = TrainingArguments.__dataclass_fields__["train_sampling_strategy"].metadata["choices"]
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def test_a_run_that_was_at_its_end_only_ends_again(whole: Any, tmp_path: Path) -
 
 
 def test_other_batches_are_said(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hf_capsule_mt.training import resumable
+    from hf_capsule_mt.training.checkpoints import resumable
 
     said: list[str] = []
     monkeypatch.setattr(resumable.logger, "warning", said.append)
@@ -179,8 +181,10 @@ def test_an_older_run_in_the_same_folder_is_replaced(tmp_path: Path) -> None:
 
 
 def test_best_checkpoint_has_the_name_it_ends_up_with(tmp_path: Path) -> None:
-    trainer = run(tmp_path, load_best_model_at_end=True, metric_for_best_model="loss", save_total_limit=1)
+    best_of_all = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "save_total_limit": 1}
+    trainer = run(tmp_path, **best_of_all, ema_decay=None)
     trainer.train()
+    assert trainer.final_weights() == {"kind": "best checkpoint", "steps": [trainer.state.best_global_step]}
     best = Path(trainer.state.best_model_checkpoint)
     assert best.parent == tmp_path and best.is_dir()
     assert json.loads((best / "trainer_state.json").read_text())["best_model_checkpoint"] == str(best)
@@ -194,7 +198,7 @@ def test_jit_checkpoints_of_transformers_are_refused(tmp_path: Path) -> None:
 def test_other_number_of_processes_is_said(
     whole: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hf_capsule_mt.training import resumable
+    from hf_capsule_mt.training.checkpoints import resumable
 
     said: list[str] = []
     monkeypatch.setattr(resumable.logger, "warning", said.append)
@@ -202,6 +206,7 @@ def test_other_number_of_processes_is_said(
     trainer.train()
     file = tmp_path / "checkpoint-4" / "running_0.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"processes": 3}))
+    write_file_record(file.parent, 4)
     run(tmp_path, max_steps=5).train(resume_from_checkpoint=True)
     assert len(said) == 1 and "a run with 3 processes, this one has 1" in said[0]
 
@@ -226,3 +231,16 @@ def test_workers_that_live_on_draw_no_random_number_of_training(tmp_path: Path) 
     before = torch.get_rng_state()
     next(iter(loader))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("strategy", SAMPLING_STRATEGIES)
+def test_every_order_of_the_pairs_is_taken_up(tmp_path: Path, strategy: str) -> None:
+    """In the middle of the second epoch, and between two."""
+    settings = {"max_tokens_per_batch": None, "per_device_train_batch_size": 10, "eval_strategy": "no"}
+    settings |= {"train_sampling_strategy": strategy, "dataloader_pin_memory": False}
+    whole = run(tmp_path / "whole", **settings)
+    whole.train()
+    for step in (8, 12):
+        killed = tmp_path / f"killed-{step}"
+        shutil.copytree(tmp_path / "whole" / f"checkpoint-{step}", killed / f"checkpoint-{step}")
+        ends_like(whole, killed, **settings)

@@ -9,7 +9,7 @@ import pytest
 from training_run import Signal, checkpoints, ends_like, history, run
 from transformers import TrainerCallback
 
-from hf_capsule_mt.training.checkpoint_files import last_checkpoint, logged
+from hf_capsule_mt.training.checkpoints.files import last_checkpoint, logged
 
 
 def evaluations(trainer: Any) -> list[int]:
@@ -34,13 +34,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
         (5, 6),  # after the last step of an epoch
     ],
 )
-def test_sigterm_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: int) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: int, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     trainer = run(tmp_path)
-    trainer.add_callback(Signal(sent, signal.SIGTERM))
+    trainer.add_callback(Signal(sent, number))
     trainer.train()
-    assert trainer.interrupted and trainer.state.global_step == ends
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert trainer.interrupted and trainer.interrupted_by == number and trainer.state.global_step == ends
+    assert signal.getsignal(number) is before
     assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{ends}"
     assert evaluations(trainer) == [4][: ends // 5], "what was due at the end is left for later"
     ends_like(whole, tmp_path)
@@ -51,6 +52,22 @@ def test_sigterm_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: in
             for folder in (tmp_path, whole.args.output_dir)
         )
         assert found == expected, "what was due has the evaluation"
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_only_a_second_ctrl_c_does_not_wait_for_the_step(tmp_path: Path, second: signal.Signals) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    trainer = run(tmp_path)
+    trainer.add_callback(Signal(6, signal.SIGINT))
+    trainer.add_callback(Signal(6, second))
+    if second == signal.SIGINT:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+    else:
+        trainer.train()
+        assert trainer.interrupted_by == signal.SIGINT
+    assert checkpoints(tmp_path) == ([4] if second == signal.SIGINT else [4, 7])
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_checkpoint_that_the_user_names_is_kept(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from training_run import SIZES, Collate, corpus
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
 
 from hf_capsule_mt.data import pair_lengths
-from hf_capsule_mt.data.dataset_lengths import most_tokens
+from hf_capsule_mt.data.batches.dataset_lengths import most_tokens
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
 
 

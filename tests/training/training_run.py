@@ -19,7 +19,7 @@ from transformers import TrainerCallback, set_seed
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
-from hf_capsule_mt.training.processes import leave_others
+from hf_capsule_mt.training.processes import close_process_group
 
 SIZES: dict[str, Any] = {
     "vocab_size": 31,
@@ -189,4 +189,4 @@ def main(options: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]))
-    leave_others()
+    close_process_group()

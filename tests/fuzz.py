@@ -1,0 +1,64 @@
+"""Random input for tests of "a result, or an error that a user can read": how much of it, and what is looked at.
+
+`make test` draws a few dozen examples a test. `FUZZ_EXAMPLES=5000 python -m pytest tests -k fuzz` draws as many.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+EXAMPLES = "FUZZ_EXAMPLES"
+# What files hold where somebody was careless: words that look like other types, numbers without a place, long ones.
+ODD_SCALARS = st.sampled_from(
+    [None, True, False, 0, 1, -1, 2, 3, 10**30, 1 << 70, 0.0, 0.5, 1e-9, -1.5, 1e308, "", " ", "no", "on", "1", "1e3"]
+    + [
+        "0o7",
+        "null",
+        "none",
+        "en",
+        "de",
+        "\0",
+        "\n",
+        "\x85",
+        "\ufeff",
+        "\U0001f600",
+        "a" * 300,
+        "../x",
+        "/",
+        "~",
+        "x.yaml",
+    ]
+)
+SCALARS = ODD_SCALARS | st.floats() | st.integers() | st.text(max_size=12)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def examples(count: int) -> settings:
+    """So many random examples of a test, or as many as the environment says."""
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    return settings(max_examples=int(os.environ.get(EXAMPLES, count)), suppress_health_check=quiet)
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Everything in a folder: the bytes of a file, None for another folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@contextmanager
+def readable_errors_alone() -> Iterator[None]:
+    """Lets a ValueError or an OSError with a message pass, which scripts print as `error: …`; no other exception."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        assert str(error).strip() and len(str(error)) < 20_000

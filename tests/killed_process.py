@@ -1,0 +1,66 @@
+"""Work that is killed at each of its steps in turn, and what it then leaves behind."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# What Python tells of itself before it does it (PEP 578).
+STEPS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.copyfile", "shutil.rmtree")
+
+
+def kill_at_every_step(
+    work: Callable[[], object], folder: Path, before: Callable[[], object], after: Callable[[], object]
+) -> int:
+    """Run `work` in processes that SIGKILL ends: before the first change in `folder`, before the second, …, until one
+    comes to its end. `before` and `after` are called around each. Returns how many were killed."""
+    killed = 0
+    while True:
+        before()
+        process = os.fork()
+        if process == 0:
+            _end_in(work, folder, killed)
+        _, status = os.waitpid(process, 0)
+        after()
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0, "the work failed, see above"
+            return killed
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        killed += 1
+
+
+def _end_in(work: Callable[[], object], folder: Path, last: int) -> None:
+    steps = 0
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal steps
+        writing = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        # Changes by a handle of their folder have names without it.
+        inside = any(
+            isinstance(one, str | os.PathLike) and (str(one).startswith(str(folder)) or not os.path.isabs(one))
+            for one in arguments
+        )
+        if (event in STEPS or event == "ctypes.dlsym" or writing) and (inside or event == "ctypes.dlsym"):
+            if steps == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            steps += 1
+
+    try:
+        sys.addaudithook(count)
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def contents(folder: Path) -> dict[str, bytes] | None:
+    """The files of a folder; None without a folder."""
+    if not folder.exists():
+        return None
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

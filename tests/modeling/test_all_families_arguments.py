@@ -1,0 +1,132 @@
+"""A misspelt argument is an error with the right name, and `generate` returns the routings that it is asked for."""
+
+from typing import Any
+
+import pytest
+import torch
+from family_cases import Case, assert_close, chosen_cases, every_family, make_pairs, without_target
+
+SLIPS = {
+    "output_routing": "output_routings",
+    "output_hidden_state": "output_hidden_states",
+    "past_key_value": "past_key_values",
+    "lables": "labels",
+}
+
+
+@every_family
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_misspelt_argument_is_an_error(family: Any, slip: str):
+    case = Case(family, family.chosen[0])
+    model = case.build()
+    batch = make_pairs(case.config()).batch()
+    with pytest.raises(TypeError, match=f"{type(model).__name__} has no argument '{slip}': .* '{SLIPS[slip]}'"):
+        model(**batch, **{slip: None})
+    if slip != "lables":  # the bare model has none
+        with pytest.raises(TypeError, match=f"'{SLIPS[slip]}'"):
+            model.model(**{name: value for name, value in batch.items() if name != "labels"}, **{slip: None})
+    with pytest.raises((TypeError, ValueError), match=slip):
+        model.generate(**without_target(batch), **{slip: True})
+
+
+@every_family
+def test_what_no_name_is_close_to_is_left_to_transformers(family: Any):
+    case = Case(family, family.chosen[0])
+    batch = make_pairs(case.config()).batch()
+    model = case.build()
+    with torch.no_grad():
+        assert_close(model(**batch, seq_idx=None, something_else=1).logits, model(**batch).logits)
+
+
+def row_routings(model: Any, source: dict[str, Any], target: Any) -> Any:
+    with torch.no_grad():
+        return model(**source, decoder_input_ids=target, use_cache=False, output_routings=True).routings
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "sampling": {"do_sample": True, "num_return_sequences": 2},
+}
+
+
+@chosen_cases
+@pytest.mark.parametrize("search", SEARCHES)
+def test_generate_returns_routings(case: Case, search: str):
+    """Row by row those of the model for this source and this translation."""
+    model, options = case.build().double(), SEARCHES[search]  # rows of a batch are rounded in their own ways
+    inputs = without_target(make_pairs(case.config()).batch())
+    torch.manual_seed(3)
+    output = model.generate(**inputs, **options, output_routings=True, return_dict_in_generate=True)
+    count = len(output.sequences) // len(inputs["input_ids"])
+    sites = case.family.routing_sites(case.config())
+    assert output.routings.keys() == sites.keys() == output["routings"].keys()
+    for row, tokens in enumerate(output.sequences[:, :-1]):
+        source = {name: value[row // count][None] for name, value in inputs.items()}
+        expected = row_routings(model, source, tokens[None])
+        for site, assignments in expected.items():
+            assert_close(output.routings[site][:, row][:, None], assignments)
+    torch.manual_seed(3)
+    plain = model.generate(**inputs, **options, return_dict_in_generate=True)
+    assert torch.equal(plain.sequences, output.sequences) and "routings" not in plain
+    torch.manual_seed(3)
+    assert torch.equal(model.generate(**inputs, **options, output_routings=True), plain.sequences)
+    model.generation_config.return_dict_in_generate = True
+    assert model.generate(**inputs, **options, output_routings=True).routings.keys() == sites.keys()
+
+
+@chosen_cases
+def test_generate_returns_the_routings_of_the_mask_that_it_infers(case: Case):
+    model = case.build()
+    inputs = without_target(make_pairs(case.config()).batch())
+    assert not inputs["attention_mask"].all()
+    wanted = {"output_routings": True, "return_dict_in_generate": True}
+    # The mask is inferred from padding on the right; the tests' pairs have some on the left too.
+    expected = model.generate(
+        inputs["input_ids"], attention_mask=inputs["input_ids"].ne(model.config.pad_token_id).long(), **wanted
+    )
+    inferred = model.generate(inputs["input_ids"], **wanted)
+    assert torch.equal(inferred.sequences, expected.sequences)
+    for site, assignments in expected.routings.items():
+        assert_close(inferred.routings[site], assignments)
+
+
+@chosen_cases
+def test_generate_returns_routings_however_the_source_is_given(case: Case):
+    """By position and without a mask, and as the encoder's output, which leaves out the sites of the encoder."""
+    model = case.build().double()
+    inputs = without_target(make_pairs(case.config()).batch())
+    wanted = {"output_routings": True, "return_dict_in_generate": True, "num_beams": 2}
+    expected = model.generate(**inputs, **wanted)
+    encoded = model.get_encoder()(**inputs, return_dict=True)
+    given = model.generate(encoder_outputs=encoded, attention_mask=inputs["attention_mask"], **wanted)
+    assert given.routings.keys() == {site for site in expected.routings if not site.startswith("encoder.")}
+    row = inputs["attention_mask"].sum(dim=1).argmax()  # a sentence without padding
+    alone = model.generate(inputs["input_ids"][row][None], **wanted)
+    assert alone.routings.keys() == expected.routings.keys()
+    for output, rows in ((given, slice(None)), (alone, slice(row, row + 1))):
+        length = output.sequences.shape[1]
+        assert torch.equal(output.sequences, expected.sequences[rows, :length])
+        for site, assignments in output.routings.items():
+            steps = expected.routings[site][:, rows, : assignments.shape[2]]
+            assert_close(assignments, steps)
+
+
+@every_family
+def test_a_masked_prefix_stays_masked(family: Any):
+    case = Case(family, family.chosen[0])
+    model = case.build()
+    inputs = without_target(make_pairs(case.config()).batch())
+    start = model.config.decoder_start_token_id
+    prefix = torch.tensor([[start, 9], [start, start], [start, 12]])
+    mask = torch.tensor([[1, 1], [0, 1], [1, 1]])
+    given = {"decoder_input_ids": prefix, "decoder_attention_mask": mask}
+    output = model.generate(**inputs, **given, output_routings=True, return_dict_in_generate=True)
+    words = output.sequences[:, :-1]
+    full = torch.cat([mask, mask.new_ones(3, words.shape[1] - 2)], dim=1)
+    expected = row_routings(model, {**inputs, "decoder_attention_mask": full}, words)
+    unmasked = row_routings(model, inputs, words)
+    for site, assignments in expected.items():
+        assert_close(output.routings[site], assignments)
+    later = [site for site in unmasked if not site.startswith("encoder.")]  # CapsNMT has none
+    assert not later or any(not torch.equal(unmasked[site], output.routings[site]) for site in later)

@@ -1,0 +1,173 @@
+"""Weights that are damaged, incomplete or of other sizes: found when they are loaded, and said in one sentence."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run_script
+from family_cases import FAMILIES, GDR_MARIAN, Case, every_family
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_capsule_mt.modeling.saving.weight_digests import KEY, is_damaged, weight_files, write_digest
+from hf_capsule_mt.training.checkpoints.average import average_checkpoints
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder of every family."""
+    folders = {}
+    for family in FAMILIES:
+        folders[family.name] = tmp_path_factory.mktemp(family.name)
+        Case(family, family.chosen[0]).build().save_pretrained(folders[family.name])
+    return folders
+
+
+@pytest.fixture
+def copy_of(saved: dict[str, Path], tmp_path: Path) -> Any:
+    return lambda family: Path(shutil.copytree(saved[family.name], tmp_path / family.name))
+
+
+def flip(path: Path, place: int, bit: int = 3) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def header_length(path: Path) -> int:
+    return 8 + int.from_bytes(path.read_bytes()[:8], "little")
+
+
+@every_family
+def test_a_flipped_bit_is_found(family: Any, copy_of: Any) -> None:
+    folder = copy_of(family)
+    path = folder / WEIGHTS
+    assert not is_damaged(path)
+    AutoModelForSeq2SeqLM.from_pretrained(folder)
+    flip(path, (header_length(path) + path.stat().st_size) // 2)
+    for loader in (AutoModelForSeq2SeqLM, family.translation, family.model):
+        with pytest.raises(OSError, match=f"{WEIGHTS} is damaged: its SHA-256 is not the one it was saved with"):
+            loader.from_pretrained(folder)
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(copy_of: Any) -> None:
+    """In every byte of the header too, but for the name that the digest has there."""
+    path = copy_of(GDR_MARIAN) / WEIGHTS
+    whole = path.read_bytes()
+    begin = header_length(path)
+    name = range(whole.index(KEY.encode()) - 1, whole.index(KEY.encode()) + len(KEY) + 1)
+    metadata = whole.index(b'"__metadata__"')
+    unnamed = {*name, *range(metadata, metadata + 14)}
+    for place in [*range(8, begin), *range(begin, len(whole), 997), len(whole) - 1]:
+        if place in unnamed:
+            continue
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 7)
+        path.write_bytes(damaged)
+        try:
+            json.loads(damaged[8:begin])
+        except ValueError:
+            continue  # then it is no header, which every reader sees
+        assert is_damaged(path), f"byte {place}"
+
+
+def test_shards_have_digests_of_their_own(tmp_path: Path) -> None:
+    case = Case(GDR_MARIAN, "guided")
+    case.build().save_pretrained(tmp_path, max_shard_size="20KB")
+    files = weight_files(tmp_path)
+    assert len(files) > 2 and {path.name for path in files} == {path.name for path in tmp_path.glob("*.safetensors")}
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    flip(files[1], files[1].stat().st_size - 1)
+    with pytest.raises(OSError, match=f"{files[1].name} is damaged"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+def test_files_without_a_digest_are_loaded_as_they_are(copy_of: Any) -> None:
+    folder = copy_of(GDR_MARIAN)
+    weights = load_file(folder / WEIGHTS)
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    flip(folder / WEIGHTS, (folder / WEIGHTS).stat().st_size - 1, bit=0)
+    assert not is_damaged(folder / WEIGHTS)
+    AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+
+def test_the_digest_changes_nothing_else(tmp_path: Path) -> None:
+    weights = {"b": load_file_of_numbers(7), "a": load_file_of_numbers(3)}
+    save_file(weights, tmp_path / WEIGHTS, metadata={"format": "pt", "note": "ü"})
+    write_digest(tmp_path / WEIGHTS)
+    once = (tmp_path / WEIGHTS).read_bytes()
+    write_digest(tmp_path / WEIGHTS)
+    assert (tmp_path / WEIGHTS).read_bytes() == once and [path.name for path in tmp_path.iterdir()] == [WEIGHTS]
+    assert header_length(tmp_path / WEIGHTS) % 8 == 0
+    with safe_open(tmp_path / WEIGHTS, framework="pt") as opened:
+        metadata = opened.metadata()
+        assert {name: opened.get_tensor(name).tolist() for name in opened.keys()} == {
+            name: value.tolist() for name, value in weights.items()
+        }
+    assert len(metadata.pop(KEY)) == 64 and metadata == {"format": "pt", "note": "ü"}
+
+
+def load_file_of_numbers(count: int) -> Any:
+    import torch
+
+    return torch.arange(count, dtype=torch.float32)
+
+
+def test_an_average_has_a_digest(saved: dict[str, Path], tmp_path: Path) -> None:
+    folder = saved[GDR_MARIAN.name]
+    average_checkpoints([folder, folder], tmp_path / "mean")
+    flip(tmp_path / "mean" / WEIGHTS, (tmp_path / "mean" / WEIGHTS).stat().st_size - 1)
+    with pytest.raises(OSError, match="is damaged: its SHA-256"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean")
+
+
+@every_family
+def test_a_missing_tensor_is_an_error(family: Any, copy_of: Any) -> None:
+    folder = copy_of(family)
+    weights = load_file(folder / WEIGHTS)
+    name = next(name for name in weights if "layers.0" in name)
+    del weights[name]
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(OSError, match=f"lack {name}: a .safetensors file there is incomplete"):
+        AutoModelForSeq2SeqLM.from_pretrained(folder)
+    _, report = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+    assert set(report["missing_keys"]) == {name}, "who asks for a report gets it in place of the error"
+
+
+@every_family
+def test_a_bias_of_another_length_is_an_error(family: Any, copy_of: Any) -> None:
+    folder = copy_of(family)
+    weights = load_file(folder / WEIGHTS)
+    words = weights["final_logits_bias"].shape[1]
+    weights["final_logits_bias"] = weights["final_logits_bias"][:, :5].contiguous()
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    said = rf"final_logits_bias has the size \[1, 5\] there and \[1, {words}\] in this model"
+    with pytest.raises(ValueError, match=said):
+        AutoModelForSeq2SeqLM.from_pretrained(folder)
+    AutoModelForSeq2SeqLM.from_pretrained(folder, ignore_mismatched_sizes=True)
+
+
+def test_new_parts_are_no_missing_tensors(saved: dict[str, Path], tmp_path: Path) -> None:
+    """A part that was switched on, and a head on a bare model, start fresh as ever."""
+    Case(GDR_MARIAN, "guided").build(bow_loss_weight=0.0, bca_loss_weight=0.0).save_pretrained(tmp_path / "plain")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "plain", bow_loss_weight=1.0)
+    assert model.auxiliary_losses is not None
+    Case(GDR_MARIAN, "guided").build(base=True).save_pretrained(tmp_path / "bare")
+    GDR_MARIAN.translation.from_pretrained(tmp_path / "bare")
+
+
+def test_translate_says_it_in_one_line(copy_of: Any) -> None:
+    from hf_capsule_mt.data import train_tokenizer
+
+    folder = copy_of(GDR_MARIAN)
+    train_tokenizer(["The sister wrote a letter."], 300).save_pretrained(folder)
+    (folder / "source.txt").write_text("The sister wrote a letter.\n")
+    flip(folder / WEIGHTS, (folder / WEIGHTS).stat().st_size - 1)
+    done = run_script("scripts/translate.py", "--model", ".", "source.txt", folder=folder)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert f"{WEIGHTS} is damaged" in done.stderr

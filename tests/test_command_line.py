@@ -1,0 +1,130 @@
+"""What the commands say of a mistake, how far they are, and where Ctrl-C stopped them: one line, no traceback."""
+
+import argparse
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import at_least_one, run_command, usable_device
+from commands import ROOT, run_script
+from family_cases import CAPS_NMT, Case
+
+from hf_capsule_mt.checkpoint_names import check_checkpoint, reading_checkpoint
+from hf_capsule_mt.data import train_tokenizer
+
+SOURCES = ["The sister wrote a letter.", "", "Who reads it?"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that translates, with its tokenizer and a text."""
+    folder = tmp_path_factory.mktemp("model")
+    Case(CAPS_NMT, "pooling").build(vocab_size=300).save_pretrained(folder)
+    train_tokenizer(SOURCES, 300).save_pretrained(folder)
+    (folder / "source.txt").write_text("\n".join(SOURCES) + "\n")
+    return folder
+
+
+MISSING = {
+    "translate": ["--model", "runs/nothere", "/dev/null"],
+    "average_checkpoints": ["runs/nothere", "--last", "2", "--output", "out"],
+    "convert_marian": ["runs/nothere", "--family", "gdr_marian", "--output", "out"],
+    "export_to_hub": ["runs/nothere", "--output", "out"],
+    "distill": ["--teacher", "runs/nothere", "--corpus", "synthetic:9", "--output", "out"],
+}
+RECIPE = ["family: gdr_marian", "init_from: runs/nothere", "train: synthetic:9", "output_dir: out", "max_steps: 1"]
+
+
+@pytest.mark.parametrize("script", [*MISSING, "train"])
+def test_a_missing_folder_is_named_before_the_network(script: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("\n".join(RECIPE))
+    done = run_script(f"scripts/{script}.py", *MISSING.get(script, ["recipe.yaml"]), folder=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    said = done.stderr.replace("\n", " ").replace("'", "")
+    assert "runs/nothere: no such folder" in said, said
+    before = said.partition("no such folder")[0].lower()
+    assert not {"http", "connect", "huggingface"} & set(before.replace("/", " ").split()), said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml"], "nothing was written"
+
+
+def test_what_cannot_be_a_name_on_the_hub_is_not_looked_for_there() -> None:
+    for name in ("/no/such/folder", "./model", "a/b/c", "../model"):
+        with pytest.raises(OSError, match="no such folder; give a checkpoint folder"), reading_checkpoint(name):
+            pytest.fail("it was looked for")
+
+
+def test_an_error_in_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="^damaged$"), reading_checkpoint(tmp_path):
+        raise OSError("damaged")
+    check_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--beam", "0"], 2, "argument --beam: '0': must be an integer of at least 1"),
+        (["--n-best", "two"], 2, "argument --n-best: 'two': must be an integer of at least 1"),
+        (["--max-new-tokens", "0"], 2, "argument --max-new-tokens: '0': must be an integer of at least 1"),
+        (["--length-penalty", "nan"], 2, "argument --length-penalty: 'nan': must be a finite number"),
+        (["--device", "meta"], 1, "error: --device meta: PyTorch cannot use it here (it holds no numbers)"),
+        (["--device", "nosuchdevice"], 1, "error: --device nosuchdevice: PyTorch cannot use it here"),
+    ],
+)
+def test_translate_names_the_option(folder: Path, options: list[str], code: int, said: str) -> None:
+    done = run_script("scripts/translate.py", "--model", ".", "source.txt", *options, folder=folder)
+    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="--device cuda: PyTorch cannot use it here .*; use --device cpu"):
+        usable_device("cuda")
+    assert usable_device("cpu") == torch.device("cpu")
+
+
+def test_numbers() -> None:
+    assert at_least_one("3") == 3
+    for text in ("0", "-1", "1.5", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be an integer of at least 1"):
+            at_least_one(text)
+
+
+def test_progress_goes_to_standard_error_alone(folder: Path) -> None:
+    """Standard error is no terminal here, so the bar is there on demand only."""
+    quiet, shown = (
+        run_script("scripts/translate.py", "--model", ".", "--beam", "1", *options, "source.txt", folder=folder)
+        for options in ([], ["--progress"])
+    )
+    assert quiet.returncode == shown.returncode == 0, shown.stderr
+    assert quiet.stderr == "" and quiet.stdout == shown.stdout and shown.stdout.count("\n") == 3
+    assert "3/3" in shown.stderr
+    (folder / "target.txt").write_text("eins\nzwei\ndrei\n")
+    scored = ["--model", ".", "--progress", "--score", "target.txt", "source.txt"]
+    done = run_script("scripts/translate.py", *scored, folder=folder)
+    assert done.returncode == 0 and "3/3" in done.stderr and len(done.stdout.split()) == 3
+
+
+def test_ctrl_c_says_where_translate_is(folder: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "translate.py"), "--model", ".", "--beam", "1", "--window", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=folder, text=True, **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(f"{SOURCES[0]}\n{SOURCES[2]}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() and process.stdout.readline()
+        process.send_signal(signal.SIGINT)  # while it waits for the next line
+        assert process.wait(60) == 130
+        assert process.stderr.read() == "interrupted: 2 lines were read, 2 of them translated and written\n"
+
+
+def test_ctrl_c_in_any_command(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert run_command(interrupted) == 130
+    assert capsys.readouterr().err == "interrupted: nothing was written\n"
+    assert run_command(lambda: 0) == 0

@@ -1,0 +1,402 @@
+"""What commands write is whole or not there, and never takes the place of a source or of something else."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run_script
+from family_cases import CAPS_NMT, Case
+from killed_process import contents, kill_at_every_step
+
+import hf_capsule_mt.hub.export as export
+import hf_capsule_mt.hub.marian as marian
+from hf_capsule_mt import outputs
+from hf_capsule_mt.checkpoint_contents import belongs_to_checkpoint, copy_files
+from hf_capsule_mt.data import train_tokenizer
+from hf_capsule_mt.hub.remote_code import HEADER
+from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
+from hf_capsule_mt.outputs import new_file, new_folder
+from hf_capsule_mt.training.checkpoints.average import average_checkpoints
+
+SENTENCES = ["The sister wrote a letter.", "Who reads it?"]
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+SIZES = {
+    "d_model": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "vocab_size": 20,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 1,
+    **HEADS,
+}
+
+
+def write(path: Path, text: str = "new", **options: object) -> None:
+    with new_file(path, **options) as file:  # type: ignore[arg-type]
+        file.write(text)
+
+
+def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    with new_file(path) as file:
+        file.write("new")
+        assert not path.exists()
+    assert path.read_text() == "new" and [one.name for one in tmp_path.iterdir()] == ["out.txt"]
+    with pytest.raises(RuntimeError), new_file(path, overwrite=True) as file:
+        file.write("half")
+        raise RuntimeError
+    assert contents(tmp_path) == {"out.txt": b"new"}
+
+
+def test_two_processes_do_not_write_one_output(tmp_path: Path) -> None:
+    """The second is refused; what the first wrote is whole, and the place is free afterwards."""
+    for make, name in ((new_file, "out.txt"), (new_folder, "out")):
+        output = tmp_path / name
+        with make(output) as first:
+            with pytest.raises(ValueError, match="being written by another process"), make(output):
+                pass
+            write_text(first, "first")
+        assert read_text(output) == "first"
+        with make(output, overwrite=True) as second:
+            write_text(second, "second")
+        assert read_text(output) == "second"
+        assert [entry.name for entry in tmp_path.iterdir() if "unfinished" in entry.name] == []
+
+
+def write_text(place: Any, text: str) -> None:
+    if isinstance(place, Path):
+        (place / "weights").write_text(text)
+    else:
+        place.write(text)
+
+
+def read_text(place: Path) -> str:
+    return (place / "weights").read_text() if place.is_dir() else place.read_text()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with new_file(pipe) as file:
+        file.write("a line")
+    assert os.read(reader, 100) == b"a line"
+    os.close(reader)
+    reader, writer = os.pipe()
+    with new_file(f"/dev/fd/{writer}") as file:  # as `-o >(gzip > x)` and `-o /dev/stdout | cat` name theirs
+        file.write("another")
+    assert os.read(reader, 100) == b"another"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_an_old_file_is_replaced_on_request_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    path.chmod(0o640)
+    with pytest.raises(ValueError, match="out.txt exists: name another file, or replace it .--overwrite."):
+        write(path)
+    assert path.read_text() == "old"
+    (tmp_path / "link").symlink_to(path)
+    write(tmp_path / "link", overwrite=True)
+    assert path.read_text() == "new" and (tmp_path / "link").is_symlink() and path.stat().st_mode & 0o777 == 0o640
+    (tmp_path / "empty").touch()
+    write(tmp_path / "empty")
+    with pytest.raises(ValueError, match="is a folder: name a file"):
+        write(tmp_path)
+    write(Path(os.devnull))
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_source_is_never_written_by_any_name(tmp_path: Path) -> None:
+    source = tmp_path / "source.txt"
+    source.write_text("source")
+    (tmp_path / "symlink").symlink_to(source)
+    os.link(source, tmp_path / "hardlink")
+    for name in ("source.txt", "symlink", "hardlink", "folder/../source.txt"):
+        with pytest.raises(ValueError, match="is read, so it cannot be written"):
+            write(tmp_path / name, sources=[source], overwrite=True)
+    assert source.read_text() == "source"
+    (tmp_path / "run" / "checkpoint-1").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint-1" / "weights").touch()
+    for name, said in (("run/checkpoint-1", "is read"), ("run", "holds .*checkpoint-1, which is read")):
+        with pytest.raises(ValueError, match=said), new_folder(tmp_path / name, [tmp_path / "run" / "checkpoint-1"]):
+            pytest.fail("it was written")
+
+
+def test_a_folder_is_replaced_on_request_and_only_by_its_like(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with new_folder(path) as folder:
+        (folder / "config.json").write_text("old")
+        assert folder.name == "model" and not path.exists()
+    with (
+        pytest.raises(ValueError, match="model is not empty: name a new folder, or replace this one"),
+        new_folder(path),
+    ):
+        pytest.fail("it was written")
+    with new_folder(path, overwrite=True, belongs=belongs_to_checkpoint) as folder:
+        (folder / "model.safetensors").write_text("new")
+    assert contents(tmp_path) == {"model/model.safetensors": b"new"}
+    for name in ("optimizer.pt", "trainer_state.json", "my_script.py", "notes/file", "running_0.json"):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).touch()
+        with (
+            pytest.raises(ValueError, match=f"holds {Path(name).parts[0]}, which would be lost"),
+            new_folder(path, overwrite=True, belongs=belongs_to_checkpoint),
+        ):
+            pytest.fail("it was written")
+        if name == "my_script.py":  # in a checkpoint that carries code too
+            (path / "config.json").write_text('{"auto_map": {}}')
+            assert not belongs_to_checkpoint(path / name)
+            (path / name).write_text(HEADER.format(version="0.1", file=name))
+            assert belongs_to_checkpoint(path / name)
+            (path / "config.json").unlink()
+        shutil.rmtree(path / "notes") if name.startswith("notes") else (path / name).unlink()
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(ValueError, match="is a file: name a folder"), new_folder(tmp_path / "file", overwrite=True):
+        pytest.fail("it was written")
+
+
+def test_a_mount_point_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "model")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ValueError, match="model is a mount point"), new_folder(tmp_path / "model", overwrite=True):
+        pytest.fail("it was written")
+
+
+def test_an_error_leaves_the_old_folder(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text("old")
+    for name in ("old", "new"):
+        with pytest.raises(RuntimeError), new_folder(tmp_path / name, overwrite=True) as folder:
+            (folder / "config.json").write_text("half")
+            raise RuntimeError
+    assert contents(tmp_path) == {"old/config.json": b"old"}
+
+
+@contextmanager
+def old_output(folder: Path, old: bool) -> Iterator[Path]:
+    """Where something is written, with an earlier output there, or none."""
+    output = folder / "out"
+    if old:
+        output.mkdir()
+        (output / "config.json").write_text("old")
+        (output / "model.safetensors").write_text("old")
+    yield output
+    shutil.rmtree(output, ignore_errors=True)
+    shutil.rmtree(output.with_name(".out.unfinished"), ignore_errors=True)
+
+
+def check_kills(folder: Path, work, old: bool) -> int:  # type: ignore[no-untyped-def]
+    """`work(output)` leaves the old or the new at every step, whole; it also succeeds after a kill."""
+    with old_output(folder, old) as output:
+        before = contents(output)
+        work(output)
+        wanted = contents(output)
+    assert wanted and wanted != before
+    seen = []
+    with old_output(folder, old) as output:
+        kept = folder / "kept"
+        if old:
+            shutil.copytree(output, kept)
+
+        def reset() -> None:
+            shutil.rmtree(output, ignore_errors=True)  # what is beside it stays, for the next to clear away
+            if old:
+                shutil.copytree(kept, output)
+
+        def check() -> None:
+            found = contents(output)
+            assert found in (before, wanted)
+            seen.append(found == wanted)
+
+        killed = kill_at_every_step(lambda: work(output), folder, reset, check)
+        assert seen[-1] and not seen[0] and seen == sorted(seen), "once it is there it stays"
+        assert not output.with_name(".out.unfinished").exists()
+        shutil.rmtree(kept, ignore_errors=True)
+    return killed
+
+
+def fill(output: Path) -> None:
+    with new_folder(output, overwrite=True) as folder:
+        for name in ("config.json", "model.safetensors"):
+            (folder / name).write_text("new")
+
+
+either = pytest.mark.parametrize("old", [False, True], ids=["nothing there", "an old one there"])
+
+
+@either
+def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path, old: bool) -> None:
+    assert check_kills(tmp_path, fill, old) >= 6
+
+
+def test_a_kill_where_folders_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one may be beside its place then, whole; the next command puts it back before anything else."""
+    monkeypatch.setattr(outputs, "_exchange", lambda one, other: False)
+    with old_output(tmp_path, True) as output:
+        before, aside = contents(output), 0
+
+        def reset() -> None:
+            shutil.rmtree(output, ignore_errors=True)
+            shutil.rmtree(output.with_name(".out.unfinished"), ignore_errors=True)
+            output.mkdir()
+            for name, content in (before or {}).items():
+                (output / name).write_bytes(content)
+
+        def check() -> None:
+            nonlocal aside
+            if not output.exists():
+                aside += 1
+                with pytest.raises(ValueError, match="nothing to write"), new_folder(output, overwrite=True):
+                    raise ValueError("nothing to write")
+                assert contents(output) == before
+            assert set((contents(output) or {}).values()) in ({b"old"}, {b"new"})
+
+        kill_at_every_step(lambda: fill(output), tmp_path, reset, check)
+        assert aside == 1
+
+
+def test_a_kill_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    seen = set()
+    work = lambda: write(path, overwrite=True)  # noqa: E731
+    kill_at_every_step(work, tmp_path, lambda: path.write_text("old"), lambda: seen.add(path.read_text()))
+    assert seen == {"old", "new"} and [one.name for one in tmp_path.iterdir()] == ["out.txt"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "checkpoint"
+    Case(CAPS_NMT, "pooling").build(vocab_size=300).save_pretrained(folder)
+    train_tokenizer(SENTENCES, 300).save_pretrained(folder)
+    for name in ("optimizer.pt", "trainer_state.json", "running_0.json", "training_args.bin", "scheduler.pt"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+@either
+def test_a_killed_average_leaves_the_old_or_the_new(trained: Path, tmp_path: Path, old: bool) -> None:
+    check_kills(tmp_path, lambda output: average_checkpoints([trained, trained], output, overwrite=True), old)
+
+
+@either
+def test_a_killed_export_leaves_the_old_or_the_new(
+    trained: Path, tmp_path: Path, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Case(CAPS_NMT, "pooling").build(vocab_size=300)
+    monkeypatch.setattr(export.AutoModelForSeq2SeqLM, "from_pretrained", lambda source: model)
+    monkeypatch.setattr(export, "verify", lambda folder: (tmp_path / "verified").write_text(""))
+    assert check_kills(tmp_path, lambda output: export.export_checkpoint(trained, output, overwrite=True), old) > 20
+
+
+@either
+def test_a_killed_conversion_leaves_the_old_or_the_new(
+    tmp_path: Path, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import MarianConfig, MarianMTModel
+
+    source = tmp_path / "source" / "marian"
+    MarianMTModel(MarianConfig(**SIZES)).save_pretrained(source)
+    (source / "vocab.json").write_text("{}")
+    model = GDRMarianForConditionalGeneration.from_pretrained(source)
+    monkeypatch.setattr(GDRMarianForConditionalGeneration, "from_pretrained", lambda *args, **kwargs: model)
+    options = {"same_outputs": False, "overwrite": True}
+    folder = tmp_path / "work"
+    folder.mkdir()
+    check_kills(folder, lambda output: marian.convert_marian(source, output, "gdr_marian", **options), old)
+
+
+def test_an_average_holds_nothing_that_training_could_go_on_from(trained: Path, tmp_path: Path) -> None:
+    names = {path.name for path in average_checkpoints([trained, trained], tmp_path / "mean").iterdir()}
+    assert names == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_an_average_of_whatever_was_copied_is_replaced(tmp_path: Path) -> None:
+    source = tmp_path / "checkpoint"
+    Case(CAPS_NMT, "pooling").build(vocab_size=300).save_pretrained(source, export_code=True)
+    train_tokenizer(SENTENCES, 300).save_pretrained(source)
+    (source / "chat_template.jinja").write_text("{{ messages }}")
+    (source / "more.py").write_text("")
+    for _ in range(2):
+        names = {path.name for path in average_checkpoints([source], tmp_path / "mean", overwrite=True).iterdir()}
+    assert {"chat_template.jinja", "more.py", "pipelines.py"} <= names
+
+
+def test_the_commands_refuse_to_destroy(trained: Path, tmp_path: Path) -> None:
+    """Mistakes that emptied a file or a folder."""
+    (tmp_path / "s.txt").write_text("The sister wrote a letter.\n")
+    (tmp_path / "t.txt").write_text("Die Schwester schrieb einen Brief.\n")
+    for name in ("a", "b"):
+        shutil.copytree(trained, tmp_path / name)
+    before = contents(tmp_path)
+    translate = ["scripts/translate.py", "--model"]
+    commands = (
+        ([*translate, "nothere", "--overwrite", "-o", "t.txt", "s.txt"], "nothere: no such folder"),
+        ([*translate, "a", "-o", "t.txt", "s.txt"], "t.txt exists"),
+        ([*translate, "a", "--score", "t.txt", "s.txt", "--overwrite", "-o", "t.txt"], "t.txt is read"),
+        ([*translate, "a", "s.txt", "-o", "a/model.safetensors", "--overwrite"], "a/model.safetensors is read"),
+        ([*translate, "a", "s.txt", "-o", "a/new.txt"], "a/new.txt lies in a, which is read"),
+        (["scripts/average_checkpoints.py", "a", "b", "--overwrite", "--output", "b"], "b is read"),
+        (["scripts/average_checkpoints.py", "a", "--overwrite", "--output", "b"], "b holds optimizer.pt"),
+        (["scripts/convert_marian.py", "a", "--family", "gdr_marian", "--output", "a"], "only a Marian checkpoint"),
+        (["scripts/export_to_hub.py", "a", "--output", "b"], "b is not empty"),
+    )
+    for command, said in commands:
+        done = run_script(*command, folder=tmp_path)
+        assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert contents(tmp_path) == before, command
+
+
+def test_a_conversion_refuses_its_source_and_a_trained_model(trained: Path, tmp_path: Path) -> None:
+    from transformers import MarianConfig, MarianMTModel
+
+    source = tmp_path / "marian"
+    MarianMTModel(MarianConfig(**SIZES)).save_pretrained(source)
+    shutil.copytree(trained, tmp_path / "trained")
+    before = contents(tmp_path)
+    for output, said in (("marian", "marian is read"), ("trained", "trained holds optimizer.pt")):
+        with pytest.raises(ValueError, match=said):
+            marian.convert_marian(source, tmp_path / output, "gdr_marian", overwrite=True)
+        assert contents(tmp_path) == before
+
+
+def test_translate_writes_a_file_once_it_is_whole(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text("The sister wrote a letter.\n\xff")
+    (tmp_path / "bad.txt").write_bytes(b"The sister wrote a letter.\n\xff\n")
+    options = ["--model", str(trained), "--beam", "1", "--window", "1", "-o", "out.txt"]
+    (tmp_path / "out.txt").write_text("old")
+    done = run_script("scripts/translate.py", *options, "--overwrite", "bad.txt", folder=tmp_path)
+    assert done.returncode == 1 and (tmp_path / "out.txt").read_text() == "old"
+    done = run_script("scripts/translate.py", *options, "--overwrite", "s.txt", folder=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "out.txt").read_text().count("\n") == 2, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "out.txt", "s.txt"]
+
+
+def test_links_out_of_a_checkpoint_are_not_followed(tmp_path: Path) -> None:
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.mkdir()
+    output.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (source / "tokenizer.json").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match="tokenizer.json is a link to .*secret, outside of the checkpoint"):
+        copy_files(source, output, ["tokenizer.json"])
+    assert not list(output.iterdir())
+    cache = tmp_path / "models--me--model"
+    (cache / "snapshots" / "123").mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    (cache / "blobs" / "abc").write_text("{}")
+    (cache / "snapshots" / "123" / "vocab.json").symlink_to("../../blobs/abc")
+    copy_files(cache / "snapshots" / "123", output, ["vocab.json", "merges.txt"])
+    assert contents(output) == {"vocab.json": b"{}"} and not (output / "vocab.json").is_symlink()

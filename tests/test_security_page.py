@@ -1,0 +1,34 @@
+"""What SECURITY.md and the Makefile promise of the compiled part and of names exists."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "run_sanitized_tests.py"))
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "README.md", "CONTRIBUTING.md"])
+def test_every_script_and_make_target_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z][\w-]*)(?=[`\s])", text)) & {"test-sanitize", "demo", "test"}
+    for target in re.findall(r"(?:^|`)make ([a-z][\w-]*)", text, re.MULTILINE):
+        assert target in targets, target
+    for script in re.findall(r"\bscripts/\w+\.py", text):
+        assert (ROOT / script).is_file(), script
+
+
+def test_the_sanitized_build_has_the_flags_and_the_tests_of_the_real_one() -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert f'sources=["{SCRIPT["SOURCE"]}"]' in setup and (ROOT / SCRIPT["SOURCE"]).is_file()
+    headers = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").split()[1]
+    assert len(list(ROOT.glob(headers))) > 5
+    """But for its optimisation: a test that was renamed, or a flag that was added, must not be lost."""
+    flags = SCRIPT["flags_of_setup"]()
+    assert {"-fopenmp-simd", "-fno-wrapv"} <= set(flags) and not any(flag.startswith("-O") for flag in flags)
+    assert all((ROOT / test).is_file() for test in SCRIPT["TESTS"])
+    using = {path.name for path in (ROOT / "tests").glob("*/test_*.py") if "needs_native" in path.read_text()}
+    assert using <= {Path(test).name for test in SCRIPT["TESTS"]}

@@ -1,0 +1,53 @@
+"""Shipped recipes, shrunk to models and corpora that train in a second."""
+
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
+from hf_capsule_mt.recipes.run import run_recipe
+
+RECIPES = Path(__file__).resolve().parents[2] / "hf_capsule_mt" / "recipes"
+RECURRENT = ["recurrent_dim", "attention_dim", "decoder_ffn_dim"]
+SIZES: dict[str, list[str]] = {
+    "marian": ["encoder_ffn_dim", "decoder_ffn_dim"],
+    "rnmt": RECURRENT,
+    "gdr_rnmt": RECURRENT,
+}
+SIZES |= dict.fromkeys(("dla_em", "heads_em", "gdr_marian"), SIZES["marian"])
+
+
+def small_arguments(name: str, folder: Path) -> list[str]:
+    """Of `synthetic/marian` and the like: 48 pairs in epochs of 3 steps, checkpoints at steps 2, 4 and 6."""
+    family = name.rpartition("/")[2]
+    sizes = [f"--config.{size}=16" for size in ("d_model", *SIZES.get(family, []))]
+    sizes += ["--config.capsule_dim=4"] if family.startswith("gdr") else []
+    batches = ["--max_tokens_per_batch=420"] if name.startswith("multi30k") else ["--per_device_train_batch_size=16"]
+    return [
+        str(RECIPES / f"{name}.yaml"),
+        f"--output_dir={folder}",
+        f"--cache_dir={folder.parent / 'cache'}",
+        *("--train=synthetic:48:6", "--validation=synthetic:4:6", "--test=synthetic:4:6", "--vocab_size=290"),
+        *("--config.encoder_layers=1", "--config.decoder_layers=1", "--config.dropout=0.1", *sizes, *batches),
+        *("--max_steps=6", "--warmup_steps=2", "--save_steps=2", "--eval_steps=4", "--logging_steps=1"),
+        *(
+            "--max_target_length=24",
+            "--num_beams=1",
+            "--disable_tqdm=true",
+            "--use_cpu",
+            "--load_best_model_at_end=false",
+        ),
+    ]
+
+
+def small_recipe(name: str, folder: Path, *more: str) -> Recipe:
+    return parse_recipe([*small_arguments(name, folder), *more])
+
+
+def run_small(name: str, folder: Path, *more: str) -> dict[str, Any]:
+    return run_recipe(small_recipe(name, folder, *more))
+
+
+def file_states(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Content and time of change of every file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}

@@ -1,0 +1,88 @@
+"""A recipe measures how far the bag of words can be believed, and the checkpoint says it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import run_script
+from transformers import DataCollatorForSeq2Seq
+
+from hf_capsule_mt import (
+    CapsuleSeq2SeqTrainer,
+    CapsuleSeq2SeqTrainingArguments,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+    overlap_rates,
+    preprocess_pairs,
+    synthetic_dataset,
+    train_tokenizer,
+)
+from hf_capsule_mt.data import marian_token_ids, synthetic_lines
+from hf_capsule_mt.recipes.bow_accuracy import note_bow_accuracy
+from hf_capsule_mt.recipes.recipe import parse_recipe
+
+SIZES: dict[str, Any] = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 256,
+    "capsule_dim": 8,
+}
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.0])
+def test_it_is_the_overlap_rate_of_the_past(weight: float) -> None:
+    sources, targets = synthetic_lines(20, seed=1)
+    tokenizer = train_tokenizer([*sources, *targets], vocab_size=300)
+    torch.manual_seed(2)
+    config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_loss_weight=weight)
+    model = GDRMarianForConditionalGeneration(config)
+    blank = {"en": " ", "de": "leer"}
+    pairs = [blank, *({"en": source, "de": target} for source, target in zip(sources, targets, strict=True))]
+    found = note_bow_accuracy(model, tokenizer, pairs, "en", "de")
+    expected = round(overlap_rates(model, tokenizer, sources, targets).past, 4) if weight else None
+    assert found == model.config.bow_accuracy == expected
+    model.config.bow_accuracy = None
+    assert note_bow_accuracy(model, tokenizer, [blank], "en", "de") is None is model.config.bow_accuracy
+
+
+def test_a_run_keeps_it_in_the_configuration(tmp_path: Path) -> None:
+    recipe = {
+        "family": "gdr_marian",
+        "config": SIZES,
+        "train": "synthetic:60:8",
+        "validation": "synthetic:9:8",
+        "vocab_size": 300,
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "use_cpu": True,
+        "report_to": "none",
+        "output_dir": str(tmp_path / "run"),
+        "cache_dir": str(tmp_path / "cache"),
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    done = run_script("scripts/train.py", str(tmp_path / "recipe.yaml"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    accuracy = json.loads((tmp_path / "run" / "config.json").read_text())["bow_accuracy"]
+    assert 0.0 <= accuracy < 0.5, "it has learned nothing yet"
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["model"]["config"]["bow_accuracy"] == accuracy
+    with pytest.raises(ValueError, match="no key 'config.bow_accuracy' in family gdr_marian"):
+        parse_recipe([str(tmp_path / "recipe.yaml"), "--config.bow_accuracy=0.9"])
+
+
+def test_training_makes_the_accuracy_that_was_measured_before_unknown(tmp_path: Path) -> None:
+    sources, targets = synthetic_lines(20, seed=1)
+    tokenizer = train_tokenizer([*sources, *targets], vocab_size=300)
+    config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_accuracy=0.9)
+    model = GDRMarianForConditionalGeneration(config)
+    arguments = CapsuleSeq2SeqTrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none")
+    pairs = preprocess_pairs(synthetic_dataset(8), tokenizer)
+    collate = DataCollatorForSeq2Seq(tokenizer, model=model)
+    CapsuleSeq2SeqTrainer(model=model, args=arguments, data_collator=collate, train_dataset=pairs).train()
+    assert model.config.bow_accuracy is None

@@ -1,0 +1,134 @@
+"""A checkpoint whose files are not what was written is named, and the one before it is offered."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from commands import run_script
+from recipe_runs import small_arguments
+from safetensors.torch import load_file, save_file
+from training_run import checkpoints, run
+
+from hf_capsule_mt.training.checkpoints.average import last_checkpoints
+from hf_capsule_mt.training.checkpoints.record import LARGE, DamagedCheckpoint, damage, write_file_record
+
+TRAIN = "scripts/train.py"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    done = run_script(TRAIN, *small_arguments("synthetic/marian", folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def turn_one_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def jump(path: Path) -> None:
+    path.write_text(path.read_text().replace('"global_step": 6', '"global_step": 1000'))
+
+
+def prefer_another(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"best_metric": 99.0}))
+
+
+DAMAGES = [
+    ("optimizer.pt", cut, "optimizer.pt has 100 bytes, "),
+    ("model.safetensors", turn_one_bit, "model.safetensors was changed after it was written"),
+    ("trainer_state.json", Path.unlink, "trainer_state.json "),
+    ("trainer_state.json", cut, "trainer_state.json cannot be read"),
+    ("trainer_state.json", jump, "trainer_state.json says step 1000, the checkpoint is of step 6"),
+    ("trainer_state.json", prefer_another, "trainer_state.json "),
+    ("scheduler.pt", Path.unlink, "scheduler.pt is missing"),
+    ("files.json", cut, "files.json cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "message"), DAMAGES, ids=lambda value: getattr(value, "__name__", None))
+def test_a_damaged_checkpoint_is_named(
+    finished: Path, tmp_path: Path, name: str, spoil: Callable[[Path], None], message: str
+) -> None:
+    checkpoint = Path(shutil.copytree(finished / "checkpoint-6", tmp_path / "checkpoint-6"))
+    assert damage(checkpoint) is None
+    spoil(checkpoint / name)
+    assert (damage(checkpoint) or "").startswith(message)
+    with pytest.raises(DamagedCheckpoint, match=f"{tmp_path}/checkpoint-6 is damaged: {message}"):
+        run(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_a_state_without_a_record_must_be_of_the_step_in_its_name(finished: Path, tmp_path: Path) -> None:
+    checkpoint = Path(shutil.copytree(finished / "checkpoint-6", tmp_path / "checkpoint-6"))
+    (checkpoint / "files.json").unlink()
+    assert damage(checkpoint) is None
+    jump(checkpoint / "trainer_state.json")
+    assert damage(checkpoint) == "trainer_state.json says step 1000, the checkpoint is of step 6"
+
+
+@pytest.mark.parametrize("with_record", [True, False])
+def test_a_renamed_checkpoint_is_not_taken(finished: Path, tmp_path: Path, with_record: bool) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    checkpoint = (folder / "checkpoint-4").rename(folder / "checkpoint-1000")
+    if not with_record:
+        (checkpoint / "files.json").unlink()
+    said = "its name says step 1000 and files.json step 4; name it checkpoint-4"
+    said = said if with_record else "trainer_state.json says step 4, the checkpoint is of step 1000"
+    assert damage(checkpoint) == said
+    done = run_script(TRAIN, *small_arguments("synthetic/marian", folder), "--max_steps=1008")
+    assert done.returncode == 1 and f"error: {checkpoint} is damaged: {said}" in done.stderr
+    with pytest.raises(ValueError, match=f"{checkpoint}: its name says step 1000 and .* step 4"):
+        last_checkpoints(folder, 2)
+
+
+def test_the_run_goes_on_from_the_last_good_checkpoint(finished: Path, tmp_path: Path) -> None:
+    """As the whole one, once it is told to."""
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    (folder / "results.json").unlink()  # as if it had been killed
+    turn_one_bit(folder / "checkpoint-6" / "model.safetensors")
+    arguments = small_arguments("synthetic/marian", folder)
+    refused = run_script(TRAIN, *arguments)
+    (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error: ")]
+    assert refused.returncode == 1 and line == (
+        f"error: {folder / 'checkpoint-6'} is damaged: model.safetensors was changed after it was written; "
+        f"--resume_from_last_good goes on from {folder / 'checkpoint-4'}"
+    )
+    done = run_script(TRAIN, *arguments, "--resume_from_last_good")
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint-6 is damaged: model.safetensors was changed after it was written. It is called" in done.stdout
+    assert f"going on from {folder / 'checkpoint-4'}, after step 4" in done.stdout
+    assert (folder / "damaged-checkpoint-6").is_dir() and checkpoints(folder) == [4, 6]
+    weights = [load_file(one / "model.safetensors") for one in (folder, finished)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    assert "resume_from_last_good" not in (folder / "recipe.yaml").read_text()
+
+
+def test_a_finished_run_needs_no_checkpoint(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    for checkpoint in folder.glob("checkpoint-*"):
+        cut(checkpoint / "optimizer.pt")
+    assert "the run is finished" in run_script(TRAIN, *small_arguments("synthetic/marian", folder)).stdout
+    for more in ([], ["--resume_from_last_good"]):
+        longer = run_script(TRAIN, *small_arguments("synthetic/marian", folder), "--max_steps=8", *more)
+        assert longer.returncode == 1 and "no other one is whole, begin anew elsewhere" in longer.stderr
+    assert checkpoints(folder) == [4, 6]
+
+
+def test_of_a_large_file_the_ends_and_the_size_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 3}')
+    file = tmp_path / "large.safetensors"
+    save_file({"zeros": torch.zeros(LARGE // 4 + 1)}, file)
+    write_file_record(tmp_path, 3)
+    assert damage(tmp_path) is None
+    turn_one_bit(file)
+    assert damage(tmp_path) == "large.safetensors was changed after it was written"

@@ -1,0 +1,87 @@
+"""What a Trainer writes and pushes holds no token of the Hub, and no pickle of its arguments is pushed."""
+
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from commands import run_script
+from huggingface_hub import HfApi
+from huggingface_hub.utils import filter_repo_objects
+from recipe_runs import small_arguments
+from training_run import checkpoints, run
+
+TOKEN = "hf_secretofthistest"
+
+
+def files_with_the_token(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+
+
+def test_no_file_of_a_run_holds_the_token(tmp_path: Path) -> None:
+    trainer = run(tmp_path, hub_token=TOKEN, max_steps=8, eval_strategy="no")
+    trainer.train()
+    trainer.save_model()
+    pickled = [tmp_path / "training_args.bin", *tmp_path.glob("checkpoint-*/training_args.bin")]
+    assert len(pickled) == 3 and files_with_the_token(tmp_path) == []
+    assert [torch.load(path, weights_only=False).hub_token for path in pickled] == [None] * 3
+    assert trainer.args.hub_token == TOKEN, "it is still there to push with"
+
+
+def test_no_file_of_a_recipe_holds_the_token(tmp_path: Path) -> None:
+    done = run_script("scripts/train.py", *small_arguments("synthetic/marian", tmp_path), f"--hub_token={TOKEN}")
+    assert done.returncode == 0 and (tmp_path / "results.json").is_file()
+    assert files_with_the_token(tmp_path) == [] and TOKEN not in done.stdout + done.stderr
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Instead of a Hub: what would be uploaded."""
+    found: list[dict[str, Any]] = []
+
+    def upload_folder(self: HfApi, **given: Any) -> Any:
+        folder = Path(given["folder_path"])
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        wanted = filter_repo_objects(names, ignore_patterns=given.get("ignore_patterns"))
+        found.append({"place": given.get("path_in_repo"), "token": given["token"], "files": {*wanted}})
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, name, **_: SimpleNamespace(repo_id=name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "places"),
+    [
+        ("every_save", [None, None]),
+        ("checkpoint", [None, "last-checkpoint"] * 2),
+        ("all_checkpoints", [None, "checkpoint-4", None, "checkpoint-8"]),
+        ("end", []),
+    ],
+)
+def test_no_pickle_of_the_arguments_is_pushed(
+    tmp_path: Path, uploads: list[dict[str, Any]], strategy: str, places: list[str | None]
+) -> None:
+    settings = {"push_to_hub": True, "hub_model_id": "me/model", "hub_token": TOKEN, "hub_strategy": strategy}
+    trainer = run(tmp_path, **settings, max_steps=8, eval_strategy="no")
+    trainer.train()
+    assert [upload["place"] for upload in uploads] == places
+    trainer.push_to_hub()
+    assert len(uploads) == len(places) + 1 and checkpoints(tmp_path) == [4, 8]
+    for upload in uploads:
+        assert {"model.safetensors", "config.json"} <= upload["files"] and upload["token"] == TOKEN
+        assert not [name for name in upload["files"] if "training_args" in name]
+    assert files_with_the_token(tmp_path) == []
+
+
+def test_who_pushes_by_hand_pushes_no_pickle_either(tmp_path: Path, uploads: list[dict[str, Any]]) -> None:
+    trainer = run(tmp_path, hub_model_id="me/model", hub_token=TOKEN)
+    trainer.save_model()
+    assert (tmp_path / "training_args.bin").is_file()
+    trainer.push_to_hub()
+    assert "model.safetensors" in uploads[0]["files"] and "training_args.bin" not in uploads[0]["files"]

@@ -1,0 +1,113 @@
+"""Corpora of recipes by the command line: what the user wrote is what is trained on, and the report says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import yaml
+from commands import run_script
+from fuzz import contents
+
+from hf_capsule_mt.recipes.recipe import parse_recipe
+from hf_capsule_mt.recipes.run import run_recipe
+
+TINY = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 64,
+}
+LENGTHS = {"vocab_size": 300, "max_source_length": 60, "max_target_length": 60, "num_beams": 1}
+PAIRS = [(f"the dog number {index}", f"der Hund Nummer {index}") for index in range(12)]
+
+
+def recipe(folder: Path, **content: Any) -> str:
+    """A recipe of a model that trains for one step in a moment."""
+    quick = {"max_steps": 1, "use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 4}
+    folders = {"output_dir": str(folder / "run"), "cache_dir": str(folder / "cache")}
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump({"family": "marian", "config": TINY, **LENGTHS, **quick, **folders, **content}))
+    return str(path)
+
+
+def test_a_header_of_a_tsv_file_is_reported_and_not_trained_on(tmp_path: Path) -> None:
+    rows = "".join(f"{one}\t{two}\n" for one, two in PAIRS)
+    (tmp_path / "x.tsv").write_text(f"en\tde\n{rows}")
+    done = run_script("scripts/train.py", recipe(tmp_path, train=str(tmp_path / "x.tsv")))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "dropped, header            1" in done.stdout
+    report = json.loads((tmp_path / "run" / "results.json").read_text())["cleaning"]["train"]
+    assert report == {"read": 13, "kept": 12, "dropped": {"empty": 0, "header": 1}, "repaired": {}}
+
+
+def test_columns_of_any_name_and_files_of_other_forms_are_trained_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("train", "test"):
+        text = "".join(f'{two},"{one}, {name}"\n' for one, two in PAIRS[:6])
+        (data / f"{name}.csv").write_text(f"Antwort,Frage\n{text}")
+    rows = {"Frage": [one for one, _ in PAIRS], "Antwort": [two for _, two in PAIRS]}
+    datasets.Dataset.from_dict(rows).to_parquet(data / "validation.parquet")
+    names = {split: str(data) for split in ("train", "validation", "test")}
+    columns = ["--source_column", "Frage", "--target_column", "Antwort"]
+    done = run_script("scripts/train.py", recipe(tmp_path, **names), *columns)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert {split: report["kept"] for split, report in results["cleaning"].items()} == {
+        "train": 6,
+        "validation": 12,
+        "test": 6,
+    }
+    assert results["data"]["source_column"] == "Frage"
+
+
+@pytest.mark.parametrize("form", ["x.tsv", "x", "x.en,x.de", "x.{lang}", "."])
+@pytest.mark.parametrize("inside", ["", "../data"])
+def test_no_run_is_written_where_a_corpus_is(form: str, inside: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "x.tsv").write_text("a\tA\n")
+    for language in ("en", "de"):
+        (data / f"x.{language}").write_text("a\n")
+    before = contents(data)
+    name = ",".join(f"{data}/{part}" for part in form.split(","))
+    made = parse_recipe([recipe(tmp_path, train=name, output_dir=str(data / inside))])
+    with pytest.raises(ValueError, match=f"output_dir=.*is where the corpus is that is read from {data}; choose"):
+        run_recipe(made)
+    made = parse_recipe([recipe(tmp_path, train=name, cache_dir=str(data))])
+    with pytest.raises(
+        ValueError, match=f"cache_dir='{data}' is where the corpus is that is read from {data}; choose"
+    ):
+        run_recipe(made)
+    assert contents(data) == before
+
+
+def test_a_run_in_the_folder_of_its_corpus_is_an_error_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.tsv").write_text("a\tA\n")
+    path = recipe(tmp_path, train=str(tmp_path / "data" / "x.tsv"), output_dir=str(tmp_path / "data"))
+    done = run_script("scripts/train.py", path)
+    assert done.returncode == 1 and "error: output_dir=" in done.stderr
+    assert sorted(contents(tmp_path)) == ["data", "data/x.tsv", "own.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"header": True}, "x.tsv, line 1 names the columns 'a', 'b', 'c' and must name en and de once each"),
+        ({"source_column": "a", "target_column": "d"}, "must name a and d once each"),
+        ({"source_column": "a"}, "target_column=None must be two different columns; give both, or neither"),
+    ],
+)
+def test_a_wrong_corpus_is_an_error_of_the_command(content: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("a\tb\tc\n1\t2\t3\n")
+    done = run_script("scripts/train.py", recipe(tmp_path, train=str(tmp_path / "x.tsv"), **content))
+    assert done.returncode == 1 and done.stderr.startswith("error: load_corpus: ") and message in done.stderr
