@@ -4,25 +4,28 @@ python scripts/average_checkpoints.py runs/model --last 5 --output runs/model/av
 python scripts/average_checkpoints.py runs/model --best 3 --metric eval_bleu --output runs/model/averaged
 python scripts/average_checkpoints.py first second third --output averaged
 
-`--last` and `--best` take checkpoints that one run wrote when they were due: not those that it wrote for SIGTERM alone
-nor what an earlier run left in the folder. They say which they leave out.
+`--last` and `--best` take checkpoints that one run wrote when they were due: not those that it wrote for a signal
+alone nor what an earlier run left in the folder. They say which they leave out.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from hf_capsule_mt.training.average import average_checkpoints, best_checkpoints, last_checkpoints
+from command_line import at_least_one, run_command
+
+from hf_capsule_mt.training.checkpoints.average import average_checkpoints, best_checkpoints, last_checkpoints
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="checkpoints, or one folder that a Trainer wrote")
-    parser.add_argument("--last", type=int, help="the newest N checkpoints of the folder")
-    parser.add_argument("--best", type=int, help="the best N checkpoints of the folder by --metric")
+    parser.add_argument("--last", type=at_least_one, help="the newest N checkpoints of the folder")
+    parser.add_argument("--best", type=at_least_one, help="the best N checkpoints of the folder by --metric")
     parser.add_argument("--metric", default="eval_bleu", help="as the Trainer logged it")
     parser.add_argument("--smaller-is-better", action="store_true", help="for a loss")
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, help="a new folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is the output already")
     arguments = parser.parse_args()
     folders: list[Path] = arguments.folders
     if arguments.last is not None and arguments.best is not None:
@@ -35,7 +38,7 @@ def main() -> int:
         elif arguments.best is not None:
             greater = not arguments.smaller_is_better
             folders = best_checkpoints(folders[0], arguments.best, arguments.metric, greater)
-        average_checkpoints(folders, arguments.output)
+        average_checkpoints(folders, arguments.output, arguments.overwrite)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -44,4 +47,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

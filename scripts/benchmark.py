@@ -19,9 +19,9 @@ Marian converted to int8, `-6+1` with a decoder of one layer; they need the extr
 Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
 figures are medians with quartiles, and ratios are to the baseline of the same run. Peak memory on the CPU is what one
 process grows by while it trains or decodes with one model alone; on CUDA it is the allocator's own peak. `scaling`
-measures against length (`benchmark_scaling.py`) or another axis (`benchmark_axes.py`), `op` routing functions alone
-(`benchmark_ops.py`), `loss` losses over a vocabulary (`benchmark_losses.py`), `train --end-to-end` whole trainers
-(`benchmark_training.py`); `table` writes what all results say (`benchmark_table.py`).
+measures against length (`benchmarks/scaling.py`) or another axis (`benchmarks/axes.py`), `op` routing functions alone
+(`benchmarks/ops.py`), `loss` losses over a vocabulary (`benchmarks/losses.py`), `train --end-to-end` whole trainers
+(`benchmarks/training.py`); `table` writes what all results say (`benchmarks/table.py`).
 """
 
 import argparse
@@ -35,12 +35,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark_arguments import parse_arguments
-from benchmark_axes import measure_axis, measure_memory, peak_memory, plot_axis, print_axis, print_memory
-from benchmark_losses import loss_memory, measure_losses, print_losses
-from benchmark_measure import device_name, report, spread, take_turns
-from benchmark_ops import measure_ops, op_memory, print_ops
-from benchmark_scaling import measure_scaling, plot_scaling, print_scaling
+from benchmarks.arguments import parse_arguments
+from benchmarks.axes import measure_axis, measure_memory, peak_memory, plot_axis, print_axis, print_memory
+from benchmarks.losses import loss_memory, measure_losses, print_losses
+from benchmarks.measure import device_name, report, spread, take_turns
+from benchmarks.ops import measure_ops, op_memory, print_ops
+from benchmarks.scaling import measure_scaling, plot_scaling, print_scaling
 from transformers import CompileConfig, MarianConfig, MarianMTModel, PreTrainedConfig, PreTrainedModel
 
 from hf_capsule_mt import (
@@ -294,16 +294,16 @@ def run(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
 
 def main(argv: list[str]) -> None:
     if argv[:2] == ["train", "--end-to-end"]:
-        import benchmark_training  # takes seconds; processes that measure memory do without
+        from benchmarks import training  # takes seconds; processes that measure memory do without
 
-        benchmark_training.main(argv[2:], build)
+        training.main(argv[2:], build)
         return
     args = parse_arguments(argv, __doc__, MODELS, SIZES, DECODE_ONLY)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if args.command == "table":
-        import benchmark_table
+        from benchmarks import table
 
-        benchmark_table.write(args.folder)
+        table.write(args.folder)
         return
     if args.device == "cpu" and not Path("/proc/self/status").exists():
         if args.command == "memory":

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from command_line import run_command
+
 from hf_capsule_mt.hub import MARIAN_FAMILIES, convert_marian
 
 
@@ -33,7 +35,8 @@ def main() -> int:
     parser.add_argument("checkpoint", help="a folder or a Hub id, with safetensors weights")
     parser.add_argument("--revision", help="of a Hub id; refs/pr/N is its pull request N, main without it")
     parser.add_argument("--family", choices=sorted(MARIAN_FAMILIES), required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, help="a new folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is the output already")
     parser.add_argument(
         "--set", type=setting, nargs="+", default=[], help="fields of the new configuration", dest="settings"
     )
@@ -49,6 +52,7 @@ def main() -> int:
             revision=arguments.revision,
             same_outputs=same,
             export_code=arguments.export_code,
+            overwrite=arguments.overwrite,
             **dict(arguments.settings),
         )
     except (OSError, ValueError) as error:
@@ -59,4 +63,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -20,7 +20,7 @@ from hf_capsule_mt import (
     plot_assignments,
     translate,
 )
-from hf_capsule_mt.training import small_config, small_task, train_small
+from hf_capsule_mt.studies import small_config, small_task, train_small
 
 
 def parse() -> argparse.Namespace:

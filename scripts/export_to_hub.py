@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from command_line import run_command
 from huggingface_hub import HfApi
 
 from hf_capsule_mt.hub import export_checkpoint
@@ -22,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a checkpoint, as training wrote it")
     parser.add_argument("--output", type=Path, help="the new folder; a temporary one without it")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is the output already")
     parser.add_argument("--push", metavar="REPO", help="where on the Hub the folder goes, as name/model")
     parser.add_argument("--private", action="store_true", help="if the repository is made now, make it private")
     parser.add_argument("--revision", help="the branch; main without it")
@@ -32,8 +34,9 @@ def main() -> int:
         parser.error("give --output, --push or both")
     with tempfile.TemporaryDirectory() as temporary:
         output = arguments.output or Path(temporary, "exported")
+        options = {"overwrite": arguments.overwrite, "name": arguments.push}
         try:
-            files = export_checkpoint(arguments.folder, output, arguments.max_shard_size)
+            files = export_checkpoint(arguments.folder, output, arguments.max_shard_size, **options)
         except (OSError, ValueError) as error:
             print(f"error: {error}\nnothing was pushed", file=sys.stderr)
             return 1
@@ -58,4 +61,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, "nothing was pushed"))

@@ -1,26 +1,41 @@
 """Train a translation model by a recipe, translate its test set, and write down what came of it.
 
-    python scripts/train.py scripts/recipes/synthetic/dla_em.yaml --output_dir runs/x --max_steps 50
-    python scripts/train.py scripts/recipes/multi30k/marian.yaml --learning_rate 3e-4 --config.d_model 128
+    python scripts/train.py synthetic/dla_em --output_dir runs/x --max_steps 50
+    python scripts/train.py multi30k/marian --learning_rate 3e-4 --config.d_model 128
     accelerate launch --config_file scripts/accelerate/cpu.yaml scripts/train.py RECIPE.yaml --use_cpu
 
-Run again, it goes on from the last checkpoint. `--help` explains the keys; the output folder gets the model, its
-tokenizer, `recipe.yaml`, which makes the run again, `results.json`, a model card, and the translations.
+Run again, it goes on from the last checkpoint. A finished run is left as it is. Ctrl-C ends it with a checkpoint.
+`--help` explains the keys; the output folder gets the model, its tokenizer, `recipe.yaml`, which makes the run again,
+`results.json`, `run.json`, a model card, and the translations.
 """
 
 import sys
+from pathlib import Path
 
 
 def main() -> int:
+    try:
+        return train()
+    except KeyboardInterrupt:  # before training, after it, or the second Ctrl-C
+        print(
+            "stopped; the same command goes on from the last checkpoint, or begins anew without one", file=sys.stderr
+        )
+        return 130
+
+
+def train() -> int:
     from hf_capsule_mt.hub import names_on_hub, write_model_card
-    from hf_capsule_mt.training.processes import leave_others
-    from hf_capsule_mt.training.recipe import parse_recipe
-    from hf_capsule_mt.training.recipe_run import Interrupted, run_recipe
+    from hf_capsule_mt.recipes.recipe import parse_recipe
+    from hf_capsule_mt.recipes.run import RESULTS, Interrupted, run_recipe
+    from hf_capsule_mt.training.processes import close_process_group
 
     try:
         recipe = parse_recipe()
+        results, card = (Path(str(recipe.training.output_dir), name) for name in (RESULTS, "README.md"))
+        before = results.read_bytes() if results.is_file() else None
         run_recipe(recipe)
-        if recipe.training.process_index == 0:
+        # A card that was edited stays until there are other results to tell of.
+        if recipe.training.process_index == 0 and not (card.is_file() and results.read_bytes() == before):
             write_model_card(
                 recipe.training.output_dir,
                 license=recipe.model.license,
@@ -28,12 +43,12 @@ def main() -> int:
                 base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
             )
         code = 0
-    except Interrupted:
-        code = 143  # as if SIGTERM had ended it at once
-    except (ValueError, OSError) as error:
+    except Interrupted as interrupted:
+        code = interrupted.exit_code  # as if the signal had ended it at once
+    except (ValueError, OSError, ImportError) as error:  # the last one: an optional library is missing
         print(f"error: {error}", file=sys.stderr)
         return 1
-    leave_others()
+    close_process_group()
     return code
 
 

@@ -1,0 +1,149 @@
+"""What every part of `benchmark.py` measures with: turns, peak memory, and what a report says of the machine."""
+
+import argparse
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import torch
+import transformers
+
+import hf_capsule_mt
+from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.ops.dispatch import VARIABLE as ROUTING
+from hf_capsule_mt.ops.native_library import MISSING
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[[], None]
+
+
+def synchronize(args: argparse.Namespace) -> None:
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def take_turns(steps: dict[str, Run], args: argparse.Namespace, repeats: int = 1) -> dict[str, list[float]]:
+    """Seconds a call of every step, one figure a round: `repeats` calls in a row, of which the mean counts."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for round_number in range(args.warmup + args.rounds):
+        # Every second round backwards: no step always runs right after the same other one.
+        for name in steps if round_number % 2 == 0 else reversed(steps):
+            synchronize(args)
+            start = time.perf_counter()
+            for _ in range(repeats):
+                steps[name]()
+            synchronize(args)
+            if round_number >= args.warmup:
+                seconds[name].append((time.perf_counter() - start) / repeats)
+        print(f"\rround {round_number + 1}/{args.warmup + args.rounds}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return seconds
+
+
+def spread(seconds: list[float]) -> dict[str, Any]:
+    quartiles = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
+    return {
+        "median_s": statistics.median(seconds),
+        "quartiles_s": [quartiles[0], quartiles[-1]],
+        "fastest_s": min(seconds),
+        "slowest_s": max(seconds),
+    }
+
+
+def resident_bytes(field: str) -> int:
+    """VmRSS (now) or VmHWM (highest so far) of this process; Linux only."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {field} in /proc/self/status")
+
+
+def peak_growth(prepare: Callable[[], Run], args: argparse.Namespace, calls: int = 3) -> int:
+    """Bytes by which memory grows at its highest while `prepare` and a few calls of what it returns run."""
+    gc.collect()  # what is freed while this counts would lower the figure
+    if args.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        with suppress(OSError):  # not everywhere allowed; then what was freed before may count
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
+    before = resident_bytes("VmRSS") if args.device == "cpu" else torch.cuda.memory_allocated()
+    run = prepare()
+    for _ in range(calls):
+        run()
+    return (resident_bytes("VmHWM") if args.device == "cpu" else torch.cuda.max_memory_allocated()) - before
+
+
+def peak_in_subprocess(arguments: list[str]) -> int:
+    """What `benchmark.py` prints when it is asked with `--memory-of` for one figure in a process of its own."""
+    command = [sys.executable, str(ROOT / "scripts" / "benchmark.py"), *arguments]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return int(output.strip().splitlines()[-1])
+
+
+def device_name(args: argparse.Namespace) -> str:
+    if args.device == "cuda":
+        return torch.cuda.get_device_name()
+    name, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else []:
+        if line.startswith("model name"):
+            name = line.split(":", 1)[1].strip()
+            break
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+def commit() -> str | None:
+    """Of the code that is measured, with a word where tracked files differ from it; None outside a git checkout."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "hf_capsule_mt", "scripts")
+        return git("rev-parse", "--short=12", "HEAD") + (" and changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def versions() -> dict[str, str]:
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "accelerate": accelerate.__version__,
+        "hf_capsule_mt": hf_capsule_mt.__version__,
+    }
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    for name in ("ctranslate2", "triton"):
+        if name in sys.modules:
+            found[name] = sys.modules[name].__version__
+    return found
+
+
+def report(rows: dict[str, Any], args: argparse.Namespace, argv: list[str], **more: Any) -> dict[str, Any]:
+    """What goes into the JSON: which machine, which code, which command, and what was seen."""
+    hidden = ("json", "plot", "memory_of")
+    return {
+        "what": args.command,
+        "command": "python scripts/benchmark.py " + " ".join(argv),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device_name(args),
+        "commit": commit(),
+        "settings": {key: value for key, value in vars(args).items() if key not in hidden},
+        "versions": versions(),
+        "routing": os.environ.get(ROUTING) or "automatic",
+        "compiled_part": MISSING or f"there, {native_levels()} levels in int8",
+        **more,
+        "rows": rows,
+    }

@@ -1,0 +1,240 @@
+"""`benchmark.py scaling`: what length costs, measured, fitted and drawn.
+
+Four times, each against one length: the encoder against the source; one greedy step of the decoder against the source,
+and against its own number; a whole sentence, read and translated into as many tokens. Models, times and lengths are
+visited in a random order that is new in every round, so that what else the machine does falls on all of them alike.
+"""
+
+import argparse
+import copy
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from benchmarks.measure import synchronize
+from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
+
+LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
+ENOUGH = 0.5  # seconds after which a visit repeats nothing any more than it must
+KINDS = {
+    "encode": ("encoder", "source tokens"),
+    "step_by_source": ("one decode step", "source tokens"),
+    "step_by_number": ("one decode step", "tokens written before"),
+    "sentence": ("whole sentence", "tokens of source and translation"),
+}
+Start = Callable[[], Callable[[], None]]
+
+
+@dataclass
+class Job:
+    """One point of one curve: `start` makes ready, untimed, and returns what is timed, again and again."""
+
+    model: str
+    kind: str
+    length: int
+    start: Start
+    seconds: list[float] = field(default_factory=list)  # one a round
+
+    def visit(self, repeats: int, at_least: int, clock: Callable[[], float]) -> float:
+        """The median time of `at_least` to `repeats` runs."""
+        run, times = self.start(), []
+        while len(times) < min(repeats, at_least) or (len(times) < repeats and sum(times) < ENOUGH):
+            begin = clock()
+            run()
+            times.append(clock() - begin)
+        return statistics.median(times)
+
+
+def words(model: PreTrainedModel, length: int, args: argparse.Namespace) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(args.seed)
+    return torch.randint(1, model.config.vocab_size - 1, (args.batch, length), generator=generator).to(args.device)
+
+
+def encoding(model: PreTrainedModel, length: int, args: argparse.Namespace) -> Callable[[], None]:
+    encoder, source = model.get_encoder(), words(model, length, args)
+    mask = torch.ones_like(source)
+
+    def run() -> None:
+        with torch.no_grad():
+            encoder(input_ids=source, attention_mask=mask)
+
+    return run
+
+
+def stepping(model: PreTrainedModel, source_length: int, made: int, args: argparse.Namespace) -> Start:
+    """Greedy steps after `made` others: each visit goes on from a fresh copy of the same cache."""
+    source = words(model, source_length, args)
+    mask = torch.ones_like(source)
+    with torch.no_grad():
+        encoded = model.get_encoder()(input_ids=source, attention_mask=mask, return_dict=True)
+        past = model.model(
+            encoder_outputs=encoded,
+            attention_mask=mask,
+            decoder_input_ids=words(model, made, args),
+            use_cache=True,
+        ).past_key_values
+
+    def start() -> Callable[[], None]:
+        state = {"token": source[:, :1], "cache": copy.deepcopy(past)}
+
+        def run() -> None:
+            with torch.no_grad():
+                outputs = model(
+                    encoder_outputs=encoded,
+                    attention_mask=mask,
+                    decoder_input_ids=state["token"],
+                    past_key_values=state["cache"],
+                    use_cache=True,
+                )
+                state["token"] = outputs.logits[:, -1:].argmax(dim=-1)
+
+        return run
+
+    return start
+
+
+def jobs(
+    models: dict[str, PreTrainedModel],
+    translating: Callable[[PreTrainedModel, argparse.Namespace], Callable[[], None]],
+    args: argparse.Namespace,
+) -> Iterator[Job]:
+    for name, model in models.items():
+        model.eval()
+        for length in args.lengths:
+            sentence = argparse.Namespace(**{**vars(args), "source_length": length, "target_length": length})
+            encode, translate = encoding(model, length, args), translating(model, sentence)
+            yield Job(name, "encode", length, lambda run=encode: run)
+            yield Job(name, "step_by_source", length, stepping(model, length, args.target_length, args))
+            yield Job(name, "step_by_number", length, stepping(model, args.source_length, length, args))
+            yield Job(name, "sentence", length, lambda run=translate: run)
+
+
+def measure_scaling(
+    models: dict[str, PreTrainedModel],
+    translating: Callable[[PreTrainedModel, argparse.Namespace], Callable[[], None]],
+    args: argparse.Namespace,
+) -> dict[str, dict[str, Any]]:
+    """A row a model: for each kind of time the medians and quartiles over rounds at every length, and both fits."""
+    every = list(jobs(models, translating, args))
+    run_jobs(every, args)
+    rows: dict[str, dict[str, Any]] = {name: {"parameters": model.num_parameters()} for name, model in models.items()}
+    for name, row in rows.items():
+        for kind in KINDS:
+            row[kind] = curve([job for job in every if (job.model, job.kind) == (name, kind)])
+    return rows
+
+
+def run_jobs(every: list[Job], args: argparse.Namespace, group: Callable[[Job], Any] = id, at_least: int = 1) -> None:
+    """Visit all of them in every round, each time in another order, those of one `group` one after the other.
+
+    A visit is `args.repeats` runs, or fewer, but `at_least` so many, where they take long.
+    """
+    read = time.process_time if args.clock == "processor" else time.perf_counter
+
+    def clock() -> float:
+        synchronize(args)
+        return read()
+
+    order = random.Random(args.seed)
+    began = time.perf_counter()
+    for number in range(-args.warmup, args.rounds):
+        # Whole sentences take longest by far and are measured in the first rounds only.
+        turn = [job for job in every if job.kind != "sentence" or 0 <= number < args.sentence_rounds]
+        order.shuffle(turn)
+        groups: dict[Any, list[Job]] = {}
+        for job in turn:
+            groups.setdefault(group(job), []).append(job)
+        turn = [job for jobs_of_group in groups.values() for job in jobs_of_group]
+        for done, job in enumerate(turn):
+            seconds = job.visit(args.repeats, at_least, clock)
+            if number >= 0:
+                job.seconds.append(seconds)
+            state = f"round {number + 1}/{args.rounds}, {done + 1}/{len(turn)}, {time.perf_counter() - began:.0f} s"
+            print(f"\r{state:<60}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+def curve(points: list[Job]) -> dict[str, Any]:
+    lengths = [job.length for job in points]
+    medians = [statistics.median(job.seconds) for job in points]
+    line, parabola = (fit_growth(lengths, medians, degree) for degree in (1, 2))
+    return {
+        "lengths": lengths,
+        "median_s": medians,
+        "quartiles_s": [np.quantile(job.seconds, [0.25, 0.75]).tolist() for job in points],
+        "rounds": len(points[0].seconds),
+        "line": asdict(line),
+        "parabola": asdict(parabola),
+        "growth": describe_growth(line, parabola),
+    }
+
+
+def print_scaling(rows: dict[str, dict[str, Any]]) -> None:
+    for kind, (what, against) in KINDS.items():
+        lengths = next(iter(rows.values()))[kind]["lengths"]
+        print(f"\n{what}, against {against}")
+        ends = "".join(f"{f'ms at {length}':>12}" for length in (lengths[0], lengths[-1]))
+        print(f"  {'model':<20}{'growth':<12}{ends}{'line: us a token':>30}{'parabola: ns a token^2':>32}")
+        for name, row in rows.items():
+            found = row[kind]
+            times = "".join(f"{found['median_s'][place] * 1e3:>12.1f}" for place in (0, -1))
+            slope, bend = (top_term(found[fit], unit) for fit, unit in (("line", 1e6), ("parabola", 1e9)))
+            print(f"  {name:<20}{found['growth']:<12}{times}{slope:>30}{bend:>32}")
+    print("\nin brackets: 95 % intervals; growth: which of the two leave 0 out")
+
+
+def top_term(fit: dict[str, Any], unit: float) -> str:
+    value, (low, high) = fit["coefficients"][-1], fit["intervals"][-1]
+    return f"{value * unit:.3g} ({low * unit:.3g}, {high * unit:.3g})"
+
+
+def new_figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+
+
+def plot_scaling(results: dict[str, Any], path: Path) -> None:
+    """A panel a kind of time: medians with quartiles, and the line, or the parabola where its bend differs from 0."""
+    figure = new_figure(10, 7.2)
+    for axes, (kind, (what, against)) in zip(figure.subplots(2, 2).flat, KINDS.items(), strict=True):
+        unit = 1.0 if kind == "sentence" else 1e3
+        for color, (name, row) in enumerate(results["rows"].items()):
+            found = row[kind]
+            lengths, medians = found["lengths"], [value * unit for value in found["median_s"]]
+            low, high = zip(*found["quartiles_s"], strict=True)
+            spread = [
+                [value - end * unit for value, end in zip(medians, low, strict=True)],
+                [end * unit - value for value, end in zip(medians, high, strict=True)],
+            ]
+            axes.errorbar(lengths, medians, spread, fmt="o", markersize=4, capsize=3, color=f"C{color}")
+            fit = found["parabola" if found["growth"].startswith("bends") else "line"]
+            places = [min(lengths) + (max(lengths) - min(lengths)) * step / 100 for step in range(101)]
+            heights = [unit * sum(c * x**power for power, c in enumerate(fit["coefficients"])) for x in places]
+            axes.plot(places, heights, color=f"C{color}", label=f"{name}: {found['growth']}")
+        axes.set_title(f"{what}, {'s' if unit == 1.0 else 'ms'}")
+        axes.set_xlabel(against)
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8)
+    settings = results["settings"]
+    figure.suptitle(f"{results['device']}, {settings['dtype']}, batch {settings['batch']}, {settings['clock']} time")
+    save_figure(figure, path)

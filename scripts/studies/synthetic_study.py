@@ -1,0 +1,415 @@
+"""Does it learn? Every aggregation and every past and future on the synthetic pair, from scratch and from a baseline.
+
+    python scripts/studies/synthetic_study.py --seeds 1,2 --jobs 2 --output model_cards/synthetic
+
+Each run is the small recipe (width 128, three layers a side) with other options. From scratch, what a model shares
+with plain Marian starts with the baseline's weights of the same seed: how soon the decoder finds the source depends on
+them more than on most options. Writes `results.json`, which keeps every run ever finished (they are not repeated), and
+`README.md` with a table for each way of training.
+"""
+
+import argparse
+import platform
+import statistics
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.modeling.losses import auxiliary as auxiliary_losses
+from hf_capsule_mt.studies.study import Run, StudyResults, run_jobs, spread
+from hf_capsule_mt.training.versions import versions
+
+EM_FIELDS = ("em_variance_floor", "em_inverse_temperature")
+FIRST = "† EM routing with its first defaults, a floor of 1.0 and an inverse temperature of 0.01."
+PRINTED_SCALE: Any = auxiliary_losses.Bags.step_shares
+FIRST_SCALE: Any = property(lambda bags: bags.keep)
+ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
+HEADS = {"layer_aggregation": "none"}
+GDR = {"past_future": "guided_routing", "capsule_dim": 64}
+NO_LOSSES = {"bow_loss_weight": 0.0, "bca_loss_weight": 0.0}
+# How this package scaled the auxiliary losses at first: means over all words, the bag of words a mean as well.
+WORD_MEANS = "word_means"
+MEANS = {WORD_MEANS: True, "bow_reduction": "mean"}
+START = {
+    True: "what a model shares with plain Marian starts with the same weights in all rows of a seed",
+    False: "every model starts with weights of its own",
+}
+BASELINE = "baseline (plain Marian)"
+LONG_BASELINE = "baseline, twice the steps"
+# Name: (options, the baseline of the same seed that it starts from, None for from scratch).
+SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
+    BASELINE: ({"layer_aggregation": "none"}, None),
+    LONG_BASELINE: ({"layer_aggregation": "none"}, None),
+    "linear combination": ({"layer_aggregation": "linear_combination"}, None),
+    "dynamic combination": ({"layer_aggregation": "dynamic_combination"}, None),
+    "dynamic routing": ({"layer_aggregation": "dynamic_routing"}, None),
+    "EM routing": ({}, None),
+    "EM routing, 1 iteration (a mean of the votes)": ({"layer_routing_iterations": 1}, None),
+    "dynamic routing, 1 iteration": (
+        {"layer_aggregation": "dynamic_routing", "layer_routing_iterations": 1},
+        None,
+    ),
+    "EM routing, assignment gradients stopped": ({"stop_assignment_gradient": True}, None),
+    "EM routing, capsules from own layer": ({"layer_capsule_inputs": "own_layer"}, None),
+    "EM routing, 16 capsules": ({"layer_num_capsules": 16}, None),
+    "EM routing, encoder only": ({"layer_aggregation_side": "encoder"}, None),
+    "EM routing, decoder only": ({"layer_aggregation_side": "decoder"}, None),
+    "EM routing, replace": ({"aggregation_output": "replace"}, None),
+    "EM routing, gated": ({"aggregation_output": "gated"}, None),
+    "heads: EM, encoder self": ({**HEADS, "head_aggregation": "em_routing"}, None),
+    "heads: simple, encoder self": ({**HEADS, "head_aggregation": "simple_routing"}, None),
+    "heads: EM, all attentions": (
+        {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        None,
+    ),
+    "heads: EM, encoder self, a vote matrix a head": (
+        {**HEADS, "head_aggregation": "em_routing", "head_vote_sharing": "per_head"},
+        None,
+    ),
+    "heads: EM, encoder self, 1 iteration (a mean)": (
+        {**HEADS, "head_aggregation": "em_routing", "head_routing_iterations": 1},
+        None,
+    ),
+    "heads: EM, cross-attention": (
+        {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ["decoder_cross"]},
+        None,
+    ),
+    "heads: simple, all attentions": (
+        {**HEADS, "head_aggregation": "simple_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        None,
+    ),
+    "EM routing of layers and encoder heads": ({"head_aggregation": "em_routing"}, None),
+    "warm start: baseline trained on": ({"layer_aggregation": "none"}, BASELINE),
+    # The baseline's config says "none": a warm start has to name the aggregation.
+    "warm start: EM routing, replace": (
+        {"layer_aggregation": "em_routing", "aggregation_output": "replace"},
+        BASELINE,
+    ),
+    "warm start: dynamic routing, replace": (
+        {"aggregation_output": "replace", "layer_aggregation": "dynamic_routing"},
+        BASELINE,
+    ),
+    "warm start: EM routing, gated": ({"layer_aggregation": "em_routing", "aggregation_output": "gated"}, BASELINE),
+    "warm start: EM routing, residual": ({"layer_aggregation": "em_routing"}, BASELINE),
+    "long warm start: baseline trained on": ({"layer_aggregation": "none"}, LONG_BASELINE),
+    "long warm start: EM routing, replace": (
+        {"layer_aggregation": "em_routing", "aggregation_output": "replace"},
+        LONG_BASELINE,
+    ),
+    "long warm start: EM routing, replace, assignment gradients stopped": (
+        {"layer_aggregation": "em_routing", "aggregation_output": "replace", "stop_assignment_gradient": True},
+        LONG_BASELINE,
+    ),
+    "long warm start: heads: EM, all attentions": (
+        {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
+        LONG_BASELINE,
+    ),
+    # Squashing bounds the aggregate, too short for the decoder's tied output layer: the encoder, and fewer capsules.
+    "long warm start: dynamic routing, replace, encoder, 16 capsules": (
+        {
+            "layer_aggregation": "dynamic_routing",
+            "aggregation_output": "replace",
+            "layer_aggregation_side": "encoder",
+            "layer_num_capsules": 16,
+        },
+        LONG_BASELINE,
+    ),
+    **{
+        f"EM routing, floor {floor:g}, inverse temperature {temperature:g}": (
+            {"em_variance_floor": floor, "em_inverse_temperature": temperature},
+            None,
+        )
+        for floor in (1.0, 0.1, 0.01)
+        for temperature in (0.01, 1.0, 10.0)
+    },
+    **{
+        f"heads: EM, encoder self, floor {floor:g}, inverse temperature {temperature:g}": (
+            {
+                **HEADS,
+                "head_aggregation": "em_routing",
+                "em_variance_floor": floor,
+                "em_inverse_temperature": temperature,
+            },
+            None,
+        )
+        for floor, temperature in ((1.0, 0.01), (1.0, 10.0), (0.1, 10.0))
+    },
+    "GDR, no auxiliary losses": ({**GDR, **NO_LOSSES}, None),
+    "GDR, BoW 1, BCA 1": (GDR, None),
+    "GDR, BoW 1, BCA 1, mean of a bag": ({**GDR, "bow_reduction": "mean"}, None),
+    "GDR, BoW 0.1, BCA 0.1 (means over words)": (
+        {**GDR, **MEANS, "bow_loss_weight": 0.1, "bca_loss_weight": 0.1},
+        None,
+    ),
+    "GDR, BoW 1, BCA 0.1 (means over words)": ({**GDR, **MEANS, "bca_loss_weight": 0.1}, None),
+    "GDR, BoW 1, BCA 1 (means over words)": ({**GDR, **MEANS}, None),
+    "warm start: GDR, no auxiliary losses": ({**GDR, **NO_LOSSES}, BASELINE),
+    "warm start: GDR, BoW 1": ({**GDR, "bca_loss_weight": 0.0}, BASELINE),
+    "warm start: GDR, BCA 1": ({**GDR, "bow_loss_weight": 0.0}, BASELINE),
+    "warm start: GDR, BoW 1, BCA 1": (GDR, BASELINE),
+    "warm start: GDR, BoW 1, BCA 1 (means over words)": ({**GDR, **MEANS}, BASELINE),
+    "warm start: GDR, BoW 1, BCA 1, no redundant capsules": ({**GDR, "redundant_capsules": 0}, BASELINE),
+    "warm start: GDR, BoW 1, BCA 1, no redundant capsules (means over words)": (
+        {**GDR, **MEANS, "redundant_capsules": 0},
+        BASELINE,
+    ),
+    "warm start: classifier, BoW 1, BCA 1": ({**GDR, "past_future": "classifier"}, BASELINE),
+    "warm start: attention, BoW 1, BCA 1": ({**GDR, "past_future": "attention"}, BASELINE),
+}
+
+
+def start_alike(model: Any, plain: Any, seed: int) -> None:
+    """Start what `model` shares with plain Marian, of the configuration `plain`, as the baseline of `seed` starts."""
+    import torch
+    from transformers import set_seed
+
+    from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
+
+    set_seed(seed)
+    baseline = dict(CapsuleAggregatedMarianForConditionalGeneration(plain).named_parameters())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in baseline:
+                parameter.copy_(baseline[name])
+
+
+def run_one(job: tuple[str, int, dict[str, Any], str]) -> Run:
+    """Train and score one setting with one seed."""
+    import torch
+    from transformers import set_seed
+    from transformers.utils import logging
+
+    from hf_capsule_mt import (
+        CapsuleAggregatedMarianForConditionalGeneration,
+        GDRMarianForConditionalGeneration,
+        corpus_scores,
+        translate,
+    )
+    from hf_capsule_mt.studies import past_future_report, routing_report, small_config, small_task, train_small
+    from hf_capsule_mt.training import CapsuleSeq2SeqTrainer
+
+    name, seed, settings, checkpoints = job
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    options, start = dict(SETTINGS[name][0]), SETTINGS[name][1]
+    auxiliary_losses.Bags.step_shares = FIRST_SCALE if options.pop(WORD_MEANS, False) else PRINTED_SCALE
+    task = small_task(settings["train_size"], settings["test_size"], seed=seed, max_words=settings["max_words"])
+    set_seed(seed)
+    gdr = "past_future" in options
+    kind = GDRMarianForConditionalGeneration if gdr else CapsuleAggregatedMarianForConditionalGeneration
+    if start:
+        model = kind.from_pretrained(checkpoint(checkpoints, start, seed), **options)
+    else:
+        model = kind(small_config(task.tokenizer, kind.config_class, **options))
+        start_alike(model, small_config(task.tokenizer, layer_aggregation="none"), seed)
+    steps = steps_of(name, settings)
+    curve = train_small(
+        model,
+        task,
+        Path(checkpoints) / "trainer",
+        steps=steps,
+        warmup_steps=100 if start else settings["warmup_steps"],
+        seed=seed + 1000 * bool(start),  # a warm start sees the pairs in another order than the baseline did
+        show_progress=False,
+        trainer_class=CapsuleSeq2SeqTrainer,
+    )
+    if name in (BASELINE, LONG_BASELINE):
+        model.save_pretrained(checkpoint(checkpoints, name, seed))
+    translations = translate(model, task.tokenizer, task.test_sources, max_new_tokens=80)
+    scores = corpus_scores(translations, task.test_references)
+    report = None
+    if gdr and model.config.bow_loss_weight > 0:
+        report = past_future_report(model, task.tokenizer, seed=seed, max_words=settings["max_words"]).as_dict()
+    routing = routing_report(model, task.tokenizer, seed=seed, max_words=settings["max_words"])
+    return {
+        "setting": name,
+        "seed": seed,
+        "options": SETTINGS[name][0],
+        "em": {field: getattr(model.config, field) for field in EM_FIELDS},
+        "warm_start": bool(start),
+        "steps": steps,
+        "parameters": model.num_parameters(),
+        "final_loss": curve.tail(),
+        "loss_curve": [(step, round(loss, 4)) for step, loss in curve.points],
+        **scores.as_dict(),
+        "past_future": report,
+        "routing": routing or None,
+        "settings": settings,
+        "device": f"CPU, {platform.machine()}, one thread a run",
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def has_first_em(run: Run) -> bool:
+    """Whether EM routing had the defaults that it had before they were fields of the configuration."""
+    options = run["options"]
+    layers = "em_routing" if not run["warm_start"] and "past_future" not in options else "none"
+    algorithms = options.get("layer_aggregation", layers), options.get("head_aggregation")
+    return "em_routing" in algorithms and "em" not in run and "em_inverse_temperature" not in options
+
+
+def steps_of(name: str, settings: dict[str, Any]) -> int:
+    """Long starts have twice the steps: the baseline before them and they themselves."""
+    start = SETTINGS[name][1]
+    return settings["warm_steps" if start else "steps"] * (2 if LONG_BASELINE in (name, start) else 1)
+
+
+def checkpoint(folder: str, baseline: str, seed: int) -> Path:
+    return Path(folder) / f"{'long' if baseline == LONG_BASELINE else 'short'}-{seed}"
+
+
+def steps_to(curve: list[list[float]], loss: float) -> int | None:
+    return next((int(step) for step, value in curve if value < loss), None)
+
+
+def table(runs: list[Run]) -> str:
+    """Mean over seeds, single values in brackets."""
+    half = {run["seed"]: run["final_loss"] / 2 for run in runs if run["setting"] == BASELINE}
+    lines = [
+        "| setting | parameters | loss | BLEU | chrF | steps to half the baseline's loss |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in SETTINGS:
+        rows = sorted((run for run in runs if run["setting"] == name), key=lambda run: run["seed"])
+        if not rows:
+            continue
+        mark = " †" if any(map(has_first_em, rows)) else ""
+        reached = [
+            "never" if (step := steps_to(run["loss_curve"], half[run["seed"]])) is None else str(step)
+            for run in rows
+            if run["seed"] in half
+        ]
+        lines.append(
+            f"| {name}{mark} | {rows[0]['parameters'] / 1e6:.2f}M | {spread(rows, 'final_loss', 3)} | "
+            f"{spread(rows, 'bleu', 1)} | {spread(rows, 'chrf', 1)} | {', '.join(reached)} |"
+        )
+    return "\n".join(lines)
+
+
+def past_future_table(runs: list[Run]) -> str:
+    """What the models with past and future know of them; empty when none was trained."""
+    runs = [run for run in runs if run.get("past_future")]
+    keys = ("overlap_past", "overlap_future", "deletion_auc", "repetition_auc")
+    lines = [
+        "| setting | r_OL past | r_OL future | deletion AUC | repetition AUC | past along the sentence | future |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+    ]
+    for name in SETTINGS:
+        rows = [run["past_future"] for run in runs if run["setting"] == name]
+        if rows:
+            along = (
+                ", ".join(f"{statistics.mean(values):.2f}" for values in zip(*(row[key] for row in rows), strict=True))
+                for key in ("past_along", "future_along")
+            )
+            cells = [f"{statistics.mean(row[key] for row in rows):.3f}" for key in keys]
+            lines.append(f"| {' | '.join([name, *cells, *along])} |")
+    return "\n".join(lines) if runs else ""
+
+
+def mean_by_place(rows: list[list[float]]) -> str:
+    """The mean over rows of their first entries, of their second ones, …"""
+    return ", ".join(f"{statistics.mean(values):.3f}" for values in zip(*rows, strict=True))
+
+
+def routing_table(runs: list[Run]) -> str:
+    """What EM routing does in the trained models: Eq. (17), (18) and (14), DLA; empty when none was measured."""
+    runs = [run for run in runs if run.get("routing")]
+    lines = [
+        "| setting | site | entropy by iteration | diversity by iteration | presence A, lowest to highest "
+        "| differences of A between capsules |",
+        "| --- | --- | --- | --- | --- | ---: |",
+    ]
+    for name in SETTINGS:
+        rows = [run["routing"] for run in runs if run["setting"] == name]
+        for site in rows[0] if rows else ():
+            sites = [row[site] for row in rows]
+            entropy, diversity = (mean_by_place([each[key] for each in sites]) for key in ("entropy", "diversity"))
+            lowest, highest = (statistics.mean(each["presence"][end] for each in sites) for end in ("0 %", "100 %"))
+            between = statistics.mean(each["presence_spread"] for each in sites)
+            cells = [name, site, entropy, diversity, f"{lowest:.3f} to {highest:.3f}", f"{between:.4f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) if runs else ""
+
+
+def report(results: StudyResults) -> str:
+    """The text of README.md: the way of training used last comes first."""
+    parts = [
+        "# What learns on the synthetic pair",
+        f"The last command was `{results.content['command']}`. `results.json` holds every run with its loss curve, "
+        "options and versions.\nWidth 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; "
+        "batch 64, AdamW, peak learning rate 2e-3 after a warm-up, then linear to 0; `CapsuleSeq2SeqTrainer`; the "
+        "data seed is the run's seed.\nLoss: training loss without auxiliary terms, mean over the last 100 steps. "
+        "Each cell: mean over seeds (each seed).",
+    ]
+    for settings, runs in reversed(results.blocks()):
+        made_with = sorted({", ".join(f"{key} {value}" for key, value in run["versions"].items()) for run in runs})
+        seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+        parts += [
+            f"## {settings['steps']} steps, warm-up of {settings['warmup_steps']}, sentences of at most "
+            f"{settings['max_words']} words",
+            f"{settings['train_size']} training and {settings['test_size']} unseen test sentences; seeds {seeds}. "
+            f"From scratch, {START[settings['same_start']]}.\nWarm start: {settings['warm_steps']} more steps, 100 of "
+            f"them warm-up, from the baseline of the same seed; long warm start: {2 * settings['warm_steps']} more "
+            f"from the one of {2 * settings['steps']}.\n"
+            f"{runs[-1]['device']}; {'; '.join(made_with)}; {runs[-1]['bleu_signature']}.",
+            table(runs),
+            FIRST if any(map(has_first_em, runs)) else "",
+            past_future_table(runs),
+            routing_table(runs),
+        ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="1,2")
+    parser.add_argument("--only", default="", help="names of settings, separated by semicolons; default: all")
+    parser.add_argument("--again", metavar="WHY", help="repeat finished runs of --only; `WHY` goes with the old ones")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--warmup-steps", type=int, default=300, help="of the runs from scratch")
+    parser.add_argument("--warm-steps", type=int, default=300, help="steps of a warm start")
+    parser.add_argument("--train-size", type=int, default=30_000)
+    parser.add_argument("--test-size", type=int, default=300)
+    parser.add_argument("--max-words", type=int, default=14)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--output", type=Path, default=Path("runs/synthetic"))
+    args = parser.parse_args()
+    keys = ("steps", "warmup_steps", "warm_steps", "train_size", "test_size", "max_words")
+    settings = {**{key: getattr(args, key) for key in keys}, "same_start": True}
+    args.output.mkdir(parents=True, exist_ok=True)
+    results = StudyResults(
+        args.output / "results.json", "python scripts/studies/synthetic_study.py " + " ".join(sys.argv[1:])
+    )
+    wanted = [name.strip() for name in args.only.split(";") if name.strip()] or list(SETTINGS)
+    unknown = [name for name in wanted if name not in SETTINGS]
+    if unknown:
+        parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(SETTINGS)}")
+    names = [(name, int(seed)) for seed in args.seeds.split(",") for name in wanted]
+    if args.again:
+        results.supersede(settings, names, args.again)
+    done = results.done(settings)
+    todo = [job for job in names if job not in done]
+    # Warm starts need their baseline, so a baseline that is done but whose weights are gone is trained again.
+    starts = dict.fromkeys((start, seed) for name, seed in todo if (start := SETTINGS[name][1]))
+    with tempfile.TemporaryDirectory() as checkpoints:
+        cold = dict.fromkeys([*(job for job in todo if not SETTINGS[job[0]][1]), *starts])
+        hot = [job for job in todo if job not in cold]
+        groups = [[(*job, settings, checkpoints) for job in group] for group in (cold, hot)]
+        for group in groups:
+            for run in run_jobs(run_one, group, args.jobs):
+                if (run["setting"], run["seed"]) not in done:
+                    results.add(run)
+                    (args.output / "README.md").write_text(report(results))
+                print(
+                    f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}",
+                    flush=True,
+                )
+    print(report(results))
+
+
+if __name__ == "__main__":
+    main()
