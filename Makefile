@@ -1,5 +1,6 @@
 # make demo   install, train a small capsule model on the synthetic pair, translate       (3 to 7 minutes)
 # make test   install, lint, type-check, run the whole test suite                         (11 to 20 minutes)
+# make test-sanitize   build the compiled part with gcc's sanitizers, run its tests          (about a minute)
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
 
 PYTHON ?= python3
@@ -19,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What is imported is compiled to bytecode then and kept; pip would compile all of it, which takes longer than the rest.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test style lint format upstream clean
+.PHONY: install demo test test-sanitize style lint format upstream clean
 
 install: $(STAMP)
 
@@ -31,7 +32,7 @@ FRESH := --clear
 .PHONY: $(STAMP)
 endif
 
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard hf_capsule_mt/native/*)
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard hf_capsule_mt/ops/csrc/*)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(FRESH) $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
@@ -52,6 +53,9 @@ test: style
 	@$(BIN)/python -m mypy > $(VENV)/mypy.log 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null' EXIT INT TERM; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal; tests=$$?; \
 	wait $$types; types_too=$$?; cat $(VENV)/mypy.log; [ $$types_too = 0 ] && exit $$tests
+
+test-sanitize: install
+	$(BIN)/python scripts/run_sanitized_tests.py
 
 upstream: install
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/run_transformers_tests.py

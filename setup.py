@@ -14,8 +14,8 @@ setup(
     ext_modules=[
         Extension(
             "hf_capsule_mt._native",
-            sources=["hf_capsule_mt/native/module.c"],
-            depends=sorted(glob("hf_capsule_mt/native/*.h")),
+            sources=["hf_capsule_mt/ops/csrc/module.c"],
+            depends=sorted(glob("hf_capsule_mt/ops/csrc/*.h")),
             define_macros=[("Py_LIMITED_API", "0x030b0000")] if LIMITED else [],
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread"],

@@ -5,7 +5,7 @@ evaluation and analysis load when one of their names is first used.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_capsule_mt.configuration import (
     CapsNMTConfig,
@@ -33,6 +33,44 @@ from hf_capsule_mt.ops import (
 )
 from hf_capsule_mt.pipelines import CapsuleTranslationPipeline
 from hf_capsule_mt.registration import register
+
+if TYPE_CHECKING:  # the names of `_LAZY`, for type checkers and editors, which do not run `__getattr__`
+    from hf_capsule_mt.analysis import (
+        capsule_attention,
+        explain,
+        plot_assignments,
+    )
+    from hf_capsule_mt.data import (
+        CleaningRules,
+        SyntheticPair,
+        TokenBatchSampler,
+        load_corpus,
+        preprocess_pairs,
+        synthetic_dataset,
+        train_tokenizer,
+    )
+    from hf_capsule_mt.evaluation import (
+        Alignment,
+        align_words,
+        assignment_entropy,
+        capsule_diversity,
+        corpus_scores,
+        coverage_difference_ratio,
+        overlap_rates,
+        read_alignments,
+        score_pairs,
+        symmetrize,
+        translate,
+        translate_lines,
+    )
+    from hf_capsule_mt.inference import (
+        quantize_for_cpu,
+    )
+    from hf_capsule_mt.training import (
+        CapsuleSeq2SeqTrainer,
+        CapsuleSeq2SeqTrainingArguments,
+        Distillation,
+    )
 
 __version__ = "0.1.0"
 
@@ -66,34 +104,62 @@ _LAZY = {
     "quantize_for_cpu": "hf_capsule_mt.inference",
 }
 
+# Spelled out: type checkers do not follow a name into a table.
 __all__ = [
+    "Alignment",
     "CapsNMTConfig",
     "CapsNMTForConditionalGeneration",
     "CapsNMTModel",
     "CapsuleAggregatedMarianConfig",
     "CapsuleAggregatedMarianForConditionalGeneration",
     "CapsuleAggregatedMarianModel",
+    "CapsuleSeq2SeqTrainer",
+    "CapsuleSeq2SeqTrainingArguments",
     "CapsuleTranslationPipeline",
+    "CleaningRules",
+    "Distillation",
     "GDRMarianConfig",
     "GDRMarianForConditionalGeneration",
     "GDRMarianModel",
     "GDRRNMTConfig",
     "GDRRNMTForConditionalGeneration",
     "GDRRNMTModel",
+    "SyntheticPair",
+    "TokenBatchSampler",
+    "align_words",
+    "assignment_entropy",
+    "capsule_attention",
+    "capsule_diversity",
+    "corpus_scores",
+    "coverage_difference_ratio",
     "dynamic_routing",
     "em_routing",
+    "explain",
     "explain_routing_choice",
     "guided_pooling",
     "guided_routing",
+    "load_corpus",
+    "overlap_rates",
+    "plot_assignments",
+    "preprocess_pairs",
+    "quantize_for_cpu",
+    "read_alignments",
+    "score_pairs",
     "sequence_routing",
-    *_LAZY,
+    "symmetrize",
+    "synthetic_dataset",
+    "train_tokenizer",
+    "translate",
+    "translate_lines",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that saw it would let every misspelt name pass
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

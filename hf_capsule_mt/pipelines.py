@@ -10,7 +10,7 @@ import copy
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from inspect import signature
 from itertools import takewhile
 from typing import Any
@@ -27,6 +27,8 @@ PREPARING = ("src_lang", "tgt_lang", "long_input", "max_source_length")
 REPORTS = ("return_scores", "return_routings", "return_coverage")
 # A full stop of Chinese and Japanese needs no space behind it.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[\"'”’」』）]*")
+# Half of a character above U+FFFF, as `json.loads` and errors="surrogateescape" leave it.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,11 @@ class CapsuleTranslationPipeline(Pipeline):
         return_scores: adds `score`, the sum of the log probabilities of the translation's tokens, the end token among
             them, divided by their number to the power of the length penalty.
         return_routings: adds `routings`, those that the model returns with `output_routings=True` for this source and
-            the tokens of this translation as labels. For models of ours, and texts that are not split.
-        return_coverage: adds `coverage`, that of [`explain`]: source words that were probably left out or translated
-            twice. For models with past and future and a bag-of-words loss.
+            the tokens of this translation as labels: tensors by the name of the routing site, or with `"lists"`
+            nested lists, which JSON can hold. For models of ours, and texts that are not split.
+        return_coverage: adds `coverage`, that of [`explain`] as a dictionary of lists: the source `words`, how likely
+            each is `untranslated` or `repeated`, `warnings`, a line for each word that probably is, and
+            `bow_accuracy`, how far they can be believed. For models with past and future and a bag-of-words loss.
         src_lang, tgt_lang: for tokenizers that mark them; a task `translation_xx_to_yy` says them too.
         Others, `num_beams` above all, go to `model.generate`. Where nothing limits the length, a translation may be
             twice as long as the longest source of its batch and 50 tokens more.
@@ -114,6 +118,8 @@ class CapsuleTranslationPipeline(Pipeline):
         if longest is not None and not 2 <= longest <= (positions or longest):
             most = f"at most {positions}, the positions of the model" if positions else "has no upper bound here"
             raise ValueError(f"max_source_length={longest}: must be at least 2 and {most}")
+        if parameters.get("return_routings", False) not in (None, False, True, "lists"):
+            raise ValueError(f"return_routings={parameters['return_routings']!r}: must be True, False or 'lists'")
         if parameters.get("return_routings") and "output_routings" not in signature(self.model.forward).parameters:
             raise ValueError(f"return_routings=True: {model} routes nothing; use a model of hf_capsule_mt")
         kind, weight = getattr(config, "past_future", None), getattr(config, "bow_loss_weight", 0.0)
@@ -131,6 +137,12 @@ class CapsuleTranslationPipeline(Pipeline):
                 f"{str(input_)[:60]!r} is a {type(input_).__name__}: a text must be a string; of a data set with "
                 "several columns give one, KeyDataset(dataset, name)"
             )
+        half = SURROGATE.search(input_)
+        if half:
+            raise ValueError(
+                f"{input_[:60]!r} holds {half[0]!r} at position {half.start()}: a lone surrogate is half of a "
+                "character and no text; decode its bytes again, with errors='replace' if they are damaged"
+            )
         if not input_.strip():
             return {"pieces": ()}
         pair = LANGUAGE_PAIR.fullmatch(self.task or "") or (None, None, None)
@@ -145,7 +157,9 @@ class CapsuleTranslationPipeline(Pipeline):
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:
         rows = parameters.pop("rows", 1)
-        wanted = {name for name in REPORTS if parameters.pop(name, False)}
+        reports = {name: parameters.pop(name, False) for name in REPORTS}
+        wanted = {name for name, value in reports.items() if value}
+        as_lists = reports["return_routings"] == "lists"
         texts = input_tensors["pieces"]
         is_batch = isinstance(texts, list)
         batch = texts if is_batch else [texts]
@@ -156,19 +170,20 @@ class CapsuleTranslationPipeline(Pipeline):
             )
         pieces = [piece for text in batch for piece in text]
         translated = []
-        was_training = self.model.training
+        modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         try:
             for start in range(0, len(pieces), rows):
                 translated += self._translate(pieces[start : start + rows], wanted, parameters)
         finally:
-            self.model.train(was_training)
+            for module, training in modes:
+                module.training = training
         found, rest = [], iter(translated)
         for text in batch:
             parts = [next(rest) for _ in text]
             blank = [()] * (self._setting("num_return_sequences", parameters) or 1)
             ranks = zip(*parts, strict=True) if parts else blank  # the best of all pieces, the second best, …
-            found.append([self._record(rank, wanted, parameters) for rank in ranks])
+            found.append([self._record(rank, wanted, parameters, as_lists) for rank in ranks])
         return {"found": found if is_batch else found[0]}
 
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[dict[str, Any]]:
@@ -269,7 +284,9 @@ class CapsuleTranslationPipeline(Pipeline):
         ended = torch.isin(tokens[:, 1:], torch.tensor(ends, dtype=tokens.dtype, device=tokens.device)).long()
         return (ended.cumsum(dim=1) - ended == 0).sum(dim=1).tolist()
 
-    def _record(self, parts: Sequence[Translated], wanted: set[str], parameters: dict[str, Any]) -> dict[str, Any]:
+    def _record(
+        self, parts: Sequence[Translated], wanted: set[str], parameters: dict[str, Any], as_lists: bool
+    ) -> dict[str, Any]:
         """The translation of a text, of those of its pieces."""
         record: dict[str, Any] = {"translation_text": " ".join(part.text for part in parts if part.text)}
         if "return_scores" in wanted:
@@ -277,11 +294,11 @@ class CapsuleTranslationPipeline(Pipeline):
             length = max(1, sum(part.length for part in parts)) ** (1.0 if penalty is None else penalty)
             record["score"] = sum(part.log_probability for part in parts) / length
         if "return_routings" in wanted:
-            record["routings"] = parts[0].routings if parts else {}
+            routings = parts[0].routings if parts else {}
+            record["routings"] = {site: value.tolist() if as_lists else value for site, value in routings.items()}
         if "return_coverage" in wanted:
             coverage, _ = _analysis()
-            columns = zip(*(astuple(part.coverage) for part in parts), strict=True) if parts else [()] * 3
-            record["coverage"] = coverage(*(sum(column, ()) for column in columns))
+            record["coverage"] = coverage.joined(part.coverage for part in parts).as_dict()
         return record
 
 

@@ -1,45 +1,18 @@
 """Makes the package's families known to the Auto classes of Transformers, and translation to its `pipeline`."""
 
-from dataclasses import dataclass
+import os
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import transformers.pipelines
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from hf_capsule_mt.configuration.carried_code import CarriedCode
-from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
-from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
-from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
-from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration, CapsNMTModel
-from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
-    CapsuleAggregatedMarianForConditionalGeneration,
-    CapsuleAggregatedMarianModel,
-)
-from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration, GDRMarianModel
-from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration, GDRRNMTModel
+from hf_capsule_mt.families import FAMILIES
 from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
 
-
-@dataclass(frozen=True)
-class Family:
-    """One model family: its configuration, its bare model and its translation model."""
-
-    config: type[PreTrainedConfig]
-    model: type[PreTrainedModel]
-    translation_model: type[PreTrainedModel]
-
-
-FAMILIES = (
-    Family(
-        CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianModel, CapsuleAggregatedMarianForConditionalGeneration
-    ),
-    Family(GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration),
-    Family(GDRRNMTConfig, GDRRNMTModel, GDRRNMTForConditionalGeneration),
-    Family(CapsNMTConfig, CapsNMTModel, CapsNMTForConditionalGeneration),
-)
+PATCH_PIPELINE = "HF_CAPSULE_MT_PATCH_PIPELINE"
 
 
 def register() -> None:
@@ -47,8 +20,8 @@ def register() -> None:
 
     Without `exist_ok`: a name that is taken must be an error, never a replacement for the whole process.
     """
-    for family in FAMILIES:
-        AutoConfig.register(family.config.model_type, family.config)
+    for family in FAMILIES.values():
+        AutoConfig.register(family.name, family.config)
         AutoModel.register(family.config, family.model)
         AutoModelForSeq2SeqLM.register(family.config, family.translation_model)
         setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
@@ -69,8 +42,11 @@ def register_translation() -> None:
 
     Transformers 5 has no such pipeline and refuses these names, even when they are registered, for as long as
     "translation" is among its removed tasks: it is taken out of them. Where somebody has registered the task, a later
-    version of Transformers above all, everything stays as it is.
+    version of Transformers above all, everything stays as it is; so it does with `HF_CAPSULE_MT_PATCH_PIPELINE=0` in
+    the environment.
     """
+    if os.environ.get(PATCH_PIPELINE) == "0":
+        return
     registry = transformers.pipelines.PIPELINE_REGISTRY
     if TASK in registry.supported_tasks:
         return

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
+from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
 
 SITE = "encoder.capsules"
 COLOR = (255, 152, 56)  # of a word that is a capsule's alone; black letters are readable on all shades of it
@@ -174,14 +175,9 @@ def capsule_attention(model: Any, tokenizer: PreTrainedTokenizerBase, source: st
         raise ValueError("the source is empty: there is nothing to listen to")
     ids, words, rows = encode_words(tokenizer, text=source)
     encoded = torch.tensor([ids], device=model.device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            outputs = model.get_encoder()(
-                encoded, attention_mask=torch.ones_like(encoded), output_routings=True, return_dict=True
-            )
-    finally:
-        model.train(was_training)
+    with evaluation_mode(model), torch.no_grad():
+        outputs = model.get_encoder()(
+            encoded, attention_mask=torch.ones_like(encoded), output_routings=True, return_dict=True
+        )
     tokens = outputs.routings[SITE][:, 0, 0].float().cpu().numpy()  # [N, source tokens, M]
     return CapsuleAttention(tuple(words), np.stack([tokens[:, places].mean(axis=1) for places in rows], axis=1))

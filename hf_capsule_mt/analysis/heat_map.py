@@ -54,7 +54,7 @@ def plot_assignments(
         axes.set_title(f"iteration {index + 1}")
         axes.set_xlabel(f"{capsules} output capsules")
         axes.set_yticks(range(inputs), names)
-        axes.set_ylabel(input_name if index == 0 else "")
+        axes.set_ylabel(input_name if index == 0 else "", parse_math=False)
     figure.colorbar(image, ax=list(grid[0]), label="assignment probability", fraction=0.03)
     if tokens is not None:
         sharpest = values.amax(dim=-1)  # [iterations, positions, inputs]
@@ -64,10 +64,11 @@ def plot_assignments(
                 sharpest[index].numpy(), aspect="auto", cmap="magma", vmin=0.0, vmax=float(sharpest.max())
             )
             axes.set_xticks(range(inputs), names)
-            axes.set_xlabel(input_name)
-            axes.set_yticks(range(positions), list(tokens) if index == 0 else [""] * positions)
+            axes.set_xlabel(input_name, parse_math=False)
+            labels = list(tokens) if index == 0 else [""] * positions
+            axes.set_yticks(range(positions), labels, parse_math=False)  # `$` in a token is a character
         figure.colorbar(image, ax=list(grid[1]), label="largest assignment", fraction=0.03)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, bbox_inches="tight")

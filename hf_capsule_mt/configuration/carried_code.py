@@ -18,19 +18,34 @@ class CarriedCode:
     # file that was loaded from a checkpoint it stays None, and Transformers copies the copies.
     code_writer: ClassVar[Any] = None
 
+    # Whether every configuration of this class is saved with its code, see `register_for_auto_class`.
+    is_registered_with_code: ClassVar[bool] = False
+    _auto_class: ClassVar[Any]  # of Transformers
+
     auto_map: dict[str, str]
 
-    def own_auto_map(self) -> dict[str, str]:
+    @classmethod
+    def own_auto_map(cls) -> dict[str, str]:
         """The classes of this configuration's family by their files; empty for a class of somebody else's."""
-        folder, _, file = type(self).__module__.rpartition(".")
+        folder, _, file = cls.__module__.rpartition(".")
         if folder != __name__.rpartition(".")[0]:
             return {}
-        family, name = file.removeprefix("configuration_"), type(self).__name__.removesuffix("Config")
+        family, name = file.removeprefix("configuration_"), cls.__name__.removesuffix("Config")
         return {
             "AutoConfig": f"configuration_{family}.{name}Config",
             "AutoModel": f"modeling_{family}.{name}Model",
             "AutoModelForSeq2SeqLM": f"modeling_{family}.{name}ForConditionalGeneration",
         }
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """As in Transformers; a class of this package is saved with its code from then on.
+
+        Transformers would copy one file, whose imports need this package.
+        """
+        super().register_for_auto_class(auto_class)  # type: ignore[misc]
+        if cls.own_auto_map() and cls.code_writer is not None:
+            cls._auto_class, cls.is_registered_with_code = None, True
 
     @property
     def carries_code(self) -> bool:
@@ -47,6 +62,8 @@ class CarriedCode:
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As in Transformers, with the code if this configuration carries any."""
+        if self.is_registered_with_code and self.own_auto_map():
+            self.carry_code()
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         if self.carries_code and self.code_writer is not None:
             type(self).code_writer(self, save_directory)

@@ -1,6 +1,7 @@
 """Strict configurations: every problem of a config is found, then all are raised as one ValueError."""
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import wraps
@@ -14,6 +15,12 @@ Values = dict[str, Any]
 
 # Tokens that a translation model can do without.
 OPTIONAL_TOKENS = ("eos_token_id", "forced_eos_token_id", "bos_token_id")
+
+
+# What a configuration file may say of the weights' type; code may also give PyTorch's own objects.
+DTYPES = ("float32", "float", "bfloat16", "float16", "half", "float64", "double", "float8_e4m3fn", "float8_e5m2")
+
+MAPPINGS = ("id2label", "label2id", "quantization_config", "auto_map", "custom_pipelines")
 
 
 def problem(field: str, value: Any, rule: str, fix: str) -> str:
@@ -36,6 +43,25 @@ def check_choice(values: Values, field: str, choices: Iterable[str]) -> list[str
     close = difflib.get_close_matches(str(value), allowed, n=1)
     fix = f"use {(close or allowed)[0]!r}"
     return [problem(field, value, f"must be one of {', '.join(map(repr, allowed))}", fix)]
+
+
+def check_activation(values: Values, field: str, usual: str) -> list[str]:
+    """The name of an activation function that Transformers has."""
+    value, known = values[field], activation_names()
+    if isinstance(value, str) and (value in known or not known):
+        return []
+    close = difflib.get_close_matches(value.lower(), known, n=3, cutoff=0.6) if isinstance(value, str) else []
+    fix = f"use {' or '.join(map(repr, close or [usual]))}"
+    return [problem(field, value, "must be the name of an activation function of Transformers", fix)]
+
+
+def activation_names() -> list[str]:
+    """The activation functions of Transformers; none where PyTorch, which they are made of, is missing."""
+    try:
+        from transformers.activations import ACT2FN
+    except ImportError:
+        return []
+    return sorted(ACT2FN)
 
 
 def check_integer(values: Values, field: str, least: int, optional: bool = False) -> list[str]:
@@ -103,6 +129,31 @@ def check_names(known: Iterable[str], values: Values, declared: Iterable[str]) -
     return problems
 
 
+def check_base(cls: type, given: Values, declared: Iterable[str]) -> list[str]:
+    """What Transformers' own base takes without a look and trips over later."""
+    ours, problems = set(declared), []
+    for name, value in given.items():
+        if name in ("dtype", "torch_dtype"):
+            # Configurations do not import PyTorch: its objects are known by their type's name.
+            if not (value is None or type(value).__name__ == "dtype" or (isinstance(value, str) and value in DTYPES)):
+                rule = f"must be a torch.dtype, or one of {', '.join(map(repr, DTYPES))}"
+                problems.append(problem(name, value, rule, "use 'float32'"))
+        elif name in MAPPINGS:
+            if not (value is None or isinstance(value, dict) or hasattr(value, "to_dict")):
+                problems.append(problem(name, value, "must be a mapping, or None", "leave it out"))
+        elif name not in ours and _is_taken(cls, name):
+            problems.append(problem(name, value, "is a name that the class itself needs", "leave it out"))
+    return problems
+
+
+def _is_taken(cls: type, name: str) -> bool:
+    """Whether setting the attribute would fail, or hide what the class needs."""
+    attribute = inspect.getattr_static(cls, name, None)
+    if isinstance(attribute, property):
+        return attribute.fset is None
+    return name.startswith("__") or callable(attribute) or isinstance(attribute, classmethod | staticmethod | dict)
+
+
 class CheckedConfig(CarriedCode):
     """Goes before a configuration class of Transformers in the bases of ours.
 
@@ -132,10 +183,19 @@ class CheckedConfig(CarriedCode):
                 # Aliases last: where a checkpoint has both names, Transformers lets the alias win.
                 ordered = sorted(given, key=lambda name: name in cls.attribute_map)
                 given = {cls.attribute_map.get(name, name): given[name] for name in ordered}
-                problems = check_given(cls, given) + cls.find_problems({**field_defaults(cls), **given})
+                defaults = field_defaults(cls)
+                problems = check_given(cls, given) + check_base(cls, given, defaults)
+                problems += cls.find_problems({**defaults, **given})
                 unstated = tuple(f"{name}=" for name in cls.checked_when_used if name not in given)
                 _raise(cls, [line for line in problems if not line.startswith(unstated)])
-            generated(self, **given)
+            try:
+                generated(self, **given)
+            except Exception as error:
+                # Of Transformers' own checks of types, and of what it does with a value that none of them looks at.
+                if isinstance(error, TypeError | AttributeError | LookupError) or "Strict" in type(error).__name__:
+                    reason = " ".join(str(error).split())
+                    raise ValueError(f"{cls.__name__}: Transformers does not take these values: {reason}") from error
+                raise
 
         cls.__init__ = checked_init  # type: ignore[assignment, method-assign]
 

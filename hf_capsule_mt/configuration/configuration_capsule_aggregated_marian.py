@@ -7,6 +7,7 @@ from transformers import MarianConfig
 from hf_capsule_mt.configuration.config_checks import (
     CheckedConfig,
     Values,
+    check_activation,
     check_choice,
     check_divides,
     check_flag,
@@ -24,6 +25,9 @@ AGGREGATION_OUTPUTS = ("residual", "replace", "gated")
 HEAD_AGGREGATIONS = ("none", "em_routing", "simple_routing")
 HEAD_AGGREGATION_ATTENTIONS = ("encoder_self", "decoder_cross", "decoder_self")
 HEAD_VOTE_SHARING = ("shared", "per_head")
+
+# Of checkpoints that were saved before it was a field.
+FIRST_INVERSE_TEMPERATURE = 0.01
 
 # Marian's own fields that are counted, and those that are probabilities: wrong ones belong in the same list.
 MARIAN_COUNTS = (
@@ -70,6 +74,10 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
             Whether an input capsule sees the concatenation of all layers (Eq. 8, DLA) or its `"own_layer"` (Table 3).
         layer_num_capsules (`int`, *optional*):
             Number of output capsules, a divisor of `d_model`; `None` means `d_model` of size 1 (Figure 2, DLA).
+        layer_combination_dim (`int`, *optional*):
+            Size of one hidden layer that all networks of `"dynamic_combination"` share. `None` gives the network of
+            each layer a hidden layer of `d_model` (Eq. 4, DLA). With 2048 at base size the parameters are those that
+            the paper counts.
         layer_routing_iterations (`int`, defaults to 3):
             Rounds of routing (Figure 3, DLA); 1 is a plain mean of the votes.
         aggregation_output (`str`, defaults to `"residual"`):
@@ -91,8 +99,13 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
             Rounds of routing.
         head_vote_sharing (`str`, defaults to `"shared"`):
             One vote matrix for all heads, which gives the paper's parameter count, or one `"per_head"`, as printed.
-        em_variance_floor (`float`, defaults to 1.0):
-            Added to every variance of EM routing. Small values make routing a hard selection that learns badly.
+        em_variance_floor (`float`, defaults to 0.1):
+            Added to every variance of EM routing (Eq. 12, DLA). With large values assignments stay uniform; with tiny
+            ones routing is a hard selection that learns badly.
+        em_inverse_temperature (`float`, defaults to 10.0):
+            Lambda of Eq. (14), DLA, is this times `1 - 0.95^t` in iteration t. The schedule is ours, after Hinton et
+            al. (2018): no paper here gives one. With small values every capsule is half present, whatever the model
+            learns.
         stop_assignment_gradient (`bool`, defaults to `False`):
             Treat the assignment probabilities as constants in the backward pass, for layers and heads.
 
@@ -114,6 +127,7 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
     layer_aggregation_side: str = "both"
     layer_capsule_inputs: str = "all_layers"
     layer_num_capsules: int | None = None
+    layer_combination_dim: int | None = None
     layer_routing_iterations: int = 3
     aggregation_output: str = "residual"
     head_aggregation: str = "none"
@@ -122,7 +136,8 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
     head_num_capsules: int | None = None
     head_routing_iterations: int = 3
     head_vote_sharing: str = "shared"
-    em_variance_floor: float | int = 1.0
+    em_variance_floor: float | int = 0.1
+    em_inverse_temperature: float | int = 10.0
     stop_assignment_gradient: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -131,6 +146,13 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
         if self.head_aggregation_layers is not None:
             self.head_aggregation_layers = list(self.head_aggregation_layers)
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: Values, **kwargs: Any) -> Any:
+        """As in Transformers. A checkpoint older than `em_inverse_temperature` was trained with 0.01."""
+        if "transformers_version" in config_dict and "em_variance_floor" in config_dict:
+            config_dict = {"em_inverse_temperature": FIRST_INVERSE_TEMPERATURE, **config_dict}
+        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def find_problems(cls, values: Values) -> list[str]:
@@ -162,9 +184,7 @@ def _marian_problems(values: Values) -> list[str]:
     problems += check_number(
         values, "init_std", lambda value: isinstance(value, float) and value >= 0, rule, "use 0.02"
     )
-    if not isinstance(values["activation_function"], str):
-        rule = "must be the name of an activation function"
-        problems.append(problem("activation_function", values["activation_function"], rule, "use 'gelu'"))
+    problems += check_activation(values, "activation_function", usual="gelu")
     return problems + check_special_tokens(values)
 
 
@@ -178,9 +198,17 @@ def _layer_problems(values: Values) -> list[str]:
         *check_choice(values, "aggregation_output", AGGREGATION_OUTPUTS),
         *check_integer(values, "layer_num_capsules", least=1, optional=True),
         *check_divides(values, "layer_num_capsules", "d_model"),
+        *check_integer(values, "layer_combination_dim", least=1, optional=True),
         *check_integer(values, "layer_routing_iterations", least=1),
         *check_number(
-            values, "em_variance_floor", lambda value: 1e-18 <= value <= 1e30, floor, "use 1.0, the default"
+            values, "em_variance_floor", lambda value: 1e-18 <= value <= 1e30, floor, "use 0.1, the default"
+        ),
+        *check_number(
+            values,
+            "em_inverse_temperature",
+            lambda value: 0 < value <= 1e6,
+            "must be above 0 and at most 1e6",
+            "use 10.0, the default",
         ),
         *check_flag(values, "stop_assignment_gradient"),
     ]

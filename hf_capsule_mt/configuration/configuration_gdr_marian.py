@@ -30,15 +30,16 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
         guided_routing_iterations (`int`, defaults to 3):
             Rounds of routing.
         bow_loss_weight, bca_loss_weight (`float`, defaults to 1.0):
-            Weights of the bag-of-words and of the bilingual content agreement loss while training; 0 leaves the loss
-            and its parameters out. All terms are means over target words. The paper's objective sums the translation
-            loss over a sentence of T words instead, so its weight of 1 is about 1/T here: 0.05 with sentences of 20
-            words. 1.0 is for training on top of a trained model; from scratch use 0.1, above all for the agreement
-            loss. These losses teach past and future their words and may cost BLEU; for translations alone set both
-            to 0.
-        bow_reduction (`str`, defaults to `"mean"`):
-            Whether the bag-of-words loss of one step is the `"mean"` over the words of the bag or the `"sum"`, as
-            printed.
+            Weights of the bag-of-words and of the bilingual content agreement loss while training. 0 leaves the loss
+            and its parameters out. 1.0 is the printed objective (section 3.3, GDR): the translation loss summed over
+            a sentence plus the mean of each auxiliary loss over its steps. What is logged is divided by the number of
+            target words.
+        bow_reduction (`str`, defaults to `"sum"`):
+            How the bag-of-words loss of one step treats the words of its bag: their `"sum"`, as printed, or their
+            `"mean"`, as in the code that the authors published.
+        bow_accuracy (`float`, *optional*):
+            Measured at the end of training by a recipe: the share of the words said so far that are among the best
+            guesses of the past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] stand on it.
 
     Example:
 
@@ -63,7 +64,8 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
     guided_routing_iterations: int = 3
     bow_loss_weight: float | int = 1.0
     bca_loss_weight: float | int = 1.0
-    bow_reduction: str = "mean"
+    bow_reduction: str = "sum"
+    bow_accuracy: float | int | None = None
 
     @classmethod
     def find_problems(cls, values: Values) -> list[str]:

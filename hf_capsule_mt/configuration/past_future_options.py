@@ -12,7 +12,7 @@ from hf_capsule_mt.configuration.config_checks import (
 )
 
 PAST_FUTURES = ("guided_routing", "classifier", "attention", "none")
-BOW_REDUCTIONS = ("mean", "sum")
+BOW_REDUCTIONS = ("sum", "mean")
 
 # Outputs that the Trainer must not collect as predictions.
 NO_PREDICTIONS = ("lm_loss", "bow_loss", "bca_loss", "past_contents", "future_contents")
@@ -39,6 +39,13 @@ def past_future_problems(values: Values, choices: tuple[str, ...]) -> list[str]:
     rule = "must be a finite number of at least 0"
     for field in ("bow_loss_weight", "bca_loss_weight"):
         problems += check_number(
-            values, field, lambda weight: 0 <= weight < math.inf, rule, "use 0 to switch the loss off, or 0.1 or 1.0"
+            values,
+            field,
+            lambda weight: 0 <= weight < math.inf,
+            rule,
+            "use 0 to switch the loss off, or 1.0 for the printed objective",
         )
+    if values["bow_accuracy"] is not None:
+        rule = "must be a share from 0 to 1, or None where it was not measured"
+        problems += check_number(values, "bow_accuracy", lambda share: 0 <= share <= 1, rule, "leave it out")
     return problems

@@ -10,10 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_capsule_mt.data.cleaning import CleaningReport, CleaningRules
-    from hf_capsule_mt.data.corpora import Corpus, load_corpus
-    from hf_capsule_mt.data.dataset_lengths import pair_lengths
-    from hf_capsule_mt.data.synthetic import (
+    from hf_capsule_mt.data.batches.dataset_lengths import pair_lengths
+    from hf_capsule_mt.data.batches.preprocessing import preprocess_pairs
+    from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+    from hf_capsule_mt.data.corpora.cleaning import CleaningReport, CleaningRules
+    from hf_capsule_mt.data.corpora.load import Corpus, load_corpus
+    from hf_capsule_mt.data.synthetic.pairs import (
         Constituent,
         SentencePair,
         SyntheticPair,
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
         synthetic_dataset,
         synthetic_lines,
     )
-    from hf_capsule_mt.data.token_batches import TokenBatchSampler
-    from hf_capsule_mt.data.tokenizer import marian_token_ids, preprocess_pairs, train_tokenizer
+    from hf_capsule_mt.data.tokenizer import marian_token_ids, train_tokenizer
 
 __all__ = [
     "CleaningReport",
@@ -42,14 +43,14 @@ __all__ = [
     "train_tokenizer",
 ]
 _MODULES = {
-    "CleaningReport": "cleaning",
-    "CleaningRules": "cleaning",
-    "Corpus": "corpora",
-    "TokenBatchSampler": "token_batches",
-    "load_corpus": "corpora",
+    "CleaningReport": "corpora.cleaning",
+    "CleaningRules": "corpora.cleaning",
+    "Corpus": "corpora.load",
+    "TokenBatchSampler": "batches.token_batches",
+    "load_corpus": "corpora.load",
     "marian_token_ids": "tokenizer",
-    "pair_lengths": "dataset_lengths",
-    "preprocess_pairs": "tokenizer",
+    "pair_lengths": "batches.dataset_lengths",
+    "preprocess_pairs": "batches.preprocessing",
     "train_tokenizer": "tokenizer",
 }
 
@@ -57,7 +58,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'synthetic')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'synthetic.pairs')}"), name)
 
 
 def __dir__() -> list[str]:

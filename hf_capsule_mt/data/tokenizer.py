@@ -9,17 +9,14 @@ error for it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import datasets
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # their ids are 0, 1 and 2
 _SPECIAL = (EOS, UNK, PAD)
-_BATCH = 5_000  # rows tokenised and written together; a mapped file takes some 4 kB of memory for each such batch
 SMALLEST_VOCABULARY = len(_SPECIAL) + 256
 
 
@@ -127,92 +124,4 @@ def marian_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         "forced_eos_token_id": eos,
         "bos_token_id": None,
         "decoder_start_token_id": pad,
-    }
-
-
-def preprocess_pairs(
-    dataset: datasets.Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    source: str = "en",
-    target: str = "de",
-    max_source_length: int | None = None,
-    max_target_length: int | None = None,
-    num_proc: int | None = None,
-) -> datasets.Dataset:
-    """Turns a ``translation`` column into ``input_ids``, ``attention_mask`` and ``labels``, unpadded; other columns
-    go.
-
-    Lengths count tokens with ``</s>`` and default to ``tokenizer.model_max_length``. A longer side is cut to that
-    length, its last token replaced by ``</s>``, and one warning says how many sides were. A missing or blank side is
-    a ``ValueError`` that names its row.
-    """
-    if "translation" not in dataset.column_names:
-        raise ValueError(
-            f"preprocess_pairs: the dataset has the columns {dataset.column_names} and must have 'translation'; "
-            "rename yours"
-        )
-    if len(dataset) == 0:
-        raise ValueError(
-            "preprocess_pairs: the dataset has 0 rows and must have at least one; check how it was loaded"
-        )
-    limits = {}
-    for name, limit in (("max_source_length", max_source_length), ("max_target_length", max_target_length)):
-        limits[name] = tokenizer.model_max_length if limit is None else limit
-        if limits[name] < 2:
-            raise ValueError(f"preprocess_pairs: {name}={limits[name]} must be 2 or more (one token and {EOS})")
-    mapped = dataset.map(
-        _encode,
-        batched=True,
-        batch_size=_BATCH,
-        writer_batch_size=_BATCH,
-        with_indices=True,
-        remove_columns=dataset.column_names,
-        num_proc=num_proc,
-        desc=None,
-        fn_kwargs={"tokenizer": tokenizer, "languages": (source, target), "limits": tuple(limits.values())},
-    )
-    cut = {"source": 0, "target": 0}
-    for part in mapped.with_format("numpy", columns=["cut_source", "cut_target"]).iter(batch_size=10_000):
-        for side in cut:
-            cut[side] += int(part[f"cut_{side}"].sum())
-    if any(cut.values()):
-        warnings.warn(
-            f"preprocess_pairs: truncated {cut['source']} source sentences to {limits['max_source_length']} tokens "
-            f"and {cut['target']} target sentences to {limits['max_target_length']}, of {len(mapped)}",
-            stacklevel=2,
-        )
-    return mapped.remove_columns(["cut_source", "cut_target"])
-
-
-def _encode(
-    batch: dict[str, list[Any]],
-    indices: list[int],
-    tokenizer: PreTrainedTokenizerBase,
-    languages: tuple[str, str],
-    limits: tuple[int, int],
-) -> dict[str, list[Any]]:
-    sides = []
-    for language, limit in zip(languages, limits, strict=True):
-        texts = []
-        for row, translation in zip(indices, batch["translation"], strict=True):
-            text = translation.get(language)
-            if not isinstance(text, str) or not text.strip():
-                raise ValueError(
-                    f"preprocess_pairs: row {row} has {language}={text!r}, which must be a text that is not blank; "
-                    "drop the row, or check the names of the two languages"
-                )
-            texts.append(text)
-        encoded = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
-        cut = [len(ids) > limit for ids in encoded]
-        eos = tokenizer.eos_token_id
-        sides.append(
-            ([[*ids[: limit - 1], eos] if long else ids for ids, long in zip(encoded, cut, strict=True)], cut)
-        )
-    (inputs, cut_source), (labels, cut_target) = sides
-    return {
-        "input_ids": inputs,
-        "attention_mask": [[1] * len(ids) for ids in inputs],
-        "labels": labels,
-        "cut_source": cut_source,
-        "cut_target": cut_target,
     }

@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_capsule_mt.evaluation.decoding import source_limit
+from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
+from hf_capsule_mt.evaluation.texts import check_texts
 
 GUESSES_PER_WORD = 5
 
@@ -56,6 +58,7 @@ def overlap_rates(
             f"{type(model).__name__} has no bag_of_words_scores: overlap rates need a model with past and future "
             "that was trained with the bag-of-words loss, such as GDRMarianForConditionalGeneration"
         )
+    check_texts(sources=sources, references=references)
     if len(sources) != len(references):
         raise ValueError(f"{len(sources)} sources and {len(references)} references: must be as many")
     if not sources:
@@ -71,9 +74,7 @@ def overlap_rates(
 
     from tqdm.auto import tqdm
 
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         for start in tqdm(range(0, len(order), batch_size), "overlap rates", unit="batch", disable=not show_progress):
             chosen = order[start : start + batch_size]
             batch = tokenizer(
@@ -97,8 +98,6 @@ def overlap_rates(
                     past += rates[0].tolist()
                     future += rates[1].tolist()
                 del before, after
-    finally:
-        model.train(was_training)
     if not future:
         raise ValueError("every reference is a single token: there is no future to measure")
     return OverlapRates(fmean(past), fmean(future))

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hf_capsule_mt.evaluation.texts import check_texts
+
 
 @dataclass(frozen=True)
 class CorpusScores:
@@ -25,6 +27,7 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> Corpu
     """Score translations against one reference each."""
     from sacrebleu.metrics import BLEU, CHRF
 
+    check_texts(hypotheses=hypotheses, references=references)
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} translations and {len(references)} references: must be as many")
     if not hypotheses:

@@ -11,7 +11,7 @@ Legend: `B` sentences, `T` target positions, `V` target vocabulary.
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,11 +20,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_capsule_mt.data.token_batches import TokenBatchSampler
-from hf_capsule_mt.evaluation.decoding import length_limit, source_limit
+from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+from hf_capsule_mt.evaluation.decoding import check_limits, length_limit, source_limit
+from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
+from hf_capsule_mt.evaluation.texts import check_texts
 
 # Whatever ends a line or confuses what reads lines: control characters, line and paragraph separators.
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+Progress = Callable[[int], None]  # told how many more lines are done
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ def translate_lines(
     n_best: int = 1,
     with_scores: bool = False,
     length_penalty: float | None = None,
+    on_progress: Progress | None = None,
     **generation: Any,
 ) -> Iterator[list[Translation]]:
     """The `n_best` translations of each of `lines`, in their order, best first.
@@ -60,9 +65,16 @@ def translate_lines(
         n_best: translations of each line, at most the number of beams.
         with_scores: whether to say how likely they are.
         length_penalty: None for what the model's generation config says, 1.0 if it says nothing.
+        on_progress: called after every batch with the number of lines that it has translated.
         generation: goes to `model.generate`, `num_beams` above all.
     """
-    beams = generation.get("num_beams") or model.generation_config.num_beams or 1
+    if isinstance(lines, str | bytes):
+        raise ValueError("lines is one string and must be lines of text; pass [text], or text.splitlines()")
+    beams = generation.get("num_beams")
+    if beams is None:
+        beams = model.generation_config.num_beams or 1
+    if not isinstance(beams, int) or beams < 1:
+        raise ValueError(f"num_beams={beams!r}: must be an integer of at least 1; 1 is greedy search")
     if not 1 <= n_best <= beams:
         raise ValueError(f"n_best={n_best}: must be 1 to the number of beams, {beams}; raise num_beams")
     for name, value in (("window", window), ("max_tokens", max_tokens)):
@@ -71,11 +83,14 @@ def translate_lines(
     if length_penalty is None:
         length_penalty = getattr(model.generation_config, "length_penalty", None)
         length_penalty = 1.0 if length_penalty is None else length_penalty
+    check_limits(model, length_penalty, generation.get("max_new_tokens"))
     generation |= {"num_return_sequences": n_best} | ({"length_penalty": length_penalty} if beams > 1 else {})
     incoming, first = iter(lines), 1
     while chunk := list(islice(incoming, window)):
         found: list[list[Translation]] = [[Translation("", 0.0 if with_scores else None)] * n_best for _ in chunk]
         rows = [index for index, line in enumerate(chunk) if line.strip()]
+        if on_progress is not None:
+            on_progress(len(chunk) - len(rows))
         encoded = _encode(model, tokenizer, [chunk[row] for row in rows], [first + row for row in rows])
         for batch in _batches([len(ids) for ids in encoded], max_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt")
@@ -88,6 +103,8 @@ def translate_lines(
             translations = [Translation(text, score) for text, score in zip(texts, scores, strict=True)]
             for place, index in enumerate(batch):
                 found[rows[index]] = translations[place * n_best : (place + 1) * n_best]
+            if on_progress is not None:
+                on_progress(len(batch))
         yield from found
         first += len(chunk)
 
@@ -99,15 +116,21 @@ def score_pairs(
     targets: list[str],
     max_tokens: int = 4096,
     length_penalty: float = 1.0,
+    on_progress: Progress | None = None,
 ) -> list[float]:
-    """How likely the model finds each target as the translation of its source: the scores of this file's legend."""
+    """How likely the model finds each target as the translation of its source: the scores of this file's legend.
+
+    `on_progress` is called after every batch with the number of pairs that it has scored.
+    """
+    check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
     if max_tokens < 1:
         raise ValueError(f"max_tokens={max_tokens}: must be at least 1")
+    check_limits(model, length_penalty)
     encoded = _encode(model, tokenizer, sources, list(range(1, len(sources) + 1)))
     labels = tokenizer(text_target=targets)["input_ids"] if targets else []
-    return _force_decode(model, tokenizer, encoded, labels, max_tokens, length_penalty)
+    return _force_decode(model, tokenizer, encoded, labels, max_tokens, length_penalty, on_progress)
 
 
 def _force_decode(
@@ -117,6 +140,7 @@ def _force_decode(
     targets: list[list[int]],
     max_tokens: int,
     length_penalty: float,
+    on_progress: Progress | None = None,
 ) -> list[float]:
     """Scores of tokens, those of a target without the start token."""
     scores = [0.0] * len(sources)
@@ -125,10 +149,12 @@ def _force_decode(
         inputs = tokenizer.pad({"input_ids": [sources[index] for index in batch]}, return_tensors="pt")
         labels = torch.nn.utils.rnn.pad_sequence([torch.tensor(targets[index]) for index in batch], True, -100)
         labels = labels.to(model.device)
-        with _evaluating(model), torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             logits = model(**inputs.to(model.device), labels=labels).logits
         for index, score in zip(batch, _scores(logits, labels, length_penalty), strict=True):
             scores[index] = score
+        if on_progress is not None:
+            on_progress(len(batch))
     return scores
 
 
@@ -157,7 +183,7 @@ def _generate(model: PreTrainedModel, inputs: Any, generation: dict[str, Any]) -
     """The tokens of each translation, without the start token and what follows the end token."""
     settings = generation | length_limit(model, inputs["input_ids"].shape[1], generation)
     translator: Any = model  # PreTrainedModel does not say that it generates
-    with _evaluating(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         tokens = translator.generate(**inputs, **settings)[:, 1:]
     ends = settings.get("eos_token_id", model.generation_config.eos_token_id)
     ends = torch.tensor([] if ends is None else ends, dtype=torch.long, device=tokens.device)
@@ -174,16 +200,3 @@ def _scores(logits: Tensor, labels: Tensor, length_penalty: float) -> list[float
     rows = zip(logits, wanted, strict=True)
     chances = torch.stack([row.float().log_softmax(dim=-1).gather(-1, ids).squeeze(-1) for row, ids in rows])
     return (chances.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1) ** length_penalty).tolist()
-
-
-class _evaluating:
-    """The model in evaluation mode, and back in the mode it was in."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model, self.was_training = model, model.training
-
-    def __enter__(self) -> None:
-        self.model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self.model.train(self.was_training)

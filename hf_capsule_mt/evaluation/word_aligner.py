@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hf_capsule_mt.evaluation.alignments import SYMMETRIZATIONS, Alignment, read_alignments, symmetrize
+from hf_capsule_mt.evaluation.texts import check_texts
 
 # eflomal leaves longer sentences out without a word.
 LONGEST_SENTENCE = 1023
@@ -31,6 +32,7 @@ def align_words(
     are eflomal's: `model` 1 (IBM1), 2 (HMM) or 3 (HMM and fertility), the number of samplers, and iterations relative
     to its default. Needs `pip install 'hf_capsule_mt[align]'`: eflomal is GPL-3.0, and is built with a C compiler.
     """
+    check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
     if symmetrization not in SYMMETRIZATIONS:
@@ -58,8 +60,6 @@ def align_words(
 
 def _number_words(name: str, sentences: Sequence[str]) -> list[str]:
     """The sentences with a number for each word: eflomal's own split also breaks words at no-break spaces."""
-    if isinstance(sentences, str):
-        raise ValueError(f"{name} is one string: must be a list of sentences")
     numbers: dict[str, int] = {}
     lines = []
     for index, sentence in enumerate(sentences):

@@ -1,46 +1,72 @@
 """From a checkpoint folder, as training leaves it, to one that can be given away."""
 
-import shutil
 from os import PathLike
 from pathlib import Path
 
 from transformers import AutoModelForSeq2SeqLM
+from transformers.utils import logging
 
-from hf_capsule_mt.hub.verification import verify
-
-# Of fast tokenizers, of Marian's and of others that are made of pieces.
-TOKENIZER_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "target_vocab*",  # of Marian, where the sides have vocabularies of their own
-    "merges.txt",
-    "*.spm",
-    "*.model",
+from hf_capsule_mt.checkpoint_contents import (
+    CARD,
+    CONFIGURATION_FILES,
+    TOKENIZER_FILES,
+    belongs_to_checkpoint,
+    check_inside,
+    copy_files,
 )
+from hf_capsule_mt.hub.credentials import drop_credentials
+from hf_capsule_mt.hub.model_card import loadable_path, with_place
+from hf_capsule_mt.hub.verification import verify
+from hf_capsule_mt.modeling.saving.finite_weights import check_finite
+from hf_capsule_mt.modeling.saving.weight_digests import INDEX, weight_files
+from hf_capsule_mt.outputs import new_folder
+
+logger = logging.get_logger(__name__)
+# Files with settings, in which somebody may have left a password.
+SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 def export_checkpoint(
-    source: str | PathLike[str], output: str | PathLike[str], max_shard_size: str = "5GB"
+    source: str | PathLike[str],
+    output: str | PathLike[str],
+    max_shard_size: str = "5GB",
+    overwrite: bool = False,
+    name: str | None = None,
 ) -> list[Path]:
     """Write the model, its code, tokenizer and card to the folder `output`, verify that, and return its files.
 
-    What else is in `source`, as the state of an optimizer, stays there.
+    What else is in `source`, as the state of an optimizer, stays there. The output is a new folder, or with
+    `overwrite` one that holds such a checkpoint and nothing else. It is there only once it is verified.
+
+    What looks like a credential in a file of settings is left out, and a warning names it. The card tells its readers
+    to load `name`, a name on the Hub, or without one the output.
     """
     source, output = Path(source), Path(output)
-    if output.exists() and any(output.iterdir()):
-        raise ValueError(f"{output} is not empty: give a new folder, so that nothing old is given away with it")
-    model = AutoModelForSeq2SeqLM.from_pretrained(source)
-    if not hasattr(model.config, "carry_code"):
-        raise ValueError(f"{source} holds a {type(model).__name__}, which is no model of hf_capsule_mt")
-    model.save_pretrained(output, export_code=True, max_shard_size=max_shard_size)
-    copy_files(source, output, (*TOKENIZER_FILES, "README.md"))
-    verify(output)
+    if not source.is_dir():
+        raise OSError(f"{source}: no such folder; give the folder of a checkpoint")
+    with new_folder(output, [source], overwrite, belongs_to_checkpoint) as folder:
+        for path in (*(source / file for file in CONFIGURATION_FILES), *weight_files(source)):
+            check_inside(path, source)
+            if path.resolve().parent != source.resolve() and not path.is_symlink():
+                raise ValueError(
+                    f"{path}, which {source / INDEX} names, lies outside of the checkpoint: move it there"
+                )
+        model = AutoModelForSeq2SeqLM.from_pretrained(source)
+        if not hasattr(model.config, "carry_code"):
+            raise ValueError(f"{source} holds a {type(model).__name__}, which is no model of hf_capsule_mt")
+        check_finite(model.state_dict().items(), str(source))
+        model.save_pretrained(folder, export_code=True, max_shard_size=max_shard_size)
+        copy_files(source, folder, (*TOKENIZER_FILES, CARD))
+        for file in SETTINGS:
+            dropped = drop_credentials(folder / file)
+            if dropped:
+                logger.warning(f"{file}: left out {', '.join(dropped)}, which looks like a credential")
+        card = folder / CARD
+        if card.is_file():
+            text = card.read_text(encoding="utf-8")
+            card.write_text(with_place(text, name or loadable_path(output)), encoding="utf-8")
+        try:
+            verify(folder)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(folder), str(output))) from error
     return sorted(output.iterdir())
-
-
-def copy_files(source: Path, output: Path, patterns: tuple[str, ...]) -> None:
-    """As they are: a tokenizer may need libraries to be loaded that copying it does not need."""
-    for path in {path for pattern in patterns for path in source.glob(pattern)}:
-        shutil.copyfile(path, output / path.name)

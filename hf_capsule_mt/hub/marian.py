@@ -1,5 +1,6 @@
 """Warm start: a Marian checkpoint as one of our Marian families, whose outputs are still those of the checkpoint."""
 
+import difflib
 import json
 import time
 from os import PathLike
@@ -10,18 +11,17 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import MarianConfig, MarianMTModel
 
-from hf_capsule_mt.hub.export import TOKENIZER_FILES, copy_files
+from hf_capsule_mt.checkpoint_contents import TOKENIZER_FILES, belongs_to_checkpoint, copy_files
+from hf_capsule_mt.checkpoint_names import reading_checkpoint
+from hf_capsule_mt.configuration.config_checks import field_defaults
+from hf_capsule_mt.families import FAMILIES
 from hf_capsule_mt.hub.load_alone import outputs_of
 from hf_capsule_mt.hub.verification import compare
-from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAggregatedMarianForConditionalGeneration
-from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
-from hf_capsule_mt.modeling.safe_loading import CONVERT, check_downloads
+from hf_capsule_mt.modeling.saving.finite_weights import check_finite
+from hf_capsule_mt.modeling.saving.safe_loading import CONVERT, check_downloads
+from hf_capsule_mt.outputs import check_folder, new_folder
 
-# The classes, and the settings with which they start where the checkpoint is.
-MARIAN_FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "capsule_aggregated_marian": (CapsuleAggregatedMarianForConditionalGeneration, {"aggregation_output": "gated"}),
-    "gdr_marian": (GDRMarianForConditionalGeneration, {"aggregation_output": "gated"}),
-}
+MARIAN_FAMILIES = {name: family for name, family in FAMILIES.items() if family.marian_start is not None}
 
 
 def convert_marian(
@@ -32,9 +32,12 @@ def convert_marian(
     revision: str | None = None,
     same_outputs: bool = True,
     export_code: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> None:
     """Write the Marian checkpoint `source`, a folder or Hub id, as a model of `family` to the folder `output`.
+
+    The output is a new folder, or with `overwrite` one that holds such a checkpoint and nothing else.
 
     `settings` are fields of the family's configuration. Logits and beams must be those of the checkpoint unless
     `same_outputs=False`, which is for settings that change them, such as `aggregation_output="replace"`. The weights
@@ -42,18 +45,33 @@ def convert_marian(
     """
     if family not in MARIAN_FAMILIES:
         raise ValueError(f"family={family!r}: must be one of {', '.join(MARIAN_FAMILIES)}")
-    output, folder = Path(output), _checkpoint(source, revision)
-    found, unchanged = MARIAN_FAMILIES[family]
-    model = found.from_pretrained(folder, **{"dtype": torch.float32, **unchanged, **settings})
+    _check_settings(family, settings)
+    folder = _checkpoint(source, revision)
+    check_folder(output, [folder], overwrite, belongs_to_checkpoint)
+    kind: Any = FAMILIES[family].translation_model
+    options = {"dtype": torch.float32, **(FAMILIES[family].marian_start or {}), **settings}
+    model = kind.from_pretrained(folder, **options)
+    check_finite(model.state_dict().items(), str(source))
     _compute_positions(model, str(source))
     if same_outputs:
         # Safetensors only, as for the model itself.
         marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
         _compute_positions(marian, str(source))
         compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
-    model.save_pretrained(output, export_code=export_code)
-    copy_files(folder, output, TOKENIZER_FILES)
-    _name_tokenizer(output)
+    with new_folder(output, [folder], overwrite, belongs_to_checkpoint) as part:
+        model.save_pretrained(part, export_code=export_code)
+        copy_files(folder, part, TOKENIZER_FILES)
+        _name_tokenizer(part)
+
+
+def _check_settings(family: str, settings: dict[str, Any]) -> None:
+    """Raise a ValueError for a setting that is no field of the family's configuration."""
+    names = list(field_defaults(FAMILIES[family].config))
+    for name in settings:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(f"{name}={settings[name]!r}: the configuration of {family} has no such field{meant}")
 
 
 def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
@@ -62,7 +80,8 @@ def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
     if not folder.is_dir():
         patterns = [*TOKENIZER_FILES, "*.json", "*.safetensors"]
         started = time.time()
-        folder = Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
+        with reading_checkpoint(source):
+            folder = Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
         check_downloads(source, started, revision=revision)
     config, _ = MarianConfig.get_config_dict(folder)
     if config.get("model_type") != "marian":

@@ -8,6 +8,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from hf_capsule_mt.families import FAMILIES, MARIAN
+from hf_capsule_mt.hub.markdown_text import code_span, escaped
+
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 CURVE_ROWS = 12
 # Settings that say where and how the program ran, not what it learned.
@@ -16,16 +19,8 @@ PLACES = ("output_dir", "cache_dir", "resume_from_checkpoint", "hub_token", "num
 CORPORA = ("train", "validation", "test", "tokenizer", "init_from")
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 
-PAPERS = {
-    "capsule_aggregated_marian": (
-        "Dou et al. 2019, *Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement*",
-        "Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*",
-    ),
-    "gdr_marian": ("Zheng et al. 2019, *Dynamic Past and Future for Neural Machine Translation*",),
-    "gdr_rnmt": ("Zheng et al. 2019, *Dynamic Past and Future for Neural Machine Translation*",),
-    "marian": (),  # the baseline, Transformers' own
-    "caps_nmt": ("Wang et al. 2019, *Towards Linear Time Neural Machine Translation with Capsule Networks*",),
-}
+# What the snippets of a card load.
+LOADED = re.compile(r"""(pipeline\("translation", model=)"(?:[^"\\\n]|\\.)*\"""")
 
 
 def model_card(
@@ -33,14 +28,16 @@ def model_card(
     name: str,
     *,
     license: str,
+    place: str | None = None,
     datasets: list[str] | None = None,
     base_model: str | None = None,
     limits: str | None = None,
 ) -> ModelCard:
-    """The card of the model `name`, as its users are to call it (`me/model`).
+    """The card of the model `name`; a name on the Hub (`me/model`) is what its users load.
 
-    `datasets` and `base_model` are ids on the Hub, `limits` what the model should not be used for. What a run
-    measured is told as it stands in `results`; what it did not measure is left out.
+    `place` is what they load otherwise, the folder of the model. `datasets` and `base_model` are ids on the Hub,
+    `limits` what the model should not be used for. What a run measured is told as it stands in `results`; what it
+    did not measure is left out.
     """
     family, languages = results["model"]["family"], [results["data"][side] for side in ("source", "target")]
     splits = [split for split in ("test", "validation") if split in results]
@@ -60,27 +57,55 @@ def model_card(
         data,
         template_str=TEMPLATE.read_text(encoding="utf-8"),
         name=name,
+        place=json.dumps(place or (name if HUB_NAME.fullmatch(name) else f"path/to/{name}"), ensure_ascii=False),
+        text=escaped,
+        code=code_span,
         family=family,
         languages=languages,
         results=results,
         splits=splits,
         settings=_settings(results["recipe"]),
+        segments=_segments(results.get("segments") or []),
         curve=_thinned(results.get("loss_curve") or []),
-        papers=PAPERS[family],
+        papers={**FAMILIES, MARIAN.name: MARIAN}[family].papers,
         limits=limits,
     )
 
 
 def write_model_card(folder: str | PathLike[str], name: str | None = None, **about: Any) -> Path:
-    """Write README.md beside the results.json of a run; see `model_card` for `about`."""
+    """Write README.md beside the results.json of a run; see `model_card` for `about`.
+
+    Without a `name`, the card tells users to load what the run has pushed to, or else the folder.
+    """
     folder = Path(folder)
     try:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder} holds no results of a run: results.json cannot be read ({error})") from error
     path = folder / "README.md"
-    model_card(results, name or folder.resolve().name, **about).save(path)
+    pushed = _name_of_push(results)
+    place = name or pushed or loadable_path(folder)
+    model_card(results, name or pushed or folder.resolve().name, **{"place": place, **about}).save(path)
     return path
+
+
+def loadable_path(folder: Path) -> str:
+    """The folder as it can be loaded: from the current folder, where it is inside of it, or from anywhere."""
+    folder, here = folder.resolve(), Path.cwd()
+    return str(folder.relative_to(here) if here in folder.parents else folder)
+
+
+def with_place(card: str, place: str) -> str:
+    """The text of a card whose readers are told to load `place`."""
+    quoted = json.dumps(place, ensure_ascii=False)
+    return LOADED.sub(lambda found: f"{found[1]}{quoted}", card)
+
+
+def _name_of_push(results: dict[str, Any]) -> str | None:
+    """Where on the Hub a run has pushed its model, as far as it was said."""
+    arguments = results.get("training") or {}
+    name = arguments.get("hub_model_id")
+    return name if arguments.get("push_to_hub") and name and "/" in name else None
 
 
 def names_on_hub(*names: str | None) -> list[str]:
@@ -108,6 +133,16 @@ def _settings(recipe: dict[str, Any]) -> dict[str, Any]:
         elif key not in PLACES:
             found[key] = place_name(value) if key in CORPORA else value
     return dict(sorted(found.items()))
+
+
+def _segments(segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of a run that was taken up again, corpora without their folders; none of one that was not."""
+    if len(segments) < 2:
+        return []
+    return [
+        part | {"changed": {key: list(map(place_name, values)) for key, values in part["changed"].items()}}
+        for part in segments
+    ]
 
 
 def _eval_results(results: dict[str, Any], split: str) -> list[EvalResult]:

@@ -16,17 +16,20 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
-from hf_capsule_mt.modeling.bidirectional_rnn import BidirectionalLayer, InputLinear, WordOrder, word_order
-from hf_capsule_mt.modeling.capsule_outputs import (
+from hf_capsule_mt.modeling.capsules.routing_record import record_routings
+from hf_capsule_mt.modeling.capsules.source_capsules import SourceContext
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear, transposed_copy
+from hf_capsule_mt.modeling.decoding.lean_search import Steps
+from hf_capsule_mt.modeling.input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
+from hf_capsule_mt.modeling.outputs import (
     CapsNMTEncoderOutput,
     CapsuleDecoderOutput,
     CapsuleSeq2SeqModelOutput,
 )
-from hf_capsule_mt.modeling.input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
-from hf_capsule_mt.modeling.lean_search import Steps
-from hf_capsule_mt.modeling.lstm_decoder import LSTMStack
-from hf_capsule_mt.modeling.recurrent_cache import States
-from hf_capsule_mt.modeling.recurrent_seq2seq import (
+from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalLayer, InputLinear, WordOrder, word_order
+from hf_capsule_mt.modeling.recurrent.cache import States
+from hf_capsule_mt.modeling.recurrent.lstm_decoder import LSTMStack
+from hf_capsule_mt.modeling.recurrent.seq2seq import (
     RecurrentForConditionalGeneration,
     RecurrentModel,
     RecurrentPreTrainedModel,
@@ -35,9 +38,6 @@ from hf_capsule_mt.modeling.recurrent_seq2seq import (
     read_encoder_outputs,
     target_vocabulary,
 )
-from hf_capsule_mt.modeling.routing_record import record_routings
-from hf_capsule_mt.modeling.source_capsules import SourceContext
-from hf_capsule_mt.modeling.split_linear import SplitLinear, turned
 
 
 class CapsNMTPreTrainedModel(RecurrentPreTrainedModel):
@@ -286,9 +286,9 @@ class CapsNMTSteps:
     ) -> None:
         decoder: Any = model.model.decoder
         self.decoder = decoder
-        self.lm_head, self.turned = model.lm_head, None
+        self.lm_head, self.transposed_head = model.lm_head, None
         if type(self.lm_head) is SplitLinear and len(encoded["source_context"]) == 1:
-            self.turned = turned(self.lm_head.weight)  # [d, V]
+            self.transposed_head = transposed_copy(self.lm_head.weight)  # [d, V]
         self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
         self.context: Tensor = encoded["source_context"]  # [R, d]
         self.states: States = decoder.stack.no_states(self.context)
@@ -299,7 +299,7 @@ class CapsNMTSteps:
 
     def __call__(self, words: Tensor) -> Tensor:
         top = self._top(words)
-        logits = self.lm_head(top) if self.turned is None else top @ self.turned
+        logits = self.lm_head(top) if self.transposed_head is None else top @ self.transposed_head
         return (logits if self.bias is None else logits + self.bias).float()
 
     @torch.inference_mode()  # small operations take less time in it; the logits, which others change, are made outside

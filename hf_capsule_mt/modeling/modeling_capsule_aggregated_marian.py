@@ -25,25 +25,26 @@ from transformers.models.marian.modeling_marian import (
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling.capsule_outputs import (
-    CapsuleDecoderOutput,
-    CapsuleEncoderOutput,
-    CapsuleSeq2SeqModelOutput,
-    with_routings,
-)
-from hf_capsule_mt.modeling.capsule_router import CapsuleModule
-from hf_capsule_mt.modeling.code_export import CodeExportMixin
-from hf_capsule_mt.modeling.head_aggregation import routed_projection
+from hf_capsule_mt.modeling.argument_names import CheckedArguments
+from hf_capsule_mt.modeling.capsules.head_aggregation import routed_projection
+from hf_capsule_mt.modeling.capsules.layer_aggregation import LayerAggregation
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
+from hf_capsule_mt.modeling.capsules.routing_record import record_routings
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.input_checks import (
     check_length,
     check_not_empty,
     check_source_mask,
     check_tokens,
 )
-from hf_capsule_mt.modeling.layer_aggregation import LayerAggregation
-from hf_capsule_mt.modeling.routing_record import record_routings
-from hf_capsule_mt.modeling.safe_loading import SafeLoadingMixin
-from hf_capsule_mt.modeling.split_linear import SplitLinear
+from hf_capsule_mt.modeling.outputs import (
+    CapsuleDecoderOutput,
+    CapsuleEncoderOutput,
+    CapsuleSeq2SeqModelOutput,
+    with_routings,
+)
+from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
+from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
 
 
@@ -85,7 +86,9 @@ class CapsuleAggregatedMarianDecoderLayer(RecordedLayer, MarianDecoderLayer):
     """[`MarianDecoderLayer`] that reports its output."""
 
 
-class CapsuleAggregatedMarianPreTrainedModel(SafeLoadingMixin, CodeExportMixin, MarianPreTrainedModel):
+class CapsuleAggregatedMarianPreTrainedModel(
+    CheckedArguments, SafeLoadingMixin, CodeExportMixin, MarianPreTrainedModel
+):
     """Initialisation and loading shared by the classes of this file."""
 
     config: CapsuleAggregatedMarianConfig

@@ -16,21 +16,21 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
-from hf_capsule_mt.modeling.auxiliary_losses import PastFutureLosses
-from hf_capsule_mt.modeling.capsule_outputs import (
-    GDREncoderOutput,
-    GDRSeq2SeqModelOutput,
-    with_routings,
-)
+from hf_capsule_mt.modeling.capsules.past_future import PastFuture, SourceVotes
+from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.input_checks import source_word_mask
+from hf_capsule_mt.modeling.losses.auxiliary import PastFutureLosses
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianEncoder,
     CapsuleAggregatedMarianForConditionalGeneration,
     CapsuleAggregatedMarianModel,
     CapsuleAggregatedMarianPreTrainedModel,
 )
-from hf_capsule_mt.modeling.past_future import PastFuture, SourceVotes
-from hf_capsule_mt.modeling.routing_record import record_routings
+from hf_capsule_mt.modeling.outputs import (
+    GDREncoderOutput,
+    GDRSeq2SeqModelOutput,
+    with_routings,
+)
 
 
 class GDRMarianPreTrainedModel(CapsuleAggregatedMarianPreTrainedModel):

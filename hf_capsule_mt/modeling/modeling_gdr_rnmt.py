@@ -17,15 +17,8 @@ from transformers.generation import GenerationMixin
 from transformers.utils import can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
-from hf_capsule_mt.modeling.auxiliary_losses import PastFutureLosses
-from hf_capsule_mt.modeling.bidirectional_rnn import BidirectionalRNN, InputLinear, word_order
-from hf_capsule_mt.modeling.capsule_outputs import (
-    GDRRNMTDecoderOutput,
-    GDRRNMTEncoderOutput,
-    GDRSeq2SeqModelOutput,
-    with_routings,
-)
-from hf_capsule_mt.modeling.conditional_gru import ConditionalGRU, read_source
+from hf_capsule_mt.modeling.capsules.past_future import PastFuture, SourceVotes
+from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.input_checks import (
     check_source_mask,
     padding_mask,
@@ -33,8 +26,16 @@ from hf_capsule_mt.modeling.input_checks import (
     target_word_mask,
     word_mask,
 )
-from hf_capsule_mt.modeling.past_future import PastFuture, SourceVotes
-from hf_capsule_mt.modeling.recurrent_seq2seq import (
+from hf_capsule_mt.modeling.losses.auxiliary import PastFutureLosses
+from hf_capsule_mt.modeling.outputs import (
+    GDRRNMTDecoderOutput,
+    GDRRNMTEncoderOutput,
+    GDRSeq2SeqModelOutput,
+    with_routings,
+)
+from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalRNN, InputLinear, word_order
+from hf_capsule_mt.modeling.recurrent.conditional_gru import ConditionalGRU, read_source
+from hf_capsule_mt.modeling.recurrent.seq2seq import (
     RecurrentForConditionalGeneration,
     RecurrentModel,
     RecurrentPreTrainedModel,
@@ -43,7 +44,6 @@ from hf_capsule_mt.modeling.recurrent_seq2seq import (
     read_encoder_outputs,
     target_vocabulary,
 )
-from hf_capsule_mt.modeling.routing_record import record_routings
 
 
 class GDRRNMTPreTrainedModel(RecurrentPreTrainedModel):

@@ -13,17 +13,18 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from hf_capsule_mt.modeling.capsule_outputs import CapsuleSeq2SeqLMOutput
-from hf_capsule_mt.modeling.compiled_decoding import StaticBeamCache, compiles_beam_search, with_compiled_steps
+from hf_capsule_mt.modeling.capsules.generated_routings import GeneratedRoutings
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
+from hf_capsule_mt.modeling.decoding.compiled import StaticBeamCache, compiles_beam_search, with_compiled_steps
 from hf_capsule_mt.modeling.input_checks import check_labels
-from hf_capsule_mt.modeling.seq2seq_loss import TranslationLoss, loss_of_states, translation_loss
-from hf_capsule_mt.modeling.split_linear import SplitLinear
+from hf_capsule_mt.modeling.losses.seq2seq import TranslationLoss, loss_of_states, translation_loss
+from hf_capsule_mt.modeling.outputs import CapsuleSeq2SeqLMOutput
 
 # Releases whose beam search takes the number of target words from the wrong field.
 OLD_BEAM_SEARCH = tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 20)
 
 
-class TranslationHead:
+class TranslationHead(GeneratedRoutings):
     """Goes before `MarianMTModel` in the bases of a translation model: its `forward`, and what belongs to it."""
 
     # The loss is divided by `num_items_in_batch` here, see `translation_loss`.

@@ -1,7 +1,11 @@
 """Routing by agreement as plain functions on tensors: no modules, no configuration. See README.md in this folder."""
 
-from hf_capsule_mt.ops.routing import dynamic_routing, em_routing, guided_pooling, guided_routing, sequence_routing
-from hf_capsule_mt.ops.routing_dispatch import RoutingChoice, explain_routing_choice
+from hf_capsule_mt.ops.dispatch import RoutingChoice, explain_routing_choice
+from hf_capsule_mt.ops.dynamic.routing import dynamic_routing
+from hf_capsule_mt.ops.em.routing import em_routing
+from hf_capsule_mt.ops.fast import add_fast_implementations
+from hf_capsule_mt.ops.guided.routing import guided_pooling, guided_routing
+from hf_capsule_mt.ops.sequence.routing import sequence_routing
 
 __all__ = [
     "RoutingChoice",
@@ -12,3 +16,5 @@ __all__ = [
     "guided_routing",
     "sequence_routing",
 ]
+
+add_fast_implementations()

@@ -1,4 +1,4 @@
-"""The compiled part of the package (`hf_capsule_mt/native`), where it was built and loads."""
+"""The compiled part of the package (`csrc`), where it was built and loads."""
 
 import importlib
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-INTERFACE = 1  # as in native/module.c; a copy of this file that comes with a model may meet another one
+INTERFACE = 1  # as in csrc/module.c; a copy of this file that comes with a model may meet another one
 
 
 def _load() -> tuple[Any, str]:
@@ -48,7 +48,7 @@ def address(tensor: Tensor | None, dtype: torch.dtype = torch.float32, together:
     return tensor.data_ptr()
 
 
-def followed() -> bool:
+def tensors_are_traced() -> bool:
     """Whether tensors stand for something else now: under a tracer, a mode, functorch or forward-mode derivatives."""
     return (
         torch.jit.is_tracing()

@@ -1,11 +1,27 @@
 """Training arguments of translation runs, beside those of Transformers."""
 
+import math
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments
+
+# Numbers and the bound that they must stay below; they are finite and at least 0.
+BELOW = {"learning_rate": math.inf, "warmup_steps": math.inf, "weight_decay": math.inf, "max_grad_norm": math.inf}
+BELOW |= {"adam_beta1": 1.0, "adam_beta2": 1.0, "adam_epsilon": math.inf, "label_smoothing_factor": 1.0}
+
+
+def number_problems(values: dict[str, Any], below: dict[str, float]) -> list[str]:
+    """What is wrong with the named numbers; None is no number and stays."""
+    return [
+        f"{name}={values[name]!r}: must be a finite number of at least 0"
+        + (f" and below {end:g}" if end < math.inf else "")
+        for name, end in below.items()
+        if values[name] is not None and not 0.0 <= values[name] < end  # which no comparison with NaN is
+    ]
 
 
 @dataclass
@@ -19,8 +35,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             Fill every batch up to this many tokens, source and target and their padding together, in place of
             `per_device_train_batch_size` pairs; see [`TokenBatchSampler`].
         auxiliary_warmup_steps (`int`, defaults to 0):
-            Raise the auxiliary losses from 0 to their weights over the first steps. From scratch they drown the
-            translation loss at the papers' weight of 1.
+            Raise the auxiliary losses from 0 to their weights over the first steps, so that a model trained from
+            scratch learns to translate first.
         early_stopping_patience (`int`, *optional*):
             Stop after so many evaluations without a better `metric_for_best_model`, BLEU unless you name another, and
             end with the best checkpoint: turns `load_best_model_at_end` on. Needs `eval_strategy` and an equal
@@ -30,7 +46,7 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             thousand steps, 0.9999 long ones.
         average_checkpoints (`int`, *optional*):
             End with the mean of so many checkpoints, as the papers do; of those that this run wrote when they were
-            due, not for SIGTERM alone.
+            due, not for a signal alone.
         average_best (`bool`, defaults to `False`):
             Average the checkpoints with the best `metric_for_best_model` in place of the last.
         skip_logits (`bool`, defaults to `False`):
@@ -60,6 +76,10 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
         default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model, not the last."}
     )
 
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Always off: training stops at the first loss that is not finite."}
+    )
+
     @property
     def device(self) -> torch.device:
         """Without a number on CPUs: PyTorch cannot restore an optimizer to `cpu:0`, which Transformers before 5.23
@@ -77,7 +97,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             if self.metric_for_best_model is None:
                 self.metric_for_best_model, self.greater_is_better = "bleu", True
         super().__post_init__()
-        problems = [
+        problems = number_problems(vars(self), BELOW)
+        problems += [
             f"{name}={value!r}: must be an integer of at least {least}, or None"
             for name, value, least in (
                 ("max_tokens_per_batch", self.max_tokens_per_batch, 2),
@@ -86,10 +107,17 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             )
             if value is not None and (not isinstance(value, int) or value < least)
         ]
+        problems += [
+            f"{name}={getattr(self, name)!r}: must be an integer of at least 1"
+            for name in ("gradient_accumulation_steps", "per_device_train_batch_size", "per_device_eval_batch_size")
+            if getattr(self, name) < 1
+        ]
         if not isinstance(warmup, int) or warmup < 0:
             problems.append(
                 f"auxiliary_warmup_steps={self.auxiliary_warmup_steps!r}: must be an integer of at least 0"
             )
+        if self.logging_nan_inf_filter:
+            problems.append("logging_nan_inf_filter=True: training stops where a loss is not finite; leave it out")
         if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
             problems.append(f"ema_decay={self.ema_decay!r}: must lie between 0 and 1, or be None")
         if self.ema_decay is not None and self.average_checkpoints is not None:

@@ -35,7 +35,8 @@ from tqdm.auto import tqdm
 
 from hf_capsule_mt.evaluation.decoding import source_limit
 from hf_capsule_mt.evaluation.streaming import one_line, translate_lines
-from hf_capsule_mt.training.processes import from_main, only_run, replacing, this_process
+from hf_capsule_mt.training.checkpoints.folder_lock import HOLDER, only_run
+from hf_capsule_mt.training.processes import from_main, replacing, this_process
 
 # Lines. Batches of 4096 tokens are then at most 7 % more than if the whole corpus were sorted by length (captions,
 # short and long sentences); with shards of 2048 lines they are 7 to 27 % more.
@@ -137,13 +138,14 @@ class Distillation:
     @cached_property
     def _teacher(self) -> tuple[Any, Any, dict[str, Any]]:
         """The tokenizer, the model, and what both are told of the languages."""
-        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         import hf_capsule_mt  # noqa: F401  (its families become known)
+        from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 
         tokenizer = AutoTokenizer.from_pretrained(self.teacher)
         dtype = getattr(torch, self.dtype)
-        model = AutoModelForSeq2SeqLM.from_pretrained(self.teacher, dtype=dtype, use_safetensors=True).eval()
+        model = load_translation_model(self.teacher, dtype=dtype, use_safetensors=True).eval()
         if self.teacher_languages is None:
             return tokenizer, model, {}
         token_of = getattr(tokenizer, "get_lang_id", tokenizer.convert_tokens_to_ids)  # M2M100 has names of its own
@@ -199,7 +201,8 @@ class Distillation:
             settings = known["settings"]
         else:
             for path in self._shards.iterdir():
-                path.unlink()
+                if path.name != HOLDER:
+                    path.unlink()
             even = -(-len(self._pairs) // (SHARDS_PER_PROCESS * processes))
             settings["shard_size"] = self.shard_size or min(even, LARGEST_SHARD)
         if "report" in known and len(existing) == 2:

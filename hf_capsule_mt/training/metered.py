@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.training.resumable import ResumableTrainer
+from hf_capsule_mt.training.checkpoints.resumable import ResumableTrainer
 
 # Terms that a model's output may hold beside `loss`.
 LOSS_TERMS = ("lm_loss", "bow_loss", "bca_loss")
@@ -36,12 +36,14 @@ class MeteredTrainer(ResumableTrainer):
 
     def running_state(self) -> dict[str, Any]:
         terms = {name: float(value) for name, value in self._terms.items()}
-        return super().running_state() | {"terms": terms, "terms_since": self._terms_since}
+        counted = {"all_tokens": self._all_tokens, "all_seconds": self._all_seconds}
+        return super().running_state() | counted | {"terms": terms, "terms_since": self._terms_since}
 
     def load_running_state(self, state: dict[str, Any]) -> None:
         super().load_running_state(state)
         self._terms = {name: torch.tensor(value, device=self.args.device) for name, value in state["terms"].items()}
         self._terms_since = state["terms_since"]
+        self._all_tokens, self._all_seconds = state.get("all_tokens", 0), state.get("all_seconds", 0.0)
         self._clock = time.perf_counter()
 
     def keep_terms(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,9 +13,6 @@ import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
 
-if sys.platform != "win32":
-    import fcntl
-
 PATIENCE = timedelta(days=30)
 
 
@@ -26,7 +22,7 @@ def this_process(device: str | None) -> PartialState:
     return PartialState(cpu=cpu, timeout=PATIENCE)
 
 
-def leave_others() -> None:
+def close_process_group() -> None:
     """At the end of work that several processes share: closes the connections. Their threads, at work when the
     interpreter ends, can abort the process, and then a run that was finished counts as failed. A model wrapped for DDP
     holds them, so what is left of one is freed before."""
@@ -69,22 +65,6 @@ def main_first() -> Iterator[None]:
     finally:
         if dist.get_rank() == 0:
             dist.barrier(group)
-
-
-@contextmanager
-def only_run(folder: Path) -> Iterator[None]:
-    """An error if another run is at work in `folder`; what a killed process had locked is free."""
-    if sys.platform == "win32":
-        raise OSError(f"{folder} cannot be locked, Windows has no fcntl: use Linux, macOS or WSL")
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another run is writing to {folder}: wait for it or stop it") from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

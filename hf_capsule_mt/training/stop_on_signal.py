@@ -1,9 +1,9 @@
-"""Ends training with a checkpoint when the machine is about to be taken away."""
+"""Ends training with a checkpoint when the machine is about to be taken away, or the user presses Ctrl-C."""
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,31 +16,56 @@ STEPS_BETWEEN_QUESTIONS = 5
 
 
 class EvaluationStopped(Exception):
-    """SIGTERM came: the evaluation is to be made when the run is taken up again."""
+    """A signal came: the evaluation is to be made when the run is taken up again."""
+
+
+class IgnoreCtrlC:
+    """Called first in a process that reads pairs: a terminal sends it Ctrl-C too, and it ends when training does."""
+
+    def __init__(self, begin: Callable[[int], None] | None) -> None:
+        self.begin = begin
+
+    def __call__(self, worker: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if self.begin is not None:
+            self.begin(worker)
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM, save after the step at hand and stop; several processes do so after the same step. An evaluation is
-    left, after the same batch in all processes.
+    """On SIGTERM or Ctrl-C, save after the step at hand and stop; several processes do so after the same step. An
+    evaluation is left, after the same batch in all processes.
 
-    Further signals change nothing, since launchers and schedulers both send one.
+    A second Ctrl-C raises `KeyboardInterrupt` at once. Other signals after the first change nothing, since launchers
+    and schedulers both send one.
     """
+
+    asked_by: signal.Signals | None = None
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
         self.asked = self.stopped = False
         self.only_for_this = False  # whether nothing else asked for the checkpoint
         self._evaluated: int | None = None  # batches of the evaluation at hand
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
+        self._process = 0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.asked = self.stopped = self.only_for_this = False
+        self.asked_by, self._process = None, os.getpid()
         if threading.current_thread() is threading.main_thread():  # no other thread may set a handler
-            self._previous = signal.signal(signal.SIGTERM, self._ask)
+            self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def _ask(self, *_: Any) -> None:
+    def _ask(self, number: int, *_: Any) -> None:
+        if os.getpid() != self._process:  # a process that reads pairs, which ends with this one
+            return
+        if number == signal.SIGINT and self.asked_by == signal.SIGINT:
+            raise KeyboardInterrupt
         if not self.asked:
-            os.write(2, b"SIGTERM: training ends with a checkpoint after this step\n")
+            self.asked_by = signal.Signals(number)
+            again = b"; Ctrl-C again stops at once" if number == signal.SIGINT else b""
+            os.write(
+                2, b"%s: training ends with a checkpoint after this step%s\n" % (self.asked_by.name.encode(), again)
+            )
         self.asked = True
 
     def on_step_end(
@@ -61,7 +86,7 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def leaving_evaluation(self) -> Iterator[None]:
-        """An evaluation during which SIGTERM raises [`EvaluationStopped`]."""
+        """An evaluation during which a signal raises [`EvaluationStopped`]."""
         if self.stopped:
             raise EvaluationStopped
         self._evaluated = 0
@@ -87,7 +112,8 @@ class StopOnSignal(TrainerCallback):
         return bool(self.accelerator.gather(asked).any())
 
     def restore(self) -> None:
-        """Give the signal back to who had it."""
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
-            self._previous = None
+        """Give the signals back to who had them."""
+        for number, handler in self._previous.items():
+            if handler is not None:  # else it was not Python's to give back
+                signal.signal(number, handler)
+        self._previous = {}

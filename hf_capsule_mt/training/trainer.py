@@ -10,13 +10,16 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import seed_worker
 from transformers.utils import logging
 
-from hf_capsule_mt.data.dataset_lengths import pair_lengths
-from hf_capsule_mt.data.token_batches import TokenBatchSampler
-from hf_capsule_mt.training.averaging import AveragingTrainer
+from hf_capsule_mt.data.batches.dataset_lengths import pair_lengths
+from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+from hf_capsule_mt.training.checkpoints.averaging import AveragingTrainer
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
+from hf_capsule_mt.training.epoch_order import LengthGroupedOrder
+from hf_capsule_mt.training.stop_on_signal import IgnoreCtrlC
 from hf_capsule_mt.training.translation_evaluation import TranslationEvaluation
 
 logger = logging.get_logger(__name__)
@@ -96,11 +99,21 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """As in Transformers, or by tokens with `max_tokens_per_batch`."""
         loader = self._training_batches()
+        base = getattr(loader, "base_dataloader", loader)
+        base.worker_init_fn = IgnoreCtrlC(base.worker_init_fn)
         if self.args.dataloader_persistent_workers:
             # Each time a loader starts workers it draws a number. Those that live on are started once in a run, and
             # once more when it is taken up again: not from training's own random numbers, which would be others then.
-            getattr(loader, "base_dataloader", loader).generator = torch.Generator().manual_seed(self.args.seed)
+            base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        sampler = super()._get_train_sampler(*args, **kwargs)
+        return LengthGroupedOrder(sampler, self._data_seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
 
     def _training_batches(self) -> DataLoader:
         budget = getattr(self.args, "max_tokens_per_batch", None)
@@ -115,7 +128,7 @@ class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
         sampler = TokenBatchSampler(
             pair_lengths(dataset),
             max_tokens=budget,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
+            seed=self._data_seed,
             num_processes=self.args.world_size,
             process_index=self.args.process_index,
         )

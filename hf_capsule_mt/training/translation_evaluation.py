@@ -11,9 +11,10 @@ from tqdm.auto import tqdm
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
-from hf_capsule_mt.data.dataset_lengths import most_tokens, pair_lengths
-from hf_capsule_mt.data.token_batches import TokenBatchSampler
+from hf_capsule_mt.data.batches.dataset_lengths import most_tokens, pair_lengths
+from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
 from hf_capsule_mt.evaluation.decoding import length_limit
+from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
 
 NO_LIMIT = 2**62
 
@@ -100,8 +101,6 @@ class TranslationEvaluation(Seq2SeqTrainer):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
-        was_training = self.model.training
-        self.model.eval()
         started = time.perf_counter()
         rows: list[tuple[int, list[int], list[int]]] = []  # position in the data set, translation, reference
         totals = [0.0, 0.0, 0.0]  # loss, target tokens, translated tokens
@@ -112,7 +111,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
             unit="batch",
             disable=self.args.disable_tqdm or not self.args.should_log,
         )
-        with torch.no_grad():
+        with evaluation_mode(self.model), torch.no_grad():
             for indices, inputs in shown:
                 tokens = self._translate_batch(self._prepare_inputs(inputs), totals)
                 if len(tokens) != len(indices):
@@ -121,7 +120,6 @@ class TranslationEvaluation(Seq2SeqTrainer):
                     )
                 rows += zip(indices, tokens.tolist(), inputs["labels"].tolist(), strict=True)
                 self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        self.model.train(was_training)
         if self.accelerator.num_processes > 1:
             rows = gather_object(rows)
             totals = [sum(values) for values in zip(*gather_object([totals]), strict=True)]

@@ -1,0 +1,175 @@
+"""Sentence pairs as tokens, which models train on: `preprocess_pairs`."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_capsule_mt.data.corpora.cache import is_corpus_cache, rows_digest
+from hf_capsule_mt.data.corpora.columns import PairColumns, column_problem
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+_BATCH = 5_000  # rows tokenised and written together; a mapped file takes some 4 kB of memory for each such batch
+
+
+def preprocess_pairs(
+    dataset: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    source: str = "en",
+    target: str = "de",
+    max_source_length: int | None = None,
+    max_target_length: int | None = None,
+    num_proc: int | None = None,
+    source_column: str | None = None,
+    target_column: str | None = None,
+) -> datasets.Dataset:
+    """Turns pairs into ``input_ids``, ``attention_mask`` and ``labels``, unpadded; other columns go.
+
+    A pair is a ``translation`` of both languages, or two columns of texts. Columns are known by the languages or by
+    names such as ``source`` and ``target``; others are named by ``source_column`` and ``target_column``.
+
+    Lengths count tokens with ``</s>`` and default to ``tokenizer.model_max_length``. A longer side is cut to that
+    length, its last token replaced by ``</s>``, and one warning says how many sides were. A missing or blank side is
+    a ``ValueError`` that names its row.
+
+    The result of a data set on disk is kept, in the folder of `load_corpus` or else in the cache of `datasets`, never
+    beside the data set itself. It is found there again for the same content.
+    """
+    import datasets
+
+    wanted = PairColumns.checked(source, target, source_column, target_column, name="preprocess_pairs")
+    if not isinstance(dataset, datasets.Dataset):
+        raise ValueError(
+            f"preprocess_pairs: the dataset is of type {type(dataset).__name__} and must be a Dataset; "
+            "pass one split of a DatasetDict"
+        )
+    columns, names = None, dataset.column_names
+    if wanted.columns is not None or "translation" not in names:
+        places = wanted.find(names)
+        if places is None:
+            raise ValueError(column_problem("preprocess_pairs: the dataset", names, wanted))
+        columns = (names[places[0]], names[places[1]])
+    if len(dataset) == 0:
+        raise ValueError(
+            "preprocess_pairs: the dataset has 0 rows and must have at least one; check how it was loaded"
+        )
+    limits = {}
+    for name, limit in (("max_source_length", max_source_length), ("max_target_length", max_target_length)):
+        limits[name] = tokenizer.model_max_length if limit is None else limit
+        if limits[name] < 2:
+            raise ValueError(
+                f"preprocess_pairs: {name}={limits[name]} must be 2 or more (one token and {tokenizer.eos_token})"
+            )
+    options = {
+        "tokenizer": tokenizer,
+        "keys": columns or wanted.languages,
+        "nested": columns is None,
+        "limits": tuple(limits.values()),
+    }
+    mapped = _encode_rows(dataset, columns or ("translation",), options, num_proc)
+    cut = {"source": 0, "target": 0}
+    for part in mapped.with_format("numpy", columns=["cut_source", "cut_target"]).iter(batch_size=10_000):
+        for side in cut:
+            cut[side] += int(part[f"cut_{side}"].sum())
+    if any(cut.values()):
+        warnings.warn(
+            f"preprocess_pairs: truncated {cut['source']} source sentences to {limits['max_source_length']} tokens "
+            f"and {cut['target']} target sentences to {limits['max_target_length']}, of {len(mapped)}",
+            stacklevel=2,
+        )
+    return mapped.remove_columns(["cut_source", "cut_target"])
+
+
+def _encode_rows(
+    dataset: datasets.Dataset, columns: tuple[str, ...], options: dict[str, Any], num_proc: int | None
+) -> datasets.Dataset:
+    """Maps `_encode` over the rows, or finds what an earlier call has written; a damaged file is written again."""
+    import pyarrow
+
+    file = _cache_file(dataset, columns, options)
+
+    def encode_rows() -> datasets.Dataset:
+        mapped = dataset.map(
+            _encode,
+            batched=True,
+            batch_size=_BATCH,
+            writer_batch_size=_BATCH,
+            with_indices=True,
+            remove_columns=dataset.column_names,
+            num_proc=num_proc,
+            cache_file_name=None if file is None else str(file),
+            desc=None,
+            fn_kwargs=options,
+        )
+        if len(mapped) != len(dataset):
+            raise _Damaged(f"it holds {len(mapped)} of {len(dataset)} rows")
+        return mapped
+
+    written = [] if file is None else list(file.parent.glob(f"{file.stem}*{file.suffix}"))
+    if not written:
+        return encode_rows()
+    try:
+        return encode_rows()
+    except (_Damaged, pyarrow.ArrowException, OSError) as error:
+        warnings.warn(f"the tokens in {written[0].parent} are damaged ({error}) and are written again", stacklevel=3)
+        for damaged in written:
+            damaged.unlink(missing_ok=True)
+        return encode_rows()
+
+
+class _Damaged(Exception):
+    """A file with other rows than were written."""
+
+
+def _cache_file(dataset: datasets.Dataset, columns: tuple[str, ...], options: dict[str, Any]) -> Path | None:
+    """Where the tokens of a data set on disk are kept; None for one in memory."""
+    import datasets
+    from datasets.fingerprint import Hasher
+
+    if not dataset.cache_files or not datasets.is_caching_enabled():
+        return None
+    folder = Path(dataset.cache_files[0]["filename"]).parent
+    if not is_corpus_cache(folder):
+        folder = Path(datasets.config.HF_DATASETS_CACHE).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+    key = Hasher.hash([rows_digest(dataset.select_columns(list(columns))), _encode, options])
+    return folder / f"tokens-{key}.arrow"
+
+
+def _encode(
+    batch: dict[str, list[Any]],
+    indices: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    keys: tuple[str, str],
+    nested: bool,
+    limits: tuple[int, int],
+) -> dict[str, list[Any]]:
+    """Tokens of both sides; `keys` are columns, or the languages of `nested` translations."""
+    sides = []
+    for key, limit in zip(keys, limits, strict=True):
+        texts = [(row or {}).get(key) for row in batch["translation"]] if nested else batch[key]
+        for row, text in zip(indices, texts, strict=True):
+            if not isinstance(text, str) or not text.strip():
+                kind = "languages" if nested else "columns"
+                raise ValueError(
+                    f"preprocess_pairs: row {row} has {key}={text!r}, which must be a text that is not blank; "
+                    f"drop the row, or check the names of the two {kind}"
+                )
+        encoded = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+        cut = [len(ids) > limit for ids in encoded]
+        eos = tokenizer.eos_token_id
+        sides.append(
+            ([[*ids[: limit - 1], eos] if long else ids for ids, long in zip(encoded, cut, strict=True)], cut)
+        )
+    (inputs, cut_source), (labels, cut_target) = sides
+    return {
+        "input_ids": inputs,
+        "attention_mask": [[1] * len(ids) for ids in inputs],
+        "labels": labels,
+        "cut_source": cut_source,
+        "cut_target": cut_target,
+    }

@@ -1,0 +1,1 @@
+"""Corpora of sentence pairs: finding, reading, cleaning and keeping them."""

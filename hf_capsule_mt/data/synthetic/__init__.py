@@ -1,0 +1,1 @@
+"""A synthetic English-German pair: a grammar, a lexicon, and the sentences of both sides."""

@@ -1,0 +1,192 @@
+"""Spells a sentence tree out in English: subject before verb, do-support, and commas only after a fronted clause."""
+
+from __future__ import annotations
+
+from hf_capsule_mt.data.synthetic import morphology as forms
+from hf_capsule_mt.data.synthetic.tree import NO_TAG, Clause, Phrase, Token, Tree
+from hf_capsule_mt.data.synthetic.verbs import MODALS
+
+_COMMA: Token = (",", NO_TAG)
+
+
+def english(tree: Tree) -> list[Token]:
+    """The words of the sentence with their tags, commas apart, without the final punctuation."""
+    tokens = clause_tokens(tree.clauses[0])
+    if tree.joiner is not None:
+        tag, word, _ = tree.joiner
+        tokens += [_COMMA, (word, tag), *clause_tokens(tree.clauses[1])]
+    return tokens
+
+
+def clause_tokens(clause: Clause, infinitive: bool = False) -> list[Token]:
+    """One clause with everything below it; an infinitive clause leaves its subject out."""
+    tokens: list[Token] = []
+    if clause.front_clause is not None:
+        tag, conjunction, _, inner = clause.front_clause
+        tokens += [*_tag(conjunction, tag), *clause_tokens(inner), _COMMA]
+    if clause.wh is not None:
+        tokens += _tag(clause.wh[1], clause.wh[0])
+    if infinitive:
+        tokens += _tag("to " + _base(clause), clause.verb_tag)
+    else:
+        slots = _slots(clause)
+        if clause.front not in ("subject", "none"):
+            tokens += slots[clause.front]
+        chain = _verb_chain(clause)
+        if clause.question and clause.front != "subject":
+            tokens += [*chain[:1], *slots["subject"], *chain[1:]]
+        else:
+            tokens += [*slots["subject"], *chain]
+    slots = _slots(clause)
+    for name in ("predicate", "object", "indirect", "agent", "direction", "adjuncts", "manner", "time"):
+        if name != clause.front:
+            tokens += slots[name]
+    if clause.trailing is not None:
+        tag, conjunction, _, inner = clause.trailing
+        tokens += [*_tag(conjunction, tag), *clause_tokens(inner, infinitive=_takes_infinitive(conjunction))]
+    return tokens
+
+
+def _takes_infinitive(conjunction: str) -> bool:
+    return conjunction in ("", "in order")
+
+
+def _tag(words: str, tag: int) -> list[Token]:
+    return [(word, tag) for word in words.split()]
+
+
+def _base(clause: Clause) -> str:
+    return f"{clause.verb.en.base} {clause.verb.en.particle}" if clause.verb else "be"
+
+
+def _slots(clause: Clause) -> dict[str, list[Token]]:
+    slots: dict[str, list[Token]] = {
+        "subject": phrase_tokens(clause.subject, subject=True),
+        "predicate": _predicate(clause),
+        "object": [],
+        "indirect": [],
+        "agent": [],
+        "direction": [],
+        "adjuncts": [],
+        "manner": _tag(clause.manner[1], clause.manner[0]) if clause.manner else [],
+        "time": _tag(clause.time[1], clause.time[0]) if clause.time else [],
+    }
+    if clause.verb is not None:
+        for name, governed in (("object", clause.verb.object), ("indirect", clause.verb.indirect)):
+            phrase: Phrase | None = getattr(clause, name)
+            if phrase is not None and governed is not None:
+                slots[name] = [*_tag(governed.en, phrase.tag), *phrase_tokens(phrase, after=governed.en)]
+    if clause.agent is not None:
+        slots["agent"] = [("by", clause.agent.tag), *phrase_tokens(clause.agent)]
+    if clause.direction is not None:
+        tag, _, phrase, preposition, _ = clause.direction
+        slots["direction"] = _tag(preposition, tag) + (phrase_tokens(phrase) if phrase else [])
+    for adjunct in clause.adjuncts:
+        slots["adjuncts"] += [*_tag(adjunct.en, adjunct.tag), *phrase_tokens(adjunct.phrase)]
+    return slots
+
+
+def _predicate(clause: Clause) -> list[Token]:
+    predicate = clause.predicate
+    if predicate is None:
+        return []
+    if predicate.profession is not None:
+        word = predicate.profession.en
+        return _tag(f"{forms.article_a(word)} {word}", predicate.tag)
+    assert predicate.adjective is not None
+    if predicate.than is not None:
+        comparative = _tag(predicate.adjective.en_comparative, predicate.tag)
+        return [*comparative, ("than", predicate.than_tag), *phrase_tokens(predicate.than)]
+    degree = predicate.degree[0] + " " if predicate.degree else ""
+    return _tag(degree + predicate.adjective.en, predicate.tag)
+
+
+def _verb_chain(clause: Clause) -> list[Token]:
+    """The verb with its auxiliaries, the negation and a mid-sentence adverb; the finite verb comes first of its
+    own."""
+    subject, tag = clause.subject, clause.verb_tag
+    agreement = (subject.person, subject.plural)
+    tense = "past" if "past" in clause.tense else "present"
+    words, auxiliary = _finite(clause, tense, *agreement)
+    negated = clause.negation is not None
+    asks = clause.question and clause.front != "subject"
+    if not auxiliary and (negated or asks):
+        do = "did" if tense == "past" else ("does" if agreement == (3, False) else "do")
+        rest = "want to " + _base(clause) if clause.modal == "want" else _base(clause)
+        words, auxiliary = [do, *rest.split()], True
+    tokens = [(word, tag) for word in words]
+    if negated and words[0] == "can" and not asks:
+        tokens[0] = ("cannot", tag)
+    elif clause.negation is not None:
+        tokens.insert(1, ("not", clause.negation))
+    if clause.mid is not None:
+        at = 1 if auxiliary else 0
+        tokens[at:at] = _tag(clause.mid[1], clause.mid[0])
+    if clause.preference is not None:
+        pref_tag, pref, _ = clause.preference
+        finite = pref + "s" if agreement == (3, False) else pref
+        tokens = [*_tag(finite + " to", pref_tag), *_tag(_base(clause), tag)]
+    return tokens
+
+
+def _finite(clause: Clause, tense: str, person: int, plural: bool) -> tuple[list[str], bool]:
+    """The words of the verb without negation, and whether the first is an auxiliary."""
+    be = forms.english_be(tense, person, plural)
+    if clause.verb is None:
+        return [be], True
+    en = clause.verb.en
+    particle = en.particle.split()
+    if clause.modal:
+        present, past, _ = MODALS[clause.modal]
+        words = (past if tense == "past" else present).split()
+        if clause.modal == "want":
+            if tense == "present" and (person, plural) == (3, False):
+                words[0] = "wants"
+        elif words[0] == "was":
+            words[0] = be
+        return [*words, en.base, *particle], clause.modal != "want" and words[0] != "had"
+    if clause.tense == "perfect":
+        return ["has" if (person, plural) == (3, False) else "have", en.participle, *particle], True
+    if clause.tense == "pluperfect":
+        return ["had", en.participle, *particle], True
+    if clause.tense.startswith("progressive"):
+        return [be, en.progressive, *particle], True
+    if clause.tense == "passive past":
+        return [be, en.participle, *particle], True
+    return [forms.english_finite(en, tense, person, plural), *particle], False
+
+
+def phrase_tokens(phrase: Phrase, subject: bool = False, after: str = "") -> list[Token]:
+    """A noun phrase; ``subject`` picks *he* over *him*, ``after`` is the preposition before it, if any."""
+    tag = phrase.tag
+    if phrase.kind == "pronoun":
+        return [(forms.english_pronoun(phrase.person, phrase.plural, phrase.gender, subject), tag)]
+    if phrase.kind == "it":
+        return [("it", tag)]
+    if phrase.kind in ("name", "town"):
+        return [(phrase.name, tag)]
+    if phrase.kind in ("who", "what"):
+        return [(phrase.kind, tag)]
+    if phrase.kind == "relative":
+        if phrase.human:
+            return [("who" if subject else "whom", tag)]
+        return [("which" if after else "that", tag)]
+    if phrase.kind == "pair":
+        first, second = (phrase_tokens(part, subject) for part in phrase.pair)
+        return [*first, ("and", tag), *second]
+    assert phrase.noun is not None
+    words = [adjective.en for adjective in phrase.adjectives]
+    words.append(phrase.noun.en_plural if phrase.plural else phrase.noun.en)
+    words = " ".join(words).replace("_", " ").split()
+    if phrase.determiner == "a":
+        words.insert(0, forms.article_a(words[0]))
+    elif phrase.determiner == "name":
+        words.insert(0, phrase.name + "'s")
+    else:
+        words[:0] = forms.DETERMINERS[phrase.determiner][1 if phrase.plural else 0].split()
+    tokens = [(word, tag) for word in words]
+    if phrase.owner is not None:
+        tokens += [("of", phrase.owner.tag), *phrase_tokens(phrase.owner)]
+    if phrase.relative is not None:
+        tokens += clause_tokens(phrase.relative)
+    return tokens

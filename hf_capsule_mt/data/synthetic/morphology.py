@@ -1,0 +1,190 @@
+"""German and English word forms: articles, adjective endings, pronouns, finite verbs.
+
+Cases are ``nom``, ``acc``, ``dat`` and ``gen``; a *slot* below is a gender letter, or ``p`` for any plural.
+"""
+
+from __future__ import annotations
+
+from hf_capsule_mt.data.synthetic.lexicon import Noun
+from hf_capsule_mt.data.synthetic.verbs import EnglishVerb, GermanVerb
+
+_ARTICLES = {
+    "nom": {"m": "der", "f": "die", "n": "das", "p": "die"},
+    "acc": {"m": "den", "f": "die", "n": "das", "p": "die"},
+    "dat": {"m": "dem", "f": "der", "n": "dem", "p": "den"},
+    "gen": {"m": "des", "f": "der", "n": "des", "p": "der"},
+}
+_RELATIVES = {**_ARTICLES, "dat": {**_ARTICLES["dat"], "p": "denen"}}
+_STRONG = {
+    "nom": {"m": "er", "f": "e", "n": "es", "p": "e"},
+    "acc": {"m": "en", "f": "e", "n": "es", "p": "e"},
+    "dat": {"m": "em", "f": "er", "n": "em", "p": "en"},
+    "gen": {"m": "en", "f": "er", "n": "en", "p": "er"},
+}
+# Endings of dieser, jeder, alle: those of the strong adjective but for the genitive.
+_DER_WORD = {**_STRONG, "gen": {"m": "es", "f": "er", "n": "es", "p": "er"}}
+# Endings of ein, kein, mein: as above, with none in three places.
+_EIN_WORD = {
+    **_DER_WORD,
+    "nom": {"m": "", "f": "e", "n": "", "p": "e"},
+    "acc": {"m": "en", "f": "e", "n": "", "p": "e"},
+}
+# determiner -> English singular, English plural, German stem, German declension
+DETERMINERS = {
+    "the": ("the", "the", "", "article"),
+    "this": ("this", "these", "dies", "der"),
+    "every": ("every", "", "jed", "der"),
+    "a": ("a", "", "ein", "ein"),
+    "no": ("no", "no", "kein", "ein"),
+    "my": ("my", "my", "mein", "ein"),
+    "our": ("our", "our", "unser", "ein"),
+    "his": ("his", "his", "sein", "ein"),
+    "her": ("her", "her", "ihr", "ein"),
+    "their": ("their", "their", "ihr", "ein"),
+    "bare": ("", "", "", "none"),
+    "name": ("", "", "", "none"),
+    "two": ("", "two", "zwei", "fixed"),
+    "three": ("", "three", "drei", "fixed"),
+    "five": ("", "five", "fünf", "fixed"),
+    "ten": ("", "ten", "zehn", "fixed"),
+    "some": ("", "some", "einig", "loose"),
+    "many": ("", "many", "viel", "loose"),
+    "all": ("", "all", "all", "der"),
+    "both": ("", "both", "beid", "der"),
+    "most": ("", "most", "meisten", "most"),
+    "whose": ("whose", "whose", "", "fixed"),
+}
+_PRONOUNS = {  # nominative, accusative, dative, reflexive, English subject, English object
+    "1s": ("ich", "mich", "mir", "mich", "I", "me"),
+    "1p": ("wir", "uns", "uns", "uns", "we", "us"),
+    "m": ("er", "ihn", "ihm", "sich", "he", "him"),
+    "f": ("sie", "sie", "ihr", "sich", "she", "her"),
+    "n": ("es", "es", "ihm", "sich", "", ""),
+    "p": ("sie", "sie", "ihnen", "sich", "they", "them"),
+}
+_CONTRACTIONS = {
+    **{("in", "dem"): "im", ("an", "dem"): "am", ("von", "dem"): "vom", ("zu", "dem"): "zum", ("zu", "der"): "zur"},
+    **{("in", "das"): "ins", ("an", "das"): "ans", ("bei", "dem"): "beim"},
+}
+
+
+def determiner(key: str, case: str, slot: str, head_slot: str = "") -> str:
+    """The German determiner, "" for none: ``determiner("my", "dat", "f") == "meiner"``. ``head_slot`` is for
+    *whose*."""
+    stem, declension = DETERMINERS[key][2:]
+    if key == "whose":
+        return "dessen" if head_slot in "mn" else "deren"
+    if declension == "article":
+        return _ARTICLES[case][slot]
+    if declension == "der":
+        return stem + _DER_WORD[case][slot]
+    if declension == "ein":
+        ending = _EIN_WORD[case][slot]
+        return stem + ending
+    if declension == "loose":
+        return stem + _STRONG[case][slot]
+    if declension == "most":
+        return f"{_ARTICLES[case][slot]} meisten"
+    return stem
+
+
+def adjective_ending(key: str, case: str, slot: str) -> str:
+    """The ending an adjective takes after that determiner: weak, mixed or strong."""
+    declension = DETERMINERS[key][3]
+    if declension in ("none", "fixed", "loose"):
+        return _STRONG[case][slot]
+    if slot == "p" or case in ("dat", "gen") or (case, slot) == ("acc", "m"):
+        return "en"
+    return _STRONG[case][slot] if declension == "ein" else "e"
+
+
+def noun_form(noun: Noun, case: str, plural: bool) -> str:
+    """``noun_form(Hund, "gen", False) == "Hundes"``; dative plurals take their -n, weak nouns their -(e)n."""
+    if plural:
+        dative = case == "dat" and not noun.de_plural.endswith(("n", "s"))
+        return noun.de_plural + ("n" if dative else "")
+    if noun.weak and case != "nom":
+        # Der Buchstabe adds an -s to the weak genitive.
+        return (
+            noun.de
+            + ("n" if noun.de.endswith(("e", "r")) and noun.de != "Bär" else "en")
+            + ("s" if noun.de == "Buchstabe" and case == "gen" else "")
+        )
+    if case == "gen" and noun.gender != "f":
+        hissing = noun.de.endswith(("s", "ß", "x", "z"))
+        short = _vowel_groups(noun.de) == 1 and not noun.de.endswith(("e", "u", "o"))
+        if noun.de.endswith("nis"):
+            return noun.de + "ses"
+        return noun.de + ("es" if hissing or short else "s")
+    return noun.de
+
+
+def _vowel_groups(word: str) -> int:
+    groups, inside = 0, False
+    for letter in word.lower():
+        vowel = letter in "aeiouyäöü"
+        groups += vowel and not inside
+        inside = vowel
+    return groups
+
+
+def relative_pronoun(case: str, slot: str) -> str:
+    return _RELATIVES[case][slot]
+
+
+def _pronoun(person: int, plural: bool, gender: str) -> tuple[str, ...]:
+    if person == 1:
+        return _PRONOUNS["1p" if plural else "1s"]
+    return _PRONOUNS["p" if plural else gender]
+
+
+def german_pronoun(person: int, plural: bool, gender: str, case: str) -> str:
+    return _pronoun(person, plural, gender)[("nom", "acc", "dat").index(case)]
+
+
+def english_pronoun(person: int, plural: bool, gender: str, subject: bool) -> str:
+    return _pronoun(person, plural, gender)[4 if subject else 5]
+
+
+def reflexive(person: int, plural: bool) -> str:
+    return _pronoun(person, plural, "m")[3]
+
+
+def contract(preposition: str, article: str) -> str:
+    """``contract("zu", "der") == "zur"``; "" where the two do not merge."""
+    return _CONTRACTIONS.get((preposition, article), "")
+
+
+def german_finite(verb: GermanVerb, tense: str, person: int, plural: bool) -> str:
+    """A finite form, without separable prefix; ``tense`` is ``present`` or ``past``."""
+    if tense == "past":
+        if not plural:
+            return verb.past
+        return verb.past + ("n" if verb.past.endswith("e") else "en")
+    if plural:
+        return verb.plural or verb.infinitive
+    if person == 3:
+        return verb.third
+    if verb.first:
+        return verb.first
+    stem = verb.infinitive[:-1] if verb.infinitive.endswith("ern") else verb.infinitive[:-2]
+    return stem + "e"
+
+
+def english_finite(verb: EnglishVerb, tense: str, person: int, plural: bool) -> str:
+    if tense == "past":
+        return verb.past
+    return verb.third if person == 3 and not plural else verb.base
+
+
+def english_be(tense: str, person: int, plural: bool) -> str:
+    if tense == "past":
+        return "were" if plural else "was"
+    if plural:
+        return "are"
+    return "am" if person == 1 else "is"
+
+
+def article_a(following: str) -> str:
+    """The English indefinite article before that word."""
+    return "an" if following[0] in "aeiou" else "a"

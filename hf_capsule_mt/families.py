@@ -1,0 +1,67 @@
+"""The model families, one row each. Registration, recipes, warm starts and model cards read this table."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import MarianConfig, MarianModel, MarianMTModel, PreTrainedConfig, PreTrainedModel
+
+from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.configuration.configuration_gdr_marian import GDRMarianConfig
+from hf_capsule_mt.configuration.configuration_gdr_rnmt import GDRRNMTConfig
+from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration, CapsNMTModel
+from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    CapsuleAggregatedMarianModel,
+)
+from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration, GDRMarianModel
+from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration, GDRRNMTModel
+
+DLA = (
+    "Dou et al. 2019, *Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement*",
+    "Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*",
+)
+GDR = ("Zheng et al. 2019, *Dynamic Past and Future for Neural Machine Translation*",)
+CAPS_NMT = ("Wang et al. 2019, *Towards Linear Time Neural Machine Translation with Capsule Networks*",)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family.
+
+    Args:
+        config, model, translation_model: its configuration, its bare model and its translation model.
+        papers: what the family is from.
+        marian_start: the settings with which it starts where a Marian checkpoint is; None where it cannot.
+    """
+
+    config: type[PreTrainedConfig]
+    model: type[PreTrainedModel]
+    translation_model: type[PreTrainedModel]
+    papers: tuple[str, ...] = ()
+    marian_start: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.config.model_type
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family(
+            CapsuleAggregatedMarianConfig,
+            CapsuleAggregatedMarianModel,
+            CapsuleAggregatedMarianForConditionalGeneration,
+            DLA,
+            {"aggregation_output": "gated"},
+        ),
+        Family(
+            GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration, GDR, {"aggregation_output": "gated"}
+        ),
+        Family(GDRRNMTConfig, GDRRNMTModel, GDRRNMTForConditionalGeneration, GDR),
+        Family(CapsNMTConfig, CapsNMTModel, CapsNMTForConditionalGeneration, CAPS_NMT),
+    )
+}
+# The papers' baseline, which is Transformers' own.
+MARIAN = Family(MarianConfig, MarianModel, MarianMTModel)

@@ -1,0 +1,1 @@
+"""Models whose matrices are int8, for the CPU."""

@@ -1,0 +1,209 @@
+"""Int8 Marian and its capsule models one word after the other, for the lean loops: in PyTorch's operations, or with
+all layers in one call of the compiled part.
+
+Legend: `R` rows, which are sentences or their beams; `S` source positions, `L` layers, `d` model width, `H` heads of
+size `D`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.activations import GELUActivation, SiLUActivation
+
+from hf_capsule_mt.inference.int8.layers import Int8Linear
+from hf_capsule_mt.inference.int8.marian import routing_plan
+from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, linear_numbers, marian_step, numbers
+from hf_capsule_mt.modeling.decoding.lean_search import LeanSearch, Steps, as_defined
+from hf_capsule_mt.modeling.input_checks import check_length, word_mask
+from hf_capsule_mt.ops.native_library import address, tensors_are_traced
+
+ROOM = 32  # for words, at first
+FEW_ROWS = 16
+
+ACTIVATIONS = {nn.ReLU: 0, nn.SiLU: 1, SiLUActivation: 1, GELUActivation: 2}
+
+
+class LeanMarian(LeanSearch):
+    """Goes before an int8 Marian: translates through the lean loops where they give what Transformers gives."""
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        given = model_kwargs.get("past_key_values")
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
+        cache: Any = model_kwargs.get("past_key_values")
+        if cache is not None and given is None and generation_config.cache_implementation is None:
+            cache.internal = True  # nobody else sees it, so that the steps may have one of their own
+
+    def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
+        decoder = self.model.decoder
+        joined = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
+        if not joined or not as_defined(*decoder.modules()):
+            return None
+        # A call runs on one thread: many rows on many threads are PyTorch's.
+        source = encoder_outputs["last_hidden_state"]
+        few = len(source) <= FEW_ROWS or torch.get_num_threads() == 1
+        usual = few and source.dtype == torch.float32 and source.device.type == "cpu" and not tensors_are_traced()
+        kind = CompiledSteps if usual and all(map(is_compiled, decoder.layers)) else MarianSteps
+        return kind(self, encoder_outputs, attention_mask)
+
+
+class MarianSteps:
+    """One word after the other, from the encoder's output for `R` rows."""
+
+    def __init__(self, model: Any, encoded: Any, attention_mask: Tensor | None) -> None:
+        decoder, source = model.model.decoder, encoded["last_hidden_state"]  # [R, S, d]
+        self.decoder, self.lm_head = decoder, model.lm_head
+        self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
+        self.aggregation: Any = getattr(decoder, "layer_aggregation", None)
+        self.past_future = getattr(model.model, "past_future", None)
+        self.votes: tuple[Any, ...] = ()
+        if self.past_future is not None:
+            self.votes = encoded.get("source_votes"), encoded.get("source_keys")
+            if any(part is None for part in self.votes):
+                self.votes = model.model.encoder.vote(source)
+        self.words = word_mask(attention_mask, source)  # [R, S]
+        self.mask: Tensor | None = None
+        if self.words is not None and not self.words.all():
+            hidden = source.new_zeros(self.words.shape).masked_fill_(~self.words, torch.finfo(source.dtype).min)
+            self.mask = hidden[:, None, None]  # [R, 1, 1, S]
+        self.past = 0
+        self._start(source)
+
+    def _start(self, source: Tensor) -> None:
+        attentions = [layer.encoder_attn for layer in self.decoder.layers]
+        self.source = [
+            [_heads(project(source), each.head_dim) for project in (each.k_proj, each.v_proj)] for each in attentions
+        ]
+        # Keys and values of all layers together: beams are chosen with one call.
+        heads, size = attentions[0].num_heads, attentions[0].head_dim
+        self.cache = source.new_empty(len(attentions), len(source), 2, heads, ROOM, size)
+
+    def __call__(self, words: Tensor) -> Tensor:
+        logits = self.lm_head(self._states(words))
+        return logits if self.bias is None else logits.add_(self.bias)
+
+    @torch.inference_mode()  # small operations take less time in it; the logits, which others change, are made outside
+    def _states(self, words: Tensor) -> Tensor:
+        """The last words `[R]`; returns what the output layer reads, `[R, d]`."""
+        decoder, place = self.decoder, self.past
+        check_length("the target", place + 1, decoder.max_target_positions)
+        states = decoder.embed_tokens(words) * decoder.embed_scale + decoder.embed_positions.weight[place]  # [R, d]
+        outputs = self._layers(states)
+        self.past += 1
+        states = outputs[-1] if self.aggregation is None else self._aggregate(outputs)
+        if self.past_future is not None:
+            states = self.past_future(states.unsqueeze(1), *self.votes, self.words).states.squeeze(1)
+        return states
+
+    def _layers(self, states: Tensor) -> Any:
+        """From what the first layer reads, `[R, d]`, to what each layer gives."""
+        if self.past == self.cache.shape[4]:
+            self.cache = torch.cat([self.cache, torch.empty_like(self.cache)], dim=4)
+        new, kept = self.cache.narrow(4, self.past, 1), self.cache.narrow(4, 0, self.past + 1)
+        outputs = []
+        for layer, here, seen, source in zip(self.decoder.layers, new, kept, self.source, strict=True):
+            attention = layer.self_attn
+            three = attention.query_key_value(states).view(len(states), 3, -1, 1, attention.head_dim)
+            here.copy_(three[:, 1:])
+            keys, values = seen.unbind(1)  # [R, H, T, D]
+            heads = scaled_dot_product_attention(three[:, 0], keys, values, scale=attention.scaling)
+            states = layer.self_attn_layer_norm(states + attention.out_proj(heads.flatten(1)))
+            attention = layer.encoder_attn
+            query = attention.q_proj(states).view(len(states), -1, 1, attention.head_dim)
+            keys, values = source
+            heads = scaled_dot_product_attention(query, keys, values, self.mask, scale=attention.scaling)
+            states = layer.encoder_attn_layer_norm(states + attention.out_proj(heads.flatten(1)))
+            states = layer.final_layer_norm(states + layer.fc2(layer.activation_fn(layer.fc1(states))))
+            outputs.append(states)
+        return outputs
+
+    def _aggregate(self, outputs: Any) -> Tensor:
+        return self.aggregation(list(outputs))
+
+    def select(self, rows: Tensor) -> None:
+        # The rows of a sentence have the same source.
+        self.cache = self.cache.index_select(1, rows)
+
+
+class CompiledSteps(MarianSteps):
+    """The same with all layers in one call of the compiled part, `csrc/marian_step.h`."""
+
+    def _start(self, source: Tensor) -> None:
+        layers = self.decoder.layers
+        attention = layers[0].encoder_attn
+        levels = layers[0].fc1.rounding.levels
+        rows, positions, width = source.shape
+        self.cache = source.new_empty(len(layers), ROOM, rows, 2, width)
+        self.history = torch.empty(rows, ROOM, dtype=torch.int32, device="cpu")
+        self.mask = None if self.mask is None else self.mask.view(rows, positions).contiguous()
+        self.source = [
+            [project(source) for project in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)] for layer in layers
+        ]
+        layer_numbers: list[int] = []
+        for layer, kept in zip(layers, self.source, strict=True):
+            attention = layer.self_attn
+            for linear in (attention.query_key_value, attention.out_proj, layer.encoder_attn.q_proj):
+                layer_numbers += linear_numbers(linear.packed, linear.bias, levels)
+            for linear in (layer.encoder_attn.out_proj, layer.fc1, layer.fc2):
+                layer_numbers += linear_numbers(linear.packed, linear.bias, levels)
+            for norm in norms(layer):
+                layer_numbers += address(norm.weight), address(norm.bias)
+            layer_numbers += map(address, kept)
+        epsilons = [[norm.eps for norm in norms(layer)] for layer in layers]
+        self.epsilons = torch.tensor(epsilons, dtype=torch.float32, device="cpu")
+        self.plan_numbers = numbers(layer_numbers)
+        self.sizes = [len(layers), width, attention.num_heads, positions, layers[0].fc1.out_features]
+        self.sizes.append(ACTIVATIONS[type(layers[0].activation_fn)])
+        self.routing = None if self.aggregation is None else routing_plan(self.aggregation.combination)
+        self._describe()
+
+    def _describe(self) -> None:
+        addresses = [*map(address, (self.cache, self.mask, self.epsilons)), address(self.plan_numbers, torch.int64)]
+        self.plan = numbers([*self.sizes, self.cache.shape[2], self.cache.shape[1], *addresses])
+
+    def _layers(self, states: Tensor) -> Tensor:
+        if self.past == self.cache.shape[1]:
+            self.cache = torch.cat([self.cache, torch.empty_like(self.cache)], dim=1)
+            self.history = torch.cat([self.history, torch.empty_like(self.history)], dim=1)
+            self._describe()
+        rows = len(states)
+        if rows > self.cache.shape[2]:
+            raise RuntimeError(f"{rows} rows go on from {self.cache.shape[2]}: a search never adds any")
+        outputs = states.new_empty(len(self.decoder.layers), rows, states.shape[-1])
+        marian_step(self.plan, states, outputs, self.history, self.past)
+        self.history[:, self.past] = torch.arange(rows, dtype=torch.int32, device="cpu")
+        return outputs
+
+    def _aggregate(self, outputs: Any) -> Tensor:
+        if self.routing is None:
+            return super()._aggregate(outputs)
+        return self.aggregation.joined(outputs[-1], aggregate(self.routing.plan, outputs.transpose(0, 1)))
+
+    def select(self, rows: Tensor) -> None:
+        self.history = self.history.index_select(0, rows)
+
+
+def norms(layer: Any) -> tuple[nn.LayerNorm, ...]:
+    return layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
+
+
+def is_compiled(layer: Any) -> bool:
+    """Whether the compiled part knows everything in this layer of an int8 decoder."""
+    attention, other = layer.self_attn, layer.encoder_attn
+    linears = [attention.query_key_value, attention.out_proj, other.q_proj, other.out_proj, layer.fc1, layer.fc2]
+    return (
+        all(type(each) is Int8Linear and isinstance(each.packed, NativeWeights) for each in linears)
+        and all(
+            type(each) is nn.LayerNorm and each.weight is not None and each.bias is not None for each in norms(layer)
+        )
+        and type(layer.activation_fn) in ACTIVATIONS
+        and attention.scaling == other.scaling == attention.head_dim**-0.5
+    )
+
+
+def _heads(states: Tensor, size: int) -> Tensor:
+    """`[R, S, d]` to `[R, H, S, D]`."""
+    return states.unflatten(-1, (-1, size)).transpose(1, 2)

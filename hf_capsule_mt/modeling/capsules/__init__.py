@@ -1,0 +1,1 @@
+"""The modules that route: layers, heads, source words, past and future."""

@@ -1,0 +1,128 @@
+"""Aggregation over attention heads: section 4, HEADS. The modules here take the place of attention's `out_proj`.
+
+Legend: `…` batch and positions, `H` heads, `d` model width, `N` output capsules of size `d / N`.
+"""
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule, StackedLinear
+from hf_capsule_mt.modeling.capsules.router import CapsuleRouter, votes_start_std
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
+
+
+@torch.no_grad()
+def mirrored_normal_(weight: Tensor, std: float, axis: int, parts: int = 1) -> None:
+    """Normal numbers, the second half along `axis` minus the first, in each of `parts` along the first axis.
+
+    Mirrored rows before a ReLU and mirrored columns after it start as a linear map: `B relu(A x) - B relu(-A x)` is
+    `B A x` (the "looks linear" start of Balduzzi et al. 2017).
+    """
+    whole = torch.empty_like(weight).normal_(std=std)
+    split = whole.unflatten(0, (parts, -1)).movedim(axis + 1, 0)
+    half = len(split) // 2
+    split[half : 2 * half] = -split[:half]
+    init.copy_(weight, whole)
+
+
+class HeadCapsules(CapsuleModule, SplitLinear):
+    """The linear maps of all f_h, Eq. (5), HEADS, side by side: `[…, d]` to `[…, H * d]`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads * width)
+        self.heads, self.start_std = heads, width**-0.5
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std, axis=0, parts=self.heads)
+
+
+class HeadVotes(CapsuleModule, nn.Linear):
+    """Eq. (6), HEADS: one vote matrix for all heads, `[…, H, d]` to `[…, H, d]`.
+
+    `start_std` is for an output as large as the input; the linear map in whose place this stands would make it
+    `init_std * sqrt(d)` times as large, and so does this.
+    """
+
+    def __init__(self, width: int, start_std: float) -> None:
+        super().__init__(width, width, bias=False)
+        self.start_std = start_std
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std * std * self.in_features**0.5, axis=1)
+
+
+class VotesPerHead(StackedLinear):
+    """Eq. (6), HEADS as printed: a vote matrix for each head; starts like [`HeadVotes`]."""
+
+    start_std: float
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std * std * self.in_features**0.5, axis=2)
+
+
+class RoutedProjection(nn.Module):
+    """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS.
+
+    It starts as linear as the map it replaces, and as large. With `init_std` for both of its maps the output would
+    start ten times smaller. Then votes are too small to be routed: in self-attention assignments stay uniform, and
+    cross-attention does not learn to read the source. Without the mirroring the votes of features that are never
+    negative are mostly a constant, the same for every position; so started, one seed of two did not learn.
+    """
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
+        super().__init__()
+        width = config.d_model
+        self.heads = heads
+        std = votes_start_std(config.head_aggregation, heads, width)
+        # Eq. (5): f_h, linear d -> d with ReLU, one a head, all of them one product.
+        # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one for each.
+        self.capsules = HeadCapsules(width, heads)
+        self.votes: nn.Module = HeadVotes(width, std)
+        if config.head_vote_sharing == "per_head":
+            self.votes = VotesPerHead(heads, width, width, False, start_std=std)
+        self.router = CapsuleRouter(
+            config.head_aggregation,
+            config.head_num_capsules or width,
+            config.head_routing_iterations,
+            config,
+            site,
+        )
+
+    def forward(self, heads: Tensor) -> Tensor:
+        capsules = _finite(self.capsules(heads).relu()).unflatten(-1, (self.heads, -1))  # […, H, d]
+        return self.router(_finite(self.votes(capsules)))
+
+
+def _finite(product: Tensor) -> Tensor:
+    """The largest number where a float16 product overflowed: heads carry values that no layer norm has seen."""
+    if product.dtype != torch.float16:
+        return product
+    limit = torch.finfo(torch.float16).max
+    return product.clamp(-limit, limit)
+
+
+class GatedRoutedProjection(CapsuleModule, nn.Linear):
+    """Marian's own projection plus a gate times the routed one; the gate starts at 0.
+
+    The weights keep the names they have in a Marian checkpoint, so a warm start loads all of them and begins exactly
+    where the checkpoint was.
+    """
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
+        super().__init__(config.d_model, config.d_model)
+        self.routed = RoutedProjection(config, heads, site)
+        self.gate = nn.Parameter(torch.empty(config.d_model))
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.zeros_(self.gate)
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return _finite(_finite(super().forward(heads)) + self.gate * self.routed(heads))
+
+
+def routed_projection(config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> nn.Module:
+    """The module that replaces `out_proj`, by `config.aggregation_output`."""
+    kind = GatedRoutedProjection if config.aggregation_output == "gated" else RoutedProjection
+    return kind(config, heads, site)

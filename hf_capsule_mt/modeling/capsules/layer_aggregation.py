@@ -1,0 +1,140 @@
+"""Aggregation over layers: section "Approach" of DLA.
+
+Legend: `B` batch, `T` positions, `L` layers, `d` model width, `N` output capsules of size `d / N`.
+"""
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule, ConstantLinear, ScaledSplitLinear, StackedLinear
+from hf_capsule_mt.modeling.capsules.router import CapsuleRouter, votes_start_std
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
+
+
+class LinearCombination(CapsuleModule):
+    """Eq. (3), DLA: a learned weight vector a layer, started at 1/L. `[B, T, L, d]` to `[B, T, d]`."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(layers, width))
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.constant_(self.weight, 1.0 / len(self.weight))
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        return (stacked * self.weight).sum(dim=-2)
+
+
+class DynamicCombination(nn.Module):
+    """Eq. (4), DLA: the weights of each position come from a two-layer network on all layers.
+
+    The second layer starts as the constant 1/L, so that training starts from the mean of the layers as the linear
+    combination does; with random weights there one of two seeds learned far more slowly.
+
+    `hidden` None: a hidden layer of `width` for each of the layers, as the equation has a network a layer. A number:
+    one hidden layer of that size for all of them.
+    """
+
+    def __init__(self, layers: int, width: int, hidden: int | None) -> None:
+        super().__init__()
+        self.one_a_layer = hidden is None
+        self.hidden = SplitLinear(layers * width, hidden or layers * width)
+        self.weights: nn.Module
+        if hidden is None:
+            self.weights = StackedLinear(layers, width, width, bias_start=1.0 / layers)
+        else:
+            self.weights = ConstantLinear(hidden, layers * width, start=1.0 / layers)
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        """`stacked` `[B, T, L, d]` to `[B, T, d]`."""
+        hidden = self.hidden(stacked.flatten(-2)).relu()
+        if self.one_a_layer:
+            hidden = hidden.unflatten(-1, stacked.shape[-2:])
+        weights = self.weights(hidden).reshape(stacked.shape)
+        return (stacked * weights).sum(dim=-2)
+
+
+class RoutedCombination(nn.Module):
+    """Dynamic or EM routing of L input capsules into N output capsules: Eq. (5)-(16), DLA.
+
+    An aggregate that replaces H^L starts about as large as H^L, since what reads it was trained on that. Beside H^L it
+    starts small, with the model's `init_std`: as large as H^L, it is noise there, and training from scratch is slower.
+    """
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
+        super().__init__()
+        width = config.d_model
+        self.sees_all_layers = config.layer_capsule_inputs == "all_layers"
+        fan_in = layers * width if self.sees_all_layers else width
+        features_std = votes_std = None
+        if config.aggregation_output == "replace":
+            features_std, votes_std = fan_in**-0.5, votes_start_std(config.layer_aggregation, layers, width)
+        # Eq. (8): F_l, linear on the concatenation (or on the layer's own output) and a ReLU.
+        self.capsules = (
+            ScaledSplitLinear(fan_in, layers * width, start_std=features_std)
+            if self.sees_all_layers
+            else StackedLinear(layers, width, width, start_std=features_std)
+        )
+        # Eq. (7): the vote matrices W_{l->n} of one layer side by side, d x (N * d / N).
+        self.votes = StackedLinear(layers, width, width, bias=False, start_std=votes_std)
+        # Eq. (10): one logit an input capsule.
+        self.activation = (
+            StackedLinear(layers, width, 1, bias=False) if config.layer_aggregation == "em_routing" else None
+        )
+        self.router = CapsuleRouter(
+            config.layer_aggregation,
+            config.layer_num_capsules or width,
+            config.layer_routing_iterations,
+            config,
+            site,
+        )
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        if self.sees_all_layers:
+            capsules = self.capsules(stacked.flatten(-2)).relu().unflatten(-1, stacked.shape[-2:])
+        else:
+            capsules = self.capsules(stacked).relu()  # [B, T, L, d]
+        if self.activation is None:
+            return self.router(self.votes(capsules))
+        logits = self.activation(capsules).squeeze(-1)  # [B, T, L]
+        activations = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+        return self.router(self.votes(capsules), activations)
+
+
+class LayerAggregation(CapsuleModule):
+    """One representation `[B, T, d]` from the outputs of all layers, by `config.layer_aggregation`.
+
+    What becomes of it is `config.aggregation_output`: `residual` LayerNorm(H^L + aggregate), `replace` the aggregate,
+    `gated` H^L + gate * aggregate with the gate started at 0.
+    """
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
+        super().__init__()
+        self.combination: nn.Module
+        if config.layer_aggregation == "linear_combination":
+            self.combination = LinearCombination(layers, config.d_model)
+        elif config.layer_aggregation == "dynamic_combination":
+            self.combination = DynamicCombination(layers, config.d_model, config.layer_combination_dim)
+        else:
+            self.combination = RoutedCombination(config, layers, site)
+        self.layer_norm = nn.LayerNorm(config.d_model) if config.aggregation_output == "residual" else None
+        self.gate = nn.Parameter(torch.empty(config.d_model)) if config.aggregation_output == "gated" else None
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.gate is not None:
+            init.zeros_(self.gate)
+
+    def forward(self, layer_outputs: list[Tensor]) -> Tensor:
+        """`layer_outputs`: H^1 … H^L, each `[B, T, d]`, without the embedding."""
+        top = layer_outputs[-1]
+        return self.joined(top, self.combination(torch.stack([each.to(top.device) for each in layer_outputs], dim=-2)))
+
+    def joined(self, top: Tensor, aggregate: Tensor) -> Tensor:
+        """The aggregate with H^L, each `[B, T, d]`."""
+        if self.layer_norm is not None:
+            return self.layer_norm(top + aggregate)
+        if self.gate is not None:
+            return top + self.gate * aggregate
+        return aggregate

@@ -1,0 +1,134 @@
+"""Past and future source contents at every target step: sections 3.1, 3.2 and 4.3, GDR.
+
+Two modules: `SourceVotes` does everything that depends on the source alone, once a sentence; `PastFuture` does the
+rest at every target step.
+
+Legend: `B` batch, `S` source and `T` target positions, `d` width of the decoder's states, `D` size of a capsule,
+`P`, `F`, `R` past, future and redundant capsules, `K` routing keys of a source word.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule, ConstantLinear, ScaledLinear
+from hf_capsule_mt.modeling.capsules.routing_record import open_record
+from hf_capsule_mt.ops.guided.routing import guided_pooling, guided_routing
+
+SITE = "past_future"
+
+
+class SourceVotes(nn.Module):
+    """What each source word offers: votes `[B, S, P + F (+ R), D]` and keys `[B, S, K, D]` for its assignment.
+
+    `guided_routing`: Eq. (5), one vote and one key for each capsule, `W_j h_i` and `W_v` times that. `classifier` and
+    `attention`: votes for the past and the future capsules, and one key for each of their groups.
+    """
+
+    def __init__(self, config: Any, width: int) -> None:
+        super().__init__()
+        self.size = config.capsule_dim
+        self.routed = config.past_future == "guided_routing"
+        used = config.past_capsules + config.future_capsules
+        if self.routed:
+            self.votes = ScaledLinear(width, (used + config.redundant_capsules) * self.size)
+            self.keys = ScaledLinear(self.size, self.size)
+        else:
+            redundant = config.past_future == "classifier" and config.redundant_capsules > 0
+            self.votes = ScaledLinear(width, used * self.size)
+            self.keys = ScaledLinear(width, (3 if redundant else 2) * self.size)
+
+    def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """`source` `[B, S, width]`, the encoder's output."""
+        votes = self.votes(source).unflatten(-1, (-1, self.size))
+        keys = self.keys(votes) if self.routed else self.keys(source).unflatten(-1, (-1, self.size))
+        return votes, keys
+
+
+class HolisticContext(NamedTuple):
+    """What `PastFuture` returns: o `[B, T, d]`, the past `[B, T, P * D]` and the future `[B, T, F * D]`."""
+
+    states: Tensor
+    past: Tensor
+    future: Tensor
+
+
+class PastFuture(CapsuleModule):
+    """Adds past and future source contents to the decoder's states: `o = FeedForward([z; past; future]) + z`.
+
+    `width` is that of z, `guide_width` that of the states which guide the routing, where they are others than z.
+    With `past_future="recurrent"` the contents come from the decoder's recurrence and only `join` is here.
+    """
+
+    score_weight: nn.Parameter | None
+    output_weight: nn.Parameter | None
+
+    def __init__(self, config: Any, width: int, feed_forward: int, guide_width: int | None = None) -> None:
+        super().__init__()
+        self.kind, self.iterations = config.past_future, config.guided_routing_iterations
+        self.counts = (config.past_capsules, config.future_capsules)
+        size = config.capsule_dim
+        # W_z, W_o and w of Eq. (7); W_v is with the source.
+        self.guide = self.output_weight = self.score_weight = None
+        if self.kind != "recurrent":
+            # ATTN is two individual attention modules (section 4.3): each has a W_z and a w of its own.
+            groups = (2,) if self.kind == "attention" else ()
+            self.guide = ScaledLinear(guide_width or width, math.prod(groups) * size)
+            self.score_weight = nn.Parameter(torch.empty(*groups, size))
+        if self.kind == "guided_routing":
+            self.output_weight = nn.Parameter(torch.empty(size, size))
+        combined = width + sum(self.counts) * size
+        self.layer_norm = nn.LayerNorm(combined)
+        self.fc1 = nn.Linear(combined, feed_forward)
+        self.activation = ACT2FN[config.activation_function]
+        self.activation_dropout, self.dropout = nn.Dropout(config.activation_dropout), nn.Dropout(config.dropout)
+        self.fc2 = ConstantLinear(feed_forward, width)
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.score_weight is not None:
+            init.normal_(self.score_weight, std=self.score_weight.shape[-1] ** -0.5)
+        if self.output_weight is not None:
+            # Times sqrt(size): a capsule has length 1 at most, a vote has about sqrt(size).
+            init.normal_(self.output_weight)
+
+    def forward(
+        self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None, guide_states: Tensor | None = None
+    ) -> HolisticContext:
+        """`states` `[B, T, d]`, `votes` and `keys` from `SourceVotes`, `mask` `[B, S]` true for real source words."""
+        if self.guide is None or self.score_weight is None:
+            raise ValueError('past_future="recurrent": the contents are states of the decoder; use join')
+        guide = self.guide(states if guide_states is None else guide_states)
+        if self.kind == "attention":
+            guide = guide.unflatten(-1, self.score_weight.shape)
+        past, future = self._contents(guide, self.score_weight, votes, keys, mask)
+        return self.join(states, past.flatten(-2), future.flatten(-2))
+
+    def join(self, states: Tensor, past: Tensor, future: Tensor) -> HolisticContext:
+        """Section 3.2: the states with what the contents add to them."""
+        features = self.layer_norm(torch.cat([states, past.to(states.dtype), future.to(states.dtype)], dim=-1))
+        hidden = self.activation_dropout(self.activation(self.fc1(features)))
+        return HolisticContext(states + self.dropout(self.fc2(hidden)), past, future)
+
+    def _contents(
+        self, guide: Tensor, score_weight: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The capsules `[B, T, P, D]` and `[B, T, F, D]`; leaves the assignments with an open record."""
+        record = open_record()
+        options: dict[str, Any] = {"mask": mask, "return_assignments": record is not None}
+        if self.output_weight is not None:
+            found = guided_routing(
+                votes, guide, keys, self.output_weight, score_weight, iterations=self.iterations, **options
+            )
+        else:
+            over = "groups" if self.kind == "classifier" else "inputs"
+            found = guided_pooling(votes, guide, keys, score_weight, self.counts, over, **options)
+        capsules: Tensor = found if isinstance(found, Tensor) else found[0]
+        if record is not None:
+            assignments = found[1]
+            record.assignments[SITE] = assignments.detach() if record.detached else assignments
+        past, future = self.counts
+        return capsules[:, :, :past], capsules[:, :, past : past + future]

@@ -1,0 +1,98 @@
+"""The router of layers and heads: votes in, capsules out.
+
+Legend: `…` batch and positions, `I` input capsules, `O` output capsules, `D` their size.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
+from hf_capsule_mt.modeling.capsules.routing_record import open_record
+from hf_capsule_mt.ops.dynamic.routing import dynamic_routing
+from hf_capsule_mt.ops.em.routing import em_routing
+
+
+def votes_start_std(algorithm: str, inputs: int, width: int) -> float:
+    """How large vote weights start so that the aggregate starts about as large as the features it is made of.
+
+    For F with weights of `fan_in ** -0.5`: pre-activations are as large as the features, the ReLU halves their second
+    moment, the mean over the inputs divides it by their number, and the presence A of EM routing, 1/2 at first, by 4.
+    With `init_std` for both, a routed projection started at a tenth of the linear one it replaces, and an aggregate in
+    the place of H^L at a fifteenth of it. EM does not route votes that small: their variance is far below its floor.
+    """
+    return (2.0 * inputs / width) ** 0.5 * (2.0 if algorithm == "em_routing" else 1.0)
+
+
+class CapsuleRouter(CapsuleModule):
+    """Routes votes `[…, I, O, D]` to one vector `[…, O * D]`, the output capsules side by side.
+
+    Args:
+        algorithm: `"em_routing"`, `"dynamic_routing"` (DLA) or `"simple_routing"` (HEADS).
+        config: a model's configuration, for the settings that all routers of a model share.
+        site: the name under which assignments are recorded.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        num_capsules: int,
+        iterations: int,
+        config: Any,
+        site: str,
+    ) -> None:
+        super().__init__()
+        self.algorithm, self.num_capsules, self.iterations = algorithm, num_capsules, iterations
+        self.variance_floor = float(config.em_variance_floor)
+        self.inverse_temperature = float(config.em_inverse_temperature)
+        self.stop_assignment_gradient = config.stop_assignment_gradient
+        self.site = site
+        if algorithm == "em_routing":
+            self.beta_a = nn.Parameter(torch.empty(num_capsules))
+            self.beta_u = nn.Parameter(torch.empty(num_capsules))
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.algorithm == "em_routing":
+            init.zeros_(self.beta_a)
+            init.zeros_(self.beta_u)
+
+    def forward(self, votes: Tensor, activations: Tensor | None = None) -> Tensor:
+        """`votes` `[…, I, O * D]`, `activations` `[…, I]` or None."""
+        votes = votes.unflatten(-1, (self.num_capsules, -1))
+        record = open_record()
+        if record is None:
+            return self._route(votes, activations, False).flatten(-2)
+        if record.detached:
+            with torch.no_grad():
+                _, assignments = self._route(votes, activations, True)
+            capsules = self._route(votes, activations, False)
+        else:
+            capsules, assignments = self._route(votes, activations, True)
+        record.assignments[self.site] = assignments
+        return capsules.flatten(-2)
+
+    def _route(self, votes: Tensor, activations: Tensor | None, return_assignments: bool):
+        if self.algorithm == "em_routing":
+            return em_routing(
+                votes,
+                activations,
+                self.beta_a,
+                self.beta_u,
+                iterations=self.iterations,
+                inverse_temperature=self.inverse_temperature,
+                variance_floor=self.variance_floor,
+                return_assignments=return_assignments,
+                stop_assignment_gradient=self.stop_assignment_gradient,
+            )
+        return dynamic_routing(
+            votes,
+            iterations=self.iterations,
+            normalize=self.algorithm == "simple_routing",
+            return_assignments=return_assignments,
+            stop_assignment_gradient=self.stop_assignment_gradient,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.algorithm}, num_capsules={self.num_capsules}, iterations={self.iterations}, site={self.site!r}"

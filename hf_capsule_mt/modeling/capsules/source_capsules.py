@@ -1,0 +1,127 @@
+"""A sentence of any length as a few vectors: the aggregation layers of CapsNMT.
+
+Legend: `B` batch, `S` source positions, `d` width of the states, `M` capsules, `R` sets of routing weights.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule, ScaledLinear
+from hf_capsule_mt.modeling.capsules.routing_record import open_record
+from hf_capsule_mt.ops.sequence.routing import sequence_routing
+
+SITE = "encoder.capsules"
+
+
+def sinusoids(places: Tensor, width: int) -> Tensor:
+    """The positional encoding of Vaswani et al. (2017) for `places` `[…]`: `[…, d]`, sines and cosines in turn."""
+    rates = torch.exp(torch.arange(0, width, 2, device=places.device) * (-torch.log(torch.tensor(10000.0)) / width))
+    angles = places.unsqueeze(-1).to(rates.dtype) * rates.to(places.device)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+def word_places(states: Tensor, mask: Tensor | None) -> Tensor:
+    """The place of every word in its sentence, `[B, S]` or `[1, S]`; padding before it counts nothing."""
+    if mask is None:
+        return torch.arange(states.shape[1], device=states.device).unsqueeze(0)
+    return (mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+class PooledSource(nn.Module):
+    """Simple aggregation: `C = [h^max, h^avg, h_1, h_L]`, Eq. (2)-(4), CapsNMT."""
+
+    count = 4
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """`states` `[B, S, d]`, `mask` `[B, S]` true for real words; returns C `[B, 4, d]`."""
+        if mask is None:
+            return torch.stack([states.amax(dim=1), states.mean(dim=1), states[:, 0], states[:, -1]], dim=1)
+        keep = mask.unsqueeze(-1)
+        count = mask.sum(dim=1, keepdim=True).clamp(min=1)
+        highest = states.masked_fill(~keep, torch.finfo(states.dtype).min).amax(dim=1)
+        highest = highest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
+        mean = (
+            states.masked_fill(~keep, 0.0).sum(dim=1, dtype=torch.promote_types(states.dtype, torch.float32)) / count
+        )
+        place = mask.cumsum(dim=1)
+        first = (mask & (place == 1)).to(torch.uint8).argmax(dim=1)
+        last = (mask & (place == count)).to(torch.uint8).argmax(dim=1)
+        ends = states.gather(1, torch.stack([first, last], dim=1).unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+        return torch.cat([highest.unsqueeze(1), mean.to(states.dtype).unsqueeze(1), ends], dim=1)
+
+
+class SourceCapsules(CapsuleModule):
+    """The capsule layer: routes the states of the words to M capsules, section 3, CapsNMT.
+
+    Messages are `f(h_i, theta_j^t) = ReLU(h_i W_j^t)`, Eq. (8), all of them one matrix product. With
+    `separable_scoring` the same network g scores words and capsules, Eq. (14).
+
+    Positions are added to words and capsules alike. Those of the capsules have length 1, as capsules have at most:
+    sinusoids as they are, of length `sqrt(d / 2)`, would leave nothing of the capsule in the comparison. Capsules are
+    returned without them, since what reads them, `W_c`, could only add a constant.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        width = config.d_model
+        self.count, self.width, self.iterations = config.num_capsules, width, config.routing_iterations
+        self.positions = config.position_aware_routing
+        self.sets = 1 if config.share_routing_weights else config.routing_iterations
+        # With a ReLU behind it: outputs as large as inputs.
+        self.votes = ScaledLinear(width, self.sets * self.count * width, (2.0 / width) ** 0.5)
+        # g, whose maps are not modules: routing itself applies them to the capsules of every iteration.
+        self.scoring_weight = self.scoring_bias = None
+        if config.separable_scoring and config.routing_iterations > 1:
+            self.scoring_weight = nn.Parameter(torch.empty(2, width, width))  # W_1 and W_2
+            self.scoring_bias = nn.Parameter(torch.empty(2, width))
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.scoring_weight is not None and self.scoring_bias is not None:
+            init.normal_(self.scoring_weight, std=self.width**-0.5)
+            init.zeros_(self.scoring_bias)
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """`states` `[B, S, d]`, `mask` `[B, S]` true for real words; returns the capsules `[B, M, d]`."""
+        capsule_positions = None
+        if self.positions:
+            states = states + sinusoids(word_places(states, mask), self.width).to(states.dtype)
+            places = torch.arange(self.count, device=states.device)
+            capsule_positions = sinusoids(places, self.width) / (self.width / 2) ** 0.5
+        messages = torch.relu(self.votes(states)).unflatten(-1, (self.sets, self.count, self.width))
+        options: dict[str, Any] = {"iterations": self.iterations, "mask": mask, "capsule_positions": capsule_positions}
+        if self.scoring_weight is not None and self.scoring_bias is not None:
+            (first, second), (first_bias, second_bias) = self.scoring_weight, self.scoring_bias
+            hidden = torch.relu(nn.functional.linear(states, first, first_bias))
+            options["input_scores"] = nn.functional.linear(hidden, second, second_bias)
+            options["score_network"] = (first, first_bias, second, second_bias)
+        votes = messages.permute(2, 0, 1, 3, 4)  # [R, B, S, M, d]
+        record = open_record()
+        found: Any = sequence_routing(votes, return_assignments=record is not None, **options)
+        if record is None:
+            return found
+        capsules, assignments = found
+        record.assignments[SITE] = assignments.unsqueeze(2)  # [iterations, B, 1, S, M]
+        return capsules
+
+
+class SourceContext(nn.Module):
+    """The vectors that hold a sentence, C, and `W_c [c_1 … c_M]`, Eq. (5), which the decoder adds to every word."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        routed = config.source_aggregation == "capsules"
+        self.aggregation = SourceCapsules(config) if routed else PooledSource(config)
+        # A capsule has length 1 at most, where a word's state has sqrt(d).
+        start = self.aggregation.count**-0.5 if routed else None
+        self.projection = ScaledLinear(self.aggregation.count * config.d_model, config.d_model, start)
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`states` `[B, S, d]`; returns C `[B, M, d]` and `W_c C` `[B, d]`."""
+        capsules = self.aggregation(states, mask)
+        return capsules, self.projection(capsules.flatten(1))

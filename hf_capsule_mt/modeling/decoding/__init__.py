@@ -1,0 +1,1 @@
+"""Faster searches for translations."""

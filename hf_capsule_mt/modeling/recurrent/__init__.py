@@ -1,0 +1,1 @@
+"""Recurrent layers, their cache, and the encoder-decoder that the recurrent families share."""

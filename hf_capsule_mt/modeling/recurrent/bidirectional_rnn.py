@@ -1,0 +1,174 @@
+"""Bidirectional recurrent layers whose result does not depend on padding, and the linear maps that recurrences need.
+
+Legend: `B` batch, `S` source positions, `in` and `H` width of the inputs and of one direction's states, `G` gates of
+a cell: 3 for a GRU, 4 for an LSTM.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
+
+KINDS = ("gru", "lstm")
+
+
+def init_input_weight(weight: Tensor) -> None:
+    """`[G * H, in]`: gates as large as the inputs, whatever `init_std` is."""
+    init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+
+@torch.no_grad()
+def init_recurrent_weight(weight: Tensor) -> None:
+    """`[G * H, H]`: one orthogonal matrix for each gate, so that states neither explode nor vanish at first."""
+    # Blocks have no flag of their own that says they are loaded.
+    if not getattr(weight, "_is_hf_initialized", False):
+        for block in weight.split(weight.shape[1]):
+            init.orthogonal_(block)
+
+
+class InputLinear(CapsuleModule, nn.Linear):
+    """A linear map whose outputs are as large as its inputs at first, with a bias that starts at 0."""
+
+    def init_capsule_weights(self, std: float) -> None:
+        init_input_weight(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class RecurrentLinear(CapsuleModule, nn.Linear):
+    """A linear map of a state `[…, H]` to blocks of its own width, `[…, G * H]`: each block starts orthogonal."""
+
+    def init_capsule_weights(self, std: float) -> None:
+        init_recurrent_weight(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+def init_recurrent_layer(layer: nn.RNNBase) -> None:
+    for name, parameter in layer.named_parameters():
+        if name.startswith("weight_ih"):
+            init_input_weight(parameter)
+        elif name.startswith("weight_hh"):
+            init_recurrent_weight(parameter)
+        elif name.startswith("bias_ih") and layer.mode == "LSTM":
+            # The forget gate, second of four, starts open.
+            start = torch.zeros_like(parameter)
+            start[layer.hidden_size : 2 * layer.hidden_size] = 1.0
+            init.copy_(parameter, start)
+        else:
+            init.zeros_(parameter)
+
+
+class GRU(CapsuleModule, nn.GRU):
+    """[`torch.nn.GRU`], initialised by our models; Transformers leaves it as it is."""
+
+    def init_capsule_weights(self, std: float) -> None:
+        init_recurrent_layer(self)
+
+
+class LSTM(CapsuleModule, nn.LSTM):
+    """[`torch.nn.LSTM`] of one layer and direction, `batch_first`, initialised by our models.
+
+    Single steps are made with `step`: the layer prepares its weights at every call, which costs more than the step.
+    On a CPU float16 is computed in float32, since PyTorch has no LSTM in float16 there.
+    """
+
+    def init_capsule_weights(self, std: float) -> None:
+        init_recurrent_layer(self)
+
+    def forward(  # type: ignore[override]
+        self, inputs: Tensor, states: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them, None for zeros."""
+        if inputs.device.type == "cpu" and _low_precision(inputs) == torch.float16:
+            with torch.autocast("cpu", enabled=False):
+                stored: Any = self._flat_weights
+                weights = [weight.float() for weight in stored]
+                start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
+                given = (start, start) if states is None else (states[0].float(), states[1].float())
+                found = torch.lstm(inputs.float(), given, weights, True, 1, 0.0, self.training, False, True)
+                outputs, hidden, cell = (tensor.to(torch.float16) for tensor in found)
+            return outputs, (hidden, cell)
+        return super().forward(inputs, states)
+
+    def step(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them."""
+        if torch.is_grad_enabled():
+            hidden, cell = self(inputs.unsqueeze(1), (hidden.unsqueeze(0), cell.unsqueeze(0)))[1]
+            return hidden.squeeze(0), cell.squeeze(0)
+        weights: Any = self._flat_weights
+        return torch.lstm_cell(inputs, (hidden, cell), *weights)
+
+
+def _low_precision(inputs: Tensor) -> torch.dtype:
+    """The type that a product of `inputs` is computed in."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
+
+
+class WordOrder(NamedTuple):
+    """Where the real words of each sentence are, without waiting for a device: computed once for all layers.
+
+    `forward` and `backward` `[B, S]`: positions of the words in reading order and in reverse, then the padding.
+    `forward_place` and `backward_place` `[B, S]`: where each position went; anything for padding.
+    """
+
+    mask: Tensor  # [B, S], true for real words
+    forward: Tensor
+    backward: Tensor
+    forward_place: Tensor
+    backward_place: Tensor
+
+
+def word_order(mask: Tensor) -> WordOrder:
+    """`mask` `[B, S]`, true for real words, which may stand anywhere."""
+    forward = mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
+    counted = mask.cumsum(dim=1)
+    count = counted[:, -1:]  # [B, 1]
+    place = (counted - 1).clamp(min=0)
+    step = torch.arange(mask.shape[1], device=mask.device)
+    backward = forward.gather(1, torch.where(step < count, count - 1 - step, step))
+    return WordOrder(mask, forward, backward, place, (count - counted).clamp(min=0))
+
+
+def take(values: Tensor, places: Tensor) -> Tensor:
+    """`values` `[B, S, …]` at `places` `[B, S]`."""
+    return values.gather(1, places.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
+
+
+class BidirectionalLayer(nn.Module):
+    """A recurrent layer in each direction over the real words alone: `[B, S, in]` to `[B, S, 2 H]`, 0 at padding.
+
+    Each direction starts at the first real word on its side and never sees padding, on whichever side it is. For
+    `torch.compile`, set `torch._dynamo.config.allow_rnn = True`: it refuses PyTorch's own recurrent layers otherwise.
+
+    Args:
+        kind: `"gru"` or `"lstm"`.
+        input_size: `in`.
+        hidden_size: `H`, of one direction.
+    """
+
+    def __init__(self, kind: str, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise ValueError(f"kind={kind!r}: must be one of {', '.join(map(repr, KINDS))}")
+        layer = GRU if kind == "gru" else LSTM
+        self.forward_rnn = layer(input_size, hidden_size, batch_first=True)
+        self.backward_rnn = layer(input_size, hidden_size, batch_first=True)
+
+    def forward(self, states: Tensor, order: WordOrder | None = None) -> Tensor:
+        """`states` `[B, S, in]`; `order` None: every position is a real word."""
+        if order is None:
+            ahead = self.forward_rnn(states)[0]
+            back = self.backward_rnn(states.flip(1))[0].flip(1)
+            return torch.cat([ahead, back], dim=-1)
+        ahead = take(self.forward_rnn(take(states, order.forward))[0], order.forward_place)
+        back = take(self.backward_rnn(take(states, order.backward))[0], order.backward_place)
+        return torch.cat([ahead, back], dim=-1).masked_fill(~order.mask.unsqueeze(-1), 0.0)
+
+
+class BidirectionalRNN(GradientCheckpointingLayer, BidirectionalLayer):
+    """A [`BidirectionalLayer`] that gradient checkpointing computes again, for where it is a layer by itself."""

@@ -1,0 +1,130 @@
+"""The layers of CapsNMT's decoder: whole sentences through [`torch.nn.LSTM`], single steps through cells.
+
+Legend: `B` batch, `S` source and `T` target positions, `d` width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, InputLinear, WordOrder, take
+from hf_capsule_mt.modeling.recurrent.cache import States
+
+
+class DecoderLSTMLayer(GradientCheckpointingLayer):
+    """An LSTM with a residual connection and a layer norm around it (section 2, CapsNMT)."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.rnn = LSTM(config.d_model, config.d_model, batch_first=True)
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, words: Tensor, order: WordOrder | None, hidden: Tensor | None, cell: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`words` `[B, T, d]` all at once, from the states `[B, d]` (None: zeros); returns the layer's output and the
+        states after the last step. `order` says which positions are real; states mean nothing with it."""
+        start = None if hidden is None or cell is None else (hidden.unsqueeze(0), cell.unsqueeze(0))
+        read = words if order is None else take(words, order.forward)
+        states, (hidden, cell) = self.rnn(read, start)
+        if order is not None:
+            states = take(states, order.forward_place)
+        return self._join(words, states), hidden.squeeze(0), cell.squeeze(0)
+
+    def step(self, word: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """One word `[B, d]`; where `keep` `[B, 1]` is false there is none and the states stay as they are."""
+        new_hidden, new_cell = self.rnn.step(word, hidden.to(word.dtype), cell.to(word.dtype))
+        output = self._join(word, new_hidden)
+        if keep is not None:
+            new_hidden = torch.where(keep, new_hidden, hidden.to(new_hidden.dtype))
+            new_cell = torch.where(keep, new_cell, cell.to(new_cell.dtype))
+        return output, new_hidden, new_cell
+
+    def _join(self, words: Tensor, states: Tensor) -> Tensor:
+        return self.norm(words + self.dropout(states))
+
+
+class WordAttention(nn.Module):
+    """What the hybrid with RNMT adds: one head of attention over the words of the source, `q . k / sqrt(d)`.
+
+    It stands behind the first LSTM layer and feeds the ones above, never the recurrence it asks for, so that all
+    steps of a sentence are computed at once. A residual connection and a layer norm are around it as around the
+    other sub-layers.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.query = InputLinear(config.d_model, config.d_model, bias=False)
+        self.out = InputLinear(config.d_model, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, states: Tensor, keys: Tensor, source: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`states` `[B, T, d]`; `keys` and `source` `[B, S, d]`; returns the output and the weights `[B, T, S]`."""
+        scores = self.query(states) @ keys.transpose(1, 2) * keys.shape[-1] ** -0.5
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if mask is not None:
+            scores = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
+        weights = scores.softmax(dim=-1).to(source.dtype)
+        return self.norm(states + self.dropout(self.out(weights @ source))), weights
+
+
+class LSTMStack(nn.Module):
+    """The decoder's layers, and the attention of the hybrid behind the first."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.layers: Any = nn.ModuleList([DecoderLSTMLayer(config) for _ in range(config.decoder_layers)])
+        self.attention = WordAttention(config) if config.decoder_context == "attention" else None
+
+    def at_once(
+        self, words: Tensor, order: WordOrder | None, states: States | None, source: tuple[Any, ...]
+    ) -> tuple[list[Tensor], Tensor | None, States]:
+        """All T words `[B, T, d]`: the outputs of every layer, the attention's weights, the states after the last."""
+        outputs, weights, after = [words], None, []
+        for index, layer in enumerate(self.layers):
+            hidden, cell = (None, None) if states is None else states[2 * index : 2 * index + 2]
+            words, hidden, cell = layer(words, order, hidden, cell)
+            if index == 0 and self.attention is not None:
+                words, weights = self.attention(words, *source)
+            outputs.append(words)
+            after += [hidden, cell]
+        return outputs, weights, tuple(after)
+
+    def step_by_step(
+        self, words: Tensor, keep: Tensor | None, states: States | None, source: tuple[Any, ...]
+    ) -> tuple[list[Tensor], Tensor | None, list[States]]:
+        """The same a word at a time, with the states after each; where `keep` `[B, T]` is false there is no word."""
+        if states is None:
+            states = self.no_states(words[:, 0])
+        every, shares, steps = [], [], []
+        keeps = [None] * words.shape[1] if keep is None else keep.unsqueeze(-1).unbind(1)
+        for word, kept in zip(words.unbind(1), keeps, strict=True):
+            outputs, weights, states = self.step(word, kept, states, source)
+            if weights is not None:
+                shares.append(weights)
+            every.append(outputs)
+            steps.append(states)
+        _, *layers = [torch.stack(layer, dim=1) for layer in zip(*every, strict=True)]
+        return [words, *layers], torch.cat(shares, dim=1) if shares else None, steps
+
+    def step(
+        self, word: Tensor, keep: Tensor | None, states: States, source: tuple[Any, ...]
+    ) -> tuple[list[Tensor], Tensor | None, States]:
+        """One word `[B, d]`, where `keep` `[B, 1]` is not false."""
+        outputs, weights, after = [word], None, []
+        for index, layer in enumerate(self.layers):
+            word, hidden, cell = layer.step(word, states[2 * index], states[2 * index + 1], keep)
+            if index == 0 and self.attention is not None:
+                attended, weights = self.attention(word.unsqueeze(1), *source)
+                word = attended.squeeze(1)
+            outputs.append(word)
+            after += [hidden, cell]
+        return outputs, weights, tuple(after)
+
+    def no_states(self, word: Tensor) -> States:
+        """The states before the first word `[B, d]`."""
+        return (torch.zeros_like(word),) * (2 * len(self.layers))

@@ -1,0 +1,1 @@
+"""Saving models with their code, and loading weights safely."""

@@ -1,0 +1,54 @@
+"""Loading models of Transformers with the checks that models of this package make themselves."""
+
+from os import PathLike
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from hf_capsule_mt.modeling.saving.safe_loading import (
+    SafeLoadingMixin,
+    check_digests,
+    checkpoint_folder,
+    refuse_missing,
+    refuse_other_sizes,
+)
+
+# What libraries raise for a configuration or a file that does not fit, beside ValueError and OSError.
+RAISED = (KeyError, IndexError, AttributeError, TypeError, RuntimeError, AssertionError, NotImplementedError)
+
+
+def load_translation_model(name: str | PathLike[str], **options: Any) -> Any:
+    """Any model of `AutoModelForSeq2SeqLM`; a ValueError or an OSError of one line where it cannot be loaded whole."""
+    model, _ = load_checked(AutoModelForSeq2SeqLM, name, **options)
+    return model
+
+
+def load_checked(loader: Any, name: str | PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The model that `loader.from_pretrained` gives, and its report: no tensor damaged, missing or of another size."""
+    if isinstance(loader, type) and issubclass(loader, SafeLoadingMixin):
+        return loader.from_pretrained(name, **options, output_loading_info=True)
+    try:
+        if loader is AutoModelForSeq2SeqLM and hasattr(AutoConfig.from_pretrained(name), "carry_code"):
+            return loader.from_pretrained(name, **options), {}  # which makes these checks itself
+        folder = checkpoint_folder(name)
+        if folder is not None:
+            check_digests(folder)
+        reported = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        model, report = loader.from_pretrained(name, **options, **reported)
+    except Exception as error:
+        if type(error).__name__ == "SafetensorError":
+            raise OSError(
+                f"the weights in {name} cannot be read ({error}): a .safetensors file there is cut off or damaged; "
+                "copy or download it again"
+            ) from error
+        if not isinstance(error, RAISED):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ValueError(
+            f"{name} cannot be loaded: its config.json or its weights do not fit the model ({reason}); copy or "
+            "download them again"
+        ) from error
+    refuse_other_sizes(name, report["mismatched_keys"])
+    if report["missing_keys"]:
+        refuse_missing(name, sorted(report["missing_keys"]))
+    return model, report

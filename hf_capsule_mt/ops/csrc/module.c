@@ -1,0 +1,310 @@
+/* hf_capsule_mt._native: routing and int8 on the CPU, called with addresses of tensors by ops/native_routing.py and
+ * by inference/int8/native.py.
+ *
+ * Everything here runs without Python's lock. Work is divided over threads by positions, always in the same way for
+ * the same number of threads, so that two runs agree to the last bit.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "aggregation.h"
+#include "dynamic_routing.h"
+#include "em_routing.h"
+#include "guided_scores.h"
+#include "int8_linear.h"
+#include "marian_step.h"
+
+#define MOST_THREADS 64
+
+static int at_most(int threads, int parts) {
+    threads = threads > MOST_THREADS ? MOST_THREADS : threads;
+    threads = threads > parts ? parts : threads;
+    return threads < 1 ? 1 : threads;
+}
+
+/* `function` of each of `count` shares, a thread each, the first on this one; where no thread can be had, too. */
+static void in_parallel(void *(*function)(void *), void *shares, size_t size, int count) {
+    pthread_t started[MOST_THREADS];
+    int running[MOST_THREADS] = {0};
+    char *share = shares;
+    for (int k = 1; k < count; k++) running[k] = !pthread_create(&started[k], NULL, function, share + size * (size_t)k);
+    function(share);
+    for (int k = 1; k < count; k++) {
+        if (running[k])
+            pthread_join(started[k], NULL);
+        else
+            function(share + size * (size_t)k);
+    }
+}
+
+typedef enum { EM_FORWARD, EM_BACKWARD, DYNAMIC_FORWARD, DYNAMIC_BACKWARD } Kind;
+
+typedef struct {
+    const Problem *problem;
+    Kind kind;
+    int from, to;
+    float *scratch;
+    double *grad_a, *grad_u; /* [O] */
+} Share;
+
+static void *work(void *argument) {
+    const Share *share = argument;
+    const Problem *p = share->problem;
+    const unsigned int before = without_subnormals();
+    switch (share->kind) {
+    case EM_FORWARD: em_forward(p, share->from, share->to, share->scratch); break;
+    case EM_BACKWARD: em_backward(p, share->from, share->to, share->scratch, share->grad_a, share->grad_u); break;
+    case DYNAMIC_FORWARD: dynamic_forward(p, share->from, share->to, share->scratch); break;
+    case DYNAMIC_BACKWARD: dynamic_backward(p, share->from, share->to, share->scratch); break;
+    }
+    as_before(before);
+    return NULL;
+}
+
+/* Room that one thread needs, in bytes. */
+static size_t room(const Problem *p, Kind kind) {
+    size_t floats = kind < DYNAMIC_FORWARD ? em_scratch(p) : dynamic_scratch(p);
+    size_t bytes = floats * sizeof(float) + (size_t)p->I * sizeof(int) + (size_t)p->T * sizeof(Round) + 256;
+    return bytes / 64 * 64;
+}
+
+/* 0, or -1 where there is no memory. */
+static int route(Problem *p, Kind kind, int threads, float *grad_a, float *grad_u) {
+    Share shares[MOST_THREADS];
+    threads = at_most(threads, p->N);
+    p->kept = kind == EM_FORWARD ? 2 : kind == DYNAMIC_FORWARD ? 1 : p->T;
+    const size_t outputs = (size_t)p->O, each = room(p, kind);
+    char *memory = malloc(each * (size_t)threads);
+    double *sums = calloc(2 * outputs * (size_t)threads, sizeof(double));
+    if (!memory || !sums) {
+        free(memory);
+        free(sums);
+        return -1;
+    }
+    for (int k = 0; k < threads; k++) {
+        double *own = sums + 2 * outputs * (size_t)k;
+        Share share = {p, kind, (int)((int64_t)p->N * k / threads), (int)((int64_t)p->N * (k + 1) / threads),
+                       (float *)(memory + each * (size_t)k), own, own + outputs};
+        shares[k] = share;
+    }
+    in_parallel(work, shares, sizeof(Share), threads);
+    if (kind == EM_BACKWARD)
+        for (size_t o = 0; o < outputs; o++) {
+            double a = 0.0, u = 0.0;
+            for (int k = 0; k < threads; k++) a += shares[k].grad_a[o], u += shares[k].grad_u[o];
+            grad_a[o] = (float)a, grad_u[o] = (float)u;
+        }
+    free(memory);
+    free(sums);
+    return 0;
+}
+
+#define ADDRESS(number) ((void *)(uintptr_t)(number))
+
+/* route(kind, threads, (votes, log_activations, mask, beta_a, beta_u, grad_capsules, capsules, grad_votes,
+ * grad_log_activations, grad_a, grad_u), (stride_n, stride_i, N, I, O, D, T, normalize, stop_gradient),
+ * inverse_temperature, variance_floor, vote_limit): addresses, 0 for none. */
+static PyObject *py_route(PyObject *self, PyObject *arguments) {
+    int kind, threads, found;
+    unsigned long long a[11];
+    long long stride_n, stride_i;
+    Problem p;
+    memset(&p, 0, sizeof p);
+    if (!PyArg_ParseTuple(arguments, "ii(KKKKKKKKKKK)(LLiiiiiii)dff", &kind, &threads, a, a + 1, a + 2, a + 3, a + 4,
+                          a + 5, a + 6, a + 7, a + 8, a + 9, a + 10, &stride_n, &stride_i, &p.N, &p.I, &p.O, &p.D,
+                          &p.T, &p.normalize, &p.stop_gradient, &p.inverse_temperature, &p.variance_floor,
+                          &p.vote_limit))
+        return NULL;
+    if (kind < EM_FORWARD || kind > DYNAMIC_BACKWARD || p.N < 1 || p.I < 1 || p.O < 1 || p.D < 1 || p.T < 1) {
+        PyErr_SetString(PyExc_ValueError, "no such routing, or nothing to route");
+        return NULL;
+    }
+    p.stride_n = stride_n, p.stride_i = stride_i;
+    p.votes = ADDRESS(a[0]), p.log_activations = ADDRESS(a[1]), p.mask = ADDRESS(a[2]);
+    p.beta_a = ADDRESS(a[3]), p.beta_u = ADDRESS(a[4]), p.grad_capsules = ADDRESS(a[5]);
+    p.capsules = ADDRESS(a[6]), p.grad_votes = ADDRESS(a[7]), p.grad_log_activations = ADDRESS(a[8]);
+    Py_BEGIN_ALLOW_THREADS
+    found = route(&p, (Kind)kind, threads, ADDRESS(a[9]), ADDRESS(a[10]));
+    Py_END_ALLOW_THREADS
+    if (found) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+typedef struct {
+    const Guided *guided;
+    int backward, from, to;
+    float *scratch;      /* [3, O, D] */
+    double *grad_weight; /* [D] */
+} Sentences;
+
+static void *score(void *argument) {
+    const Sentences *s = argument;
+    const unsigned int before = without_subnormals();
+    if (s->backward)
+        guided_backward(s->guided, s->from, s->to, s->scratch, s->grad_weight);
+    else
+        guided_forward(s->guided, s->from, s->to, s->scratch);
+    as_before(before);
+    return NULL;
+}
+
+/* guided_scores(backward, threads, (guide, keys, context, weight, grad_scores, scores, grad_keys, grad_context,
+ * grad_weight), (B, T, I, O, D)): see guided_scores.h. */
+static PyObject *py_guided_scores(PyObject *self, PyObject *arguments) {
+    int backward, threads;
+    unsigned long long a[9];
+    Guided g;
+    Sentences shares[MOST_THREADS];
+    if (!PyArg_ParseTuple(arguments, "ii(KKKKKKKKK)(iiiii)", &backward, &threads, a, a + 1, a + 2, a + 3, a + 4, a + 5,
+                          a + 6, a + 7, a + 8, &g.B, &g.T, &g.I, &g.O, &g.D))
+        return NULL;
+    g.guide = ADDRESS(a[0]), g.keys = ADDRESS(a[1]), g.context = ADDRESS(a[2]), g.weight = ADDRESS(a[3]);
+    g.grad_scores = ADDRESS(a[4]), g.scores = ADDRESS(a[5]), g.grad_keys = ADDRESS(a[6]), g.grad_context = ADDRESS(a[7]);
+    threads = at_most(threads, g.B);
+    const size_t size = (size_t)g.D;
+    const size_t each = 3 * size * (size_t)g.O;
+    float *scratch = malloc(each * (size_t)threads * sizeof(float));
+    double *sums = calloc(size * (size_t)threads, sizeof(double));
+    if (scratch && sums) {
+        Py_BEGIN_ALLOW_THREADS
+        for (int k = 0; k < threads; k++) {
+            Sentences share = {&g, backward, (int)((int64_t)g.B * k / threads), (int)((int64_t)g.B * (k + 1) / threads),
+                               scratch + each * (size_t)k, sums + size * (size_t)k};
+            shares[k] = share;
+        }
+        in_parallel(score, shares, sizeof(Sentences), threads);
+        if (backward) {
+            float *grad_weight = ADDRESS(a[8]);
+            for (size_t d = 0; d < size; d++) {
+                double sum = 0.0;
+                for (size_t k = 0; k < (size_t)threads; k++) sum += sums[k * size + d];
+                grad_weight[d] = (float)sum;
+            }
+        }
+        Py_END_ALLOW_THREADS
+    }
+    const int failed = !scratch || !sums;
+    free(scratch);
+    free(sums);
+    if (failed) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+#if HAS_INT8
+
+_Static_assert(sizeof(Linear) == 7 * 8 && sizeof(Layer) == 50 * 8 && sizeof(Plan) == 12 * 8 &&
+                   sizeof(Aggregation) == 14 * 8,
+               "inference/int8/native.py fills these with 64-bit numbers");
+
+typedef struct {
+    const Linear *linear;
+    const uint8_t *bytes;
+    const float *units;
+    float *outputs;
+    int rows, from, to;
+} Blocks;
+
+static void *multiply(void *argument) {
+    const Blocks *b = argument;
+    int8_outputs(b->linear, b->bytes, b->units, b->rows, b->outputs, b->linear->out, b->from, b->to);
+    return NULL;
+}
+
+/* int8_linear(threads, (weights, scales, offsets, bias, inputs, outputs), (in, out, levels, rows, stride, scaled)): outputs
+ * `[rows, out]` of inputs at `inputs + row * stride`; not `scaled`, the inputs are between -1 and 1. */
+static PyObject *py_int8_linear(PyObject *self, PyObject *arguments) {
+    int threads, rows, scaled;
+    unsigned long long a[6];
+    long long in, out, levels, stride;
+    Blocks shares[MOST_THREADS];
+    if (!PyArg_ParseTuple(arguments, "i(KKKKKK)(LLLiLi)", &threads, a, a + 1, a + 2, a + 3, a + 4, a + 5, &in, &out,
+                          &levels, &rows, &stride, &scaled))
+        return NULL;
+    const Linear linear = {ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), in, out, levels};
+    const size_t padded = (size_t)int8_padded(in);
+    char *memory = malloc((size_t)rows * (padded + sizeof(float)) + 64);
+    if (!memory) return PyErr_NoMemory();
+    float *units = (float *)(void *)memory;
+    uint8_t *bytes = (uint8_t *)(units + rows);
+    Py_BEGIN_ALLOW_THREADS
+    const int blocks = int8_blocks(&linear);
+    threads = at_most(threads, blocks);
+    int8_round(&linear, ADDRESS(a[4]), stride, rows, scaled, bytes, units);
+    for (int k = 0; k < threads; k++) {
+        Blocks share = {&linear, bytes, units, ADDRESS(a[5]), rows, (int)((int64_t)blocks * k / threads),
+                        (int)((int64_t)blocks * (k + 1) / threads)};
+        shares[k] = share;
+    }
+    in_parallel(multiply, shares, sizeof(Blocks), threads);
+    Py_END_ALLOW_THREADS
+    free(memory);
+    Py_RETURN_NONE;
+}
+
+/* marian_step((plan, states, outputs, history), rows, place): see marian_step.h. */
+static PyObject *py_marian_step(PyObject *self, PyObject *arguments) {
+    unsigned long long a[4];
+    Step step;
+    if (!PyArg_ParseTuple(arguments, "(KKKK)ii", a, a + 1, a + 2, a + 3, &step.rows, &step.place)) return NULL;
+    step.plan = ADDRESS(a[0]), step.states = ADDRESS(a[1]), step.outputs = ADDRESS(a[2]), step.history = ADDRESS(a[3]);
+    char *memory = malloc(step_bytes(step.plan, step.rows));
+    if (!memory) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    const unsigned int before = without_subnormals();
+    marian_step(&step, memory);
+    as_before(before);
+    Py_END_ALLOW_THREADS
+    free(memory);
+    Py_RETURN_NONE;
+}
+
+/* aggregate((plan, outputs, aggregate), (rows, stride_l, stride_r)): see aggregation.h. */
+static PyObject *py_aggregate(PyObject *self, PyObject *arguments) {
+    unsigned long long a[3];
+    int rows;
+    long long stride_l, stride_r;
+    if (!PyArg_ParseTuple(arguments, "(KKK)(iLL)", a, a + 1, a + 2, &rows, &stride_l, &stride_r)) return NULL;
+    char *memory = malloc(aggregation_bytes(ADDRESS(a[0]), rows));
+    if (!memory) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    const unsigned int before = without_subnormals();
+    aggregate_layers(ADDRESS(a[0]), ADDRESS(a[1]), stride_l, stride_r, rows, ADDRESS(a[2]), memory);
+    as_before(before);
+    Py_END_ALLOW_THREADS
+    free(memory);
+    Py_RETURN_NONE;
+}
+
+/* int8_levels(): how many steps there are from 0 to 1 in the bytes of an input, 0 where there is no int8. */
+static PyObject *py_int8_levels(PyObject *self, PyObject *arguments) {
+    return PyLong_FromLong(most_levels());
+}
+
+#else
+
+static PyObject *py_int8_levels(PyObject *self, PyObject *arguments) { return PyLong_FromLong(0); }
+
+#endif
+
+/* interface(): 0 where the processor is too old. */
+static PyObject *py_interface(PyObject *self, PyObject *arguments) { return PyLong_FromLong(can_run() ? 1 : 0); }
+
+static PyMethodDef methods[] = {
+    {"route", py_route, METH_VARARGS, "EM and dynamic routing, forward and backward; see ops/native_routing.py."},
+    {"interface", py_interface, METH_NOARGS, "A number that changes when these functions do; 0 where they cannot run."},
+    {"guided_scores", py_guided_scores, METH_VARARGS, "Eq. (7), GDR, forward and backward; see ops/guided_scores_native.py."},
+    {"int8_levels", py_int8_levels, METH_NOARGS, "The steps from 0 to 1 of an input in int8, 0 where there is none."},
+#if HAS_INT8
+    {"int8_linear", py_int8_linear, METH_VARARGS, "A linear map in int8; see inference/int8/native.py."},
+    {"aggregate", py_aggregate, METH_VARARGS, "Routing over layers in int8; see inference/int8/native.py."},
+    {"marian_step", py_marian_step, METH_VARARGS, "A step of a Marian decoder in int8; see inference/int8/native.py."},
+#endif
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&definition); }

@@ -1,0 +1,1 @@
+"""Dynamic routing: Algorithm 1, DLA and HEADS."""

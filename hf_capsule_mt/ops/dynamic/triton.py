@@ -1,0 +1,90 @@
+"""Dynamic routing by Triton kernels, as operators. See `triton_operators.py`."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops.triton_operators import NAMESPACE, as_bytes, block_sizes, empty_results, launch, rows_together
+
+
+@functools.cache
+def _kernels() -> dict[str, Any]:
+    from hf_capsule_mt.ops.dynamic.kernels import dynamic_backward_kernel, dynamic_forward_kernel
+
+    return {kernel.fn.__name__: kernel for kernel in (dynamic_forward_kernel, dynamic_backward_kernel)}
+
+
+@torch.library.custom_op(f"{NAMESPACE}::fused_dynamic_routing", mutates_args=())
+def fused_dynamic_routing(
+    votes: Tensor,
+    mask: Tensor | None,
+    iterations: int,
+    normalize: bool,
+    stop_assignment_gradient: bool,
+    return_assignments: bool,
+) -> tuple[Tensor, Tensor]:
+    """Algorithm 1, DLA (HEADS with `normalize`): capsules, and assignments `[iterations, N, I, O]` or nothing in them.
+
+    There is no gradient through the assignments.
+    """
+    votes = rows_together(votes)
+    capsules, assignments = empty_results(votes, iterations if return_assignments else 0)
+    blocks, sizes = block_sizes(votes)
+    arguments = (
+        as_bytes(mask),
+        capsules,
+        assignments if return_assignments else None,
+        len(votes),
+        *votes.stride()[:2],
+    )
+    launch(
+        _kernels()["dynamic_forward_kernel"],
+        blocks,
+        votes,
+        *arguments,
+        NORMALIZE=normalize,
+        ITERATIONS=iterations,
+        **sizes,
+    )
+    return capsules, assignments
+
+
+@fused_dynamic_routing.register_fake
+def _(votes, mask, iterations, normalize, stop_assignment_gradient, return_assignments):
+    return empty_results(votes, iterations if return_assignments else 0)
+
+
+@torch.library.custom_op(f"{NAMESPACE}::fused_dynamic_routing_backward", mutates_args=())
+def fused_dynamic_routing_backward(
+    votes: Tensor, mask: Tensor | None, grad_capsules: Tensor, iterations: int, normalize: bool, steps: int
+) -> Tensor:
+    """The gradient of the votes, back through the last `steps` rounds."""
+    votes = rows_together(votes)
+    grad_votes = votes.new_empty(votes.shape)
+    blocks, sizes = block_sizes(votes)
+    arguments = (as_bytes(mask), grad_capsules.contiguous(), grad_votes, len(votes), *votes.stride()[:2])
+    sizes |= {"NORMALIZE": normalize, "ITERATIONS": iterations, "STEPS": steps}
+    launch(_kernels()["dynamic_backward_kernel"], blocks, votes, *arguments, **sizes)
+    return grad_votes
+
+
+@fused_dynamic_routing_backward.register_fake
+def _(votes, mask, grad_capsules, iterations, normalize, steps):
+    return votes.new_empty(votes.shape)
+
+
+def _keep_dynamic(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    votes, mask, ctx.iterations, ctx.normalize, stop_assignment_gradient, _ = inputs
+    ctx.steps = 1 if stop_assignment_gradient else ctx.iterations
+    ctx.save_for_backward(votes, mask)
+
+
+def _dynamic_gradients(ctx: Any, grad_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    votes, mask = ctx.saved_tensors
+    grad = fused_dynamic_routing_backward(votes, mask, grad_capsules, ctx.iterations, ctx.normalize, ctx.steps)
+    return grad, None, None, None, None, None
+
+
+fused_dynamic_routing.register_autograd(_dynamic_gradients, setup_context=_keep_dynamic)

@@ -1,0 +1,1 @@
+"""EM routing: Algorithm 2, DLA and HEADS."""

@@ -1,0 +1,161 @@
+"""EM routing by Triton kernels, as operators. See `triton_operators.py`."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops.triton_operators import NAMESPACE, as_bytes, block_sizes, empty_results, launch, rows_together
+
+RESIDENT_WARPS = 32  # on a processor, at most: how many programs share the sums for the betas
+
+
+@functools.cache
+def _kernels() -> dict[str, Any]:
+    from hf_capsule_mt.ops.em.kernels import em_backward_kernel, em_forward_kernel
+
+    return {kernel.fn.__name__: kernel for kernel in (em_forward_kernel, em_backward_kernel)}
+
+
+@torch.library.custom_op(f"{NAMESPACE}::fused_em_routing", mutates_args=())
+def fused_em_routing(
+    votes: Tensor,
+    log_activations: Tensor | None,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    mask: Tensor | None,
+    iterations: int,
+    inverse_temperature: float,
+    variance_floor: float,
+    stop_assignment_gradient: bool,
+    return_assignments: bool,
+) -> tuple[Tensor, Tensor]:
+    """Algorithm 2, DLA: capsules, and assignments `[iterations, N, I, O]` or nothing in them.
+
+    There is no gradient through the assignments.
+    """
+    votes = rows_together(votes)
+    capsules, assignments = empty_results(votes, iterations if return_assignments else 0)
+    blocks, sizes = block_sizes(votes)
+    launch(
+        _kernels()["em_forward_kernel"],
+        blocks,
+        votes,
+        None if log_activations is None else log_activations.contiguous(),
+        beta_a.contiguous(),
+        beta_u.contiguous(),
+        as_bytes(mask),
+        capsules,
+        assignments if return_assignments else None,
+        len(votes),
+        *votes.stride()[:2],
+        inverse_temperature,
+        variance_floor,
+        ITERATIONS=iterations,
+        **sizes,
+    )
+    return capsules, assignments
+
+
+@fused_em_routing.register_fake
+def _(
+    votes,
+    log_activations,
+    beta_a,
+    beta_u,
+    mask,
+    iterations,
+    inverse_temperature,
+    variance_floor,
+    stop_assignment_gradient,
+    return_assignments,
+):
+    return empty_results(votes, iterations if return_assignments else 0)
+
+
+@torch.library.custom_op(f"{NAMESPACE}::fused_em_routing_backward", mutates_args=())
+def fused_em_routing_backward(
+    votes: Tensor,
+    log_activations: Tensor | None,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    mask: Tensor | None,
+    grad_capsules: Tensor,
+    iterations: int,
+    inverse_temperature: float,
+    variance_floor: float,
+    steps: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the votes, of the log activations (empty without any), and of both betas `[2, O]`."""
+    votes = rows_together(votes)
+    grad_votes = votes.new_empty(votes.shape)
+    grad_activations = beta_a.new_empty(0 if log_activations is None else votes.shape[:2])
+    blocks, sizes = block_sizes(votes)
+    programs = min(blocks, _programs(votes.device, sizes["num_warps"]))
+    grad_betas = beta_a.new_empty(2, programs, len(beta_a))
+    launch(
+        _kernels()["em_backward_kernel"],
+        programs,
+        votes,
+        None if log_activations is None else log_activations.contiguous(),
+        beta_a.contiguous(),
+        beta_u.contiguous(),
+        as_bytes(mask),
+        grad_capsules.contiguous(),
+        grad_votes,
+        None if log_activations is None else grad_activations,
+        grad_betas,
+        len(votes),
+        *votes.stride()[:2],
+        inverse_temperature,
+        variance_floor,
+        ITERATIONS=iterations,
+        STEPS=steps,
+        **sizes,
+    )
+    return grad_votes, grad_activations, grad_betas.sum(dim=1)
+
+
+@fused_em_routing_backward.register_fake
+def _(
+    votes,
+    log_activations,
+    beta_a,
+    beta_u,
+    mask,
+    grad_capsules,
+    iterations,
+    inverse_temperature,
+    variance_floor,
+    steps,
+):
+    grad_activations = beta_a.new_empty(0 if log_activations is None else votes.shape[:2])
+    return votes.new_empty(votes.shape), grad_activations, beta_a.new_empty(2, len(beta_a))
+
+
+@functools.cache
+def _programs(device: torch.device, warps: int) -> int:
+    """As many as run at a time, each of which takes several blocks; two in the interpreter, which runs one."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count * max(1, RESIDENT_WARPS // warps)
+
+
+def _keep_em(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.iterations, ctx.inverse_temperature, ctx.variance_floor, stop_assignment_gradient, _ = inputs
+    ctx.steps = 1 if stop_assignment_gradient else ctx.iterations
+    ctx.save_for_backward(*tensors)
+
+
+def _em_gradients(ctx: Any, grad_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    votes, log_activations, beta_a, beta_u, mask = ctx.saved_tensors
+    rest = ctx.iterations, ctx.inverse_temperature, ctx.variance_floor, ctx.steps
+    grad_votes, grad_activations, grad_betas = fused_em_routing_backward(
+        votes, log_activations, beta_a, beta_u, mask, grad_capsules, *rest
+    )
+    kept = None if log_activations is None else grad_activations
+    return grad_votes, kept, grad_betas[0], grad_betas[1], None, None, None, None, None, None
+
+
+fused_em_routing.register_autograd(_em_gradients, setup_context=_keep_em)

@@ -1,0 +1,50 @@
+"""The implementations that are fast: compiled code for the CPU, Triton kernels for GPUs. Checkpoints carry neither."""
+
+import math
+
+import torch
+
+from hf_capsule_mt.ops.dispatch import FAST, FastImplementation
+from hf_capsule_mt.ops.dynamic.native import native_dynamic_routing
+from hf_capsule_mt.ops.dynamic.triton import fused_dynamic_routing
+from hf_capsule_mt.ops.em.native import native_em_routing
+from hf_capsule_mt.ops.em.triton import fused_em_routing
+from hf_capsule_mt.ops.guided.native import native_guided_scores
+from hf_capsule_mt.ops.guided.triton import fused_guided_scores
+from hf_capsule_mt.ops.native_routing import LARGEST_POSITION, native_obstacle
+from hf_capsule_mt.ops.triton_operators import LARGEST_TILE, device_obstacle, fused_obstacle, tile_elements
+
+
+def add_fast_implementations() -> None:
+    """Tell `dispatch.py` of them."""
+    FAST["native"] = FastImplementation(
+        native_obstacle,
+        _too_large_for_native,
+        lambda device: "",
+        {
+            "dynamic_routing": native_dynamic_routing,
+            "em_routing": native_em_routing,
+            "guided_scores": native_guided_scores,
+        },
+    )
+    FAST["fused"] = FastImplementation(
+        fused_obstacle,
+        _too_large_for_kernels,
+        device_obstacle,
+        {
+            "dynamic_routing": fused_dynamic_routing,
+            "em_routing": fused_em_routing,
+            "guided_scores": fused_guided_scores,
+        },
+    )
+
+
+# Sizes are not quoted: a compiler may not know them.
+def _too_large_for_native(shape: torch.Size) -> str:
+    return f"more than {LARGEST_POSITION} votes a position" if math.prod(shape[-3:]) > LARGEST_POSITION else ""
+
+
+def _too_large_for_kernels(shape: torch.Size) -> str:
+    if tile_elements(*shape[-3:]) <= LARGEST_TILE:
+        return ""
+    return f"more than {LARGEST_TILE} votes a position (each axis rounded up to a power of two)"

@@ -1,0 +1,1 @@
+"""Guided routing: Algorithm 1, GDR, and its comparisons."""

@@ -1,0 +1,82 @@
+"""Guided routing, and what its paper compares it with, as it prints them."""
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops.equations import Assignments, input_weights, output_assignments, squash
+
+
+def guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
+    """Eq. (7), GDR, the score of one update: `w^T tanh(W_z z_t + W_v v_ij + W_o Omega_tj)`, `[B, T, I, O]`.
+
+    `guide` `[B, T, D]`, `keys` `[B, I, O, D]`, `context` `[B, T, O, D]`, `score_weight` `[D]`.
+    """
+    hidden = guide[:, :, None, None, :] + keys[:, None] + context[:, :, None]
+    return (hidden.tanh() * score_weight).sum(dim=-1)
+
+
+def guided_routing(
+    votes: Tensor,
+    guide: Tensor,
+    vote_keys: Tensor,
+    output_weight: Tensor,
+    score_weight: Tensor,
+    mask: Tensor | None,
+    iterations: int,
+    scores=guided_scores,
+) -> tuple[Tensor, Assignments]:
+    """Algorithm 1, GDR. Votes `[B, I, O, D]` shared by all steps, guide `[B, T, D]`, to capsules `[B, T, O, D]`.
+
+    `scores` computes Eq. (7); a version that keeps less memory can be passed in its place.
+    """
+    batch, inputs, outputs, _ = votes.shape
+    steps = guide.shape[1]
+    step_mask = None if mask is None else mask[:, None]
+    logits = votes.new_zeros(batch, steps, inputs, outputs)
+    trace: Assignments = []
+    for iteration in range(1, iterations + 1):
+        trace.append(output_assignments(logits, step_mask))
+        # Eq. (4): one [T, I] x [I, D] product for each sentence and output, no [B, T, I, O, D].
+        totals = torch.einsum("btio,biod->btod", trace[-1], votes)
+        capsules = squash(totals)
+        if iteration < iterations:
+            logits = logits + scores(guide, vote_keys, capsules @ output_weight.mT, score_weight)
+    return capsules, trace
+
+
+def guided_pooling(
+    votes: Tensor,
+    guide: Tensor,
+    keys: Tensor,
+    score_weight: Tensor,
+    counts: tuple[int, ...],
+    over: str,
+    mask: Tensor | None,
+    scores=guided_scores,
+) -> tuple[Tensor, Assignments]:
+    """The comparisons of section 4.3, GDR: scores by Eq. (7) without capsules, and one sum of the votes.
+
+    `guide` `[B, T, D]` and `score_weight` `[D]` for all groups, or `[B, T, G, D]` and `[G, D]`, one for each.
+
+    `votes` `[B, I, O, D]`, O = sum of `counts`: the capsules of the first group, then those of the second, …
+    `keys` `[B, I, G, D]`, one a group, and groups beyond `counts` take part in the competition alone.
+    `over="groups"` is CLF: a source word is shared out among the groups. `over="inputs"` is ATTN: every group shares
+    itself out over the source words. Capsules are squashed as in Eq. (4).
+    """
+    if guide.dim() == 3:
+        logits = scores(guide, keys, guide.new_zeros(*guide.shape[:2], *keys.shape[2:]), score_weight)
+    else:
+        nothing = torch.zeros_like(guide[:, :, :1])
+        each = [
+            scores(guide[:, :, group], keys[:, :, group : group + 1], nothing, score_weight[group])
+            for group in range(keys.shape[2])
+        ]
+        logits = torch.cat(each, dim=-1)
+    step_mask = None if mask is None else mask[:, None]
+    shares = (output_assignments if over == "groups" else input_weights)(logits, step_mask)
+    sums = []
+    first = 0
+    for group, count in enumerate(counts):
+        sums.append(torch.einsum("bti,biod->btod", shares[..., group], votes[:, :, first : first + count]))
+        first += count
+    return squash(torch.cat(sums, dim=2)), [shares]

@@ -1,0 +1,130 @@
+"""Guided routing and what its paper compares it with: the public functions."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops.arguments import check_guided, check_shape
+from hf_capsule_mt.ops.dispatch import FAST, choose_guided_scores
+from hf_capsule_mt.ops.guided.blockwise import blockwise_guided_scores
+from hf_capsule_mt.ops.guided.reference import guided_pooling as reference_guided_pooling
+from hf_capsule_mt.ops.guided.reference import guided_routing as reference_guided_routing
+from hf_capsule_mt.ops.guided.reference import guided_scores as reference_guided_scores
+from hf_capsule_mt.ops.positions import RoutingResult
+from hf_capsule_mt.ops.precision import no_autocast, to_precise, working_votes
+
+
+def guided_routing(
+    votes: Tensor,
+    guide: Tensor,
+    vote_keys: Tensor,
+    output_weight: Tensor,
+    score_weight: Tensor,
+    iterations: int = 3,
+    mask: Tensor | None = None,
+    return_assignments: bool = False,
+    *,
+    implementation: str | None = None,
+) -> RoutingResult:
+    """Guided dynamic routing: Eq. (4)-(7) and Algorithm 1, GDR.
+
+    `W_b [z; v; Omega]` of Eq. (7) is split into `W_z z + W_v v + W_o Omega`; what depends on the source alone comes
+    in projected, and no `[B, T, I, O, D]` tensor is kept for the backward pass.
+
+    Args:
+        votes: `[B, I, O, D]`, shared by all target steps.
+        guide: `[B, T, D]`, the decoder states times W_z.
+        vote_keys: `[B, I, O, D]`, the votes times W_v.
+        output_weight: `[D, D]`, W_o. score_weight: `[D]`, w.
+        iterations: rounds of routing; the first has uniform assignments.
+        mask: `[B, I]`, true for a real source position.
+        return_assignments: also return `[iterations, B, T, I, O]`.
+        implementation: of Eq. (7): `"reference"`, `"blockwise"`, `"native"`, `"fused"`, or None to choose.
+
+    Returns:
+        capsules `[B, T, O, D]`, or (capsules, assignments).
+    """
+    mask = check_guided(votes, iterations, mask, guide, "guided_routing")
+    size = votes.shape[-1]
+    check_shape("vote_keys", vote_keys, votes.shape)
+    check_shape("output_weight", output_weight, (size, size))
+    check_shape("score_weight", score_weight, (size,))
+    scores = _guided_scores(votes, implementation)
+    with no_autocast(votes):
+        capsules, trace = reference_guided_routing(
+            working_votes(votes, mask),
+            to_precise(guide),
+            working_votes(vote_keys, mask),
+            to_precise(output_weight),
+            to_precise(score_weight),
+            mask,
+            iterations,
+            scores,
+        )
+    capsules = capsules.to(votes.dtype)
+    return (capsules, torch.stack(trace)) if return_assignments else capsules
+
+
+def guided_pooling(
+    votes: Tensor,
+    guide: Tensor,
+    keys: Tensor,
+    score_weight: Tensor,
+    counts: tuple[int, ...],
+    over: str,
+    mask: Tensor | None = None,
+    return_assignments: bool = False,
+    *,
+    implementation: str | None = None,
+) -> RoutingResult:
+    """What section 4.3, GDR compares guided routing with: the classifier CLF and the attention ATTN.
+
+    Args:
+        votes: `[B, I, O, D]`, the capsules of one group after those of the other.
+        guide: `[B, T, D]`, W_z z_t; or `[B, T, G, D]`, where each group has a W_z of its own.
+        keys: `[B, I, G, D]`, one key a group.
+        score_weight: `[D]`, w; `[G, D]` with a guide for each group.
+        counts: how many of the O capsules belong to each group. Keys of further groups compete and collect nothing.
+        over: `"groups"`, a softmax over the groups (CLF), or `"inputs"`, a softmax over the inputs for each group
+            (ATTN).
+        mask: `[B, I]`, true for a real source position.
+        return_assignments: also return `[1, B, T, I, G]`.
+        implementation: as for `guided_routing`.
+
+    Returns:
+        capsules `[B, T, O, D]`, or (capsules, assignments).
+    """
+    mask = check_guided(votes, 1, mask, guide[:, :, 0] if guide.dim() == 4 else guide, "guided_pooling")
+    batch, inputs, outputs, size = votes.shape
+    if over not in ("groups", "inputs"):
+        raise ValueError(f"over={over!r}: must be 'groups' or 'inputs'")
+    if sum(counts) != outputs:
+        raise ValueError(f"counts={counts}: must add up to the {outputs} outputs of the votes")
+    if keys.dim() != 4 or keys.shape[2] < len(counts):
+        raise ValueError(f"keys has shape {list(keys.shape)}: must hold a key for each of {len(counts)} groups")
+    check_shape("keys", keys, (batch, inputs, keys.shape[2], size))
+    groups = keys.shape[2:3] if guide.dim() == 4 else ()
+    check_shape("guide", guide, (*guide.shape[:2], *groups, size))
+    check_shape("score_weight", score_weight, (*groups, size))
+    scores = _guided_scores(votes, implementation)
+    with no_autocast(votes):
+        capsules, trace = reference_guided_pooling(
+            working_votes(votes, mask),
+            to_precise(guide),
+            working_votes(keys, mask),
+            to_precise(score_weight),
+            counts,
+            over,
+            mask,
+            scores,
+        )
+    capsules = capsules.to(votes.dtype)
+    return (capsules, torch.stack(trace)) if return_assignments else capsules
+
+
+def _guided_scores(votes: Tensor, implementation: str | None) -> Callable[..., Tensor]:
+    """How Eq. (7), GDR is computed: the rest of guided routing is a few products and small tensors."""
+    chosen = choose_guided_scores(votes, implementation).implementation
+    plain = {"reference": reference_guided_scores, "blockwise": blockwise_guided_scores}
+    return plain[chosen] if chosen in plain else FAST[chosen].functions["guided_scores"]

@@ -1,0 +1,96 @@
+"""Eq. (7), GDR by Triton kernels, as an operator that autograd, torch.compile and torch.export know.
+
+Nothing of size `[B, T, I, O, D]` is in memory, forward or backward: a tile of hyperbolic tangents is summed where it
+is computed. The backward pass computes them twice again, once for the sums over the inputs and once for those over
+the steps, so that no two programs add to one number. All tensors are float32.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.ops.triton_operators import NAMESPACE, padded
+
+TILE = {"BT": 8, "BI": 32, "BD": 16}  # 4096 numbers, 32 a thread of four warps
+
+
+@functools.cache
+def _kernels() -> dict[str, Any]:
+    from hf_capsule_mt.ops.guided.kernels import (
+        guided_scores_grad_context_kernel,
+        guided_scores_grad_keys_kernel,
+        guided_scores_kernel,
+    )
+
+    kernels = (guided_scores_kernel, guided_scores_grad_context_kernel, guided_scores_grad_keys_kernel)
+    return {kernel.fn.__name__: kernel for kernel in kernels}
+
+
+def _tile(guide: Tensor, keys: Tensor) -> dict[str, int]:
+    """No side of a tile is longer than what there is: a decoder takes one step at a time."""
+    counts = {"BT": guide.shape[1], "BI": keys.shape[1], "BD": keys.shape[3]}
+    return {side: min(TILE[side], padded(count)) for side, count in counts.items()}
+
+
+def _launch(name: str, grid: tuple[int, int, int], tensors: list[Tensor], tile: dict[str, int]) -> None:
+    guide, keys = tensors[:2]
+    if 0 in grid:
+        return
+    with torch.cuda.device_of(guide):
+        _kernels()[name][grid](
+            *tensors, guide.shape[1], keys.shape[1], OUTPUTS=keys.shape[2], SIZE=keys.shape[3], num_warps=4, **tile
+        )
+
+
+@torch.library.custom_op(f"{NAMESPACE}::fused_guided_scores", mutates_args=())
+def fused_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
+    """`guided_scores` of the reference: `[B, T, D]`, `[B, I, O, D]`, `[B, T, O, D]` and `[D]` to `[B, T, I, O]`."""
+    batch, inputs, outputs, _ = keys.shape
+    tile = _tile(guide, keys)
+    scores = guide.new_empty(batch, guide.shape[1], inputs, outputs)
+    tensors = [tensor.contiguous() for tensor in (guide, keys, context, score_weight)]
+    grid = batch * outputs, -(-guide.shape[1] // tile["BT"]), -(-inputs // tile["BI"])
+    _launch("guided_scores_kernel", grid, [*tensors, scores], tile)
+    return scores
+
+
+@fused_guided_scores.register_fake
+def _(guide, keys, context, score_weight):
+    return guide.new_empty(keys.shape[0], guide.shape[1], keys.shape[1], keys.shape[2])
+
+
+@torch.library.custom_op(f"{NAMESPACE}::fused_guided_scores_backward", mutates_args=())
+def fused_guided_scores_backward(
+    guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor, grad_scores: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the keys, the context and the weight; that of the guide is the context's, summed over O."""
+    batch, inputs, outputs, size = keys.shape
+    tile = _tile(guide, keys)
+    tensors = [tensor.contiguous() for tensor in (guide, keys, context, score_weight, grad_scores)]
+    blocks = {side: -(-count // tile[side]) for side, count in (("BT", guide.shape[1]), ("BI", inputs), ("BD", size))}
+    grad_keys, grad_context = keys.new_empty(keys.shape), context.new_empty(context.shape)
+    grad_weights = guide.new_empty(batch * outputs * blocks["BT"], size)
+    grid = batch * outputs, blocks["BT"], blocks["BD"]
+    _launch("guided_scores_grad_context_kernel", grid, [*tensors, grad_context, grad_weights], tile)
+    grid = batch * outputs, blocks["BI"], blocks["BD"]
+    _launch("guided_scores_grad_keys_kernel", grid, [*tensors, grad_keys], tile)
+    return grad_keys, grad_context, grad_weights.sum(dim=0)
+
+
+@fused_guided_scores_backward.register_fake
+def _(guide, keys, context, score_weight, grad_scores):
+    return keys.new_empty(keys.shape), context.new_empty(context.shape), score_weight.new_empty(score_weight.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, grad_scores: Tensor) -> tuple[Tensor, ...]:
+    grad_keys, grad_context, grad_weight = fused_guided_scores_backward(*ctx.saved_tensors, grad_scores)
+    return grad_context.sum(dim=2), grad_keys, grad_context, grad_weight
+
+
+fused_guided_scores.register_autograd(_gradients, setup_context=_keep)

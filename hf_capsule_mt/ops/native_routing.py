@@ -1,0 +1,125 @@
+"""Dynamic and EM routing on a CPU by compiled code (`csrc`): a position at a time, all rounds in the
+first-level cache, nothing kept for the backward pass but the arguments.
+
+It is compiled when the package is installed, where there is a C compiler; without it everything works, slower.
+
+Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I]` and betas `[O]` float32, masks
+`[N, I]` boolean. The code clamps votes and ignores padding as `precision.py` does for the other implementations.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hf_capsule_mt.ops.native_library import LIBRARY, MISSING, address, tensors_are_traced
+from hf_capsule_mt.ops.precision import VOTE_LIMIT, half_gradient
+
+LARGEST_POSITION = 2**20  # votes: what a thread has room for
+VOTES_PER_THREAD = 2**15  # fewer are not worth starting a thread
+EM, DYNAMIC = 0, 2
+
+
+def native_obstacle(votes: Tensor) -> str:
+    """Why the compiled code cannot route these votes; empty if it can."""
+    if LIBRARY is None:
+        return MISSING
+    if votes.device.type != "cpu":
+        return "compiled routing is for the CPU"
+    if votes.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"compiled routing computes in float32, and the votes have type {votes.dtype}"
+    if type(votes) not in (Tensor, torch.nn.Parameter) or tensors_are_traced():
+        return "compiled routing reads tensors in memory, and these are to be followed or imitated"
+    return ""
+
+
+def _limit(dtype: torch.dtype) -> float:
+    """None for float16, whose numbers are all inside: inf is an overflow, and is to be seen."""
+    return math.inf if dtype == torch.float16 else VOTE_LIMIT
+
+
+def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float) -> None:
+    """`tensors` are those of `py_route` in module.c after the votes, in its order; `limit` that of the votes."""
+    positions, inputs, outputs, size = votes.shape
+    if not positions:
+        return
+    iterations, normalize, stop_gradient, inverse_temperature, variance_floor = options
+    threads = min(torch.get_num_threads(), max(1, votes.numel() // VOTES_PER_THREAD))
+    LIBRARY.route(
+        kind,
+        threads,
+        (address(votes, together=False), *map(_address, tensors)),
+        (*votes.stride()[:2], positions, inputs, outputs, size, iterations, normalize, stop_gradient),
+        inverse_temperature,
+        variance_floor,
+        limit,
+    )
+
+
+def _address(tensor: Tensor | None) -> int:
+    if tensor is None:
+        return 0
+    dtype = torch.bool if tensor.dtype == torch.bool else torch.float32
+    return address(tensor, dtype, together=tensor.dim() != 4)  # the gradient of the votes lies as they do
+
+
+def dense(votes: Tensor) -> Tensor:
+    """Votes one after the other without gaps or sharing: position by position, or input by input as one product for
+    all inputs leaves them."""
+    (positions, inputs, outputs, size), strides = votes.shape, votes.stride()
+    row = outputs * size
+    together = (size == 1 or strides[3] == 1) and (outputs == 1 or strides[2] == size)
+    by_position = (inputs == 1 or strides[1] == row) and (positions == 1 or strides[0] == inputs * row)
+    by_input = (positions == 1 or strides[0] == row) and (inputs == 1 or strides[1] == positions * row)
+    return votes if together and (by_position or by_input) else votes.contiguous()
+
+
+class _NativeRouting(torch.autograd.Function):
+    """`options`: iterations, normalize, stop_gradient, inverse temperature and variance floor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kind: int,
+        options: tuple[Any, ...],
+        votes: Tensor,
+        log_activations: Tensor | None,
+        beta_a: Tensor | None,
+        beta_u: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        ctx.kind, ctx.options = kind, options
+        ctx.save_for_backward(votes, log_activations, beta_a, beta_u, mask)
+        return _capsules(kind, options, votes, log_activations, beta_a, beta_u, mask)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_capsules: Tensor) -> tuple[Tensor | None, ...]:
+        votes, log_activations, beta_a, beta_u, mask = ctx.saved_tensors
+        precise, grad_capsules = votes.float(), grad_capsules.float().contiguous()
+        # Laid out as the votes are; `dense` has seen to it that no two of them share a place.
+        grad_votes = torch.empty_strided(precise.shape, precise.stride(), dtype=precise.dtype, device=precise.device)
+        # Without positions nothing is written.
+        grads = [None if each is None else torch.zeros_like(each) for each in (log_activations, beta_a, beta_u)]
+        tensors = [log_activations, mask, beta_a, beta_u, grad_capsules, None, grad_votes, *grads]
+        _run(ctx.kind + 1, precise, tensors, ctx.options, _limit(votes.dtype))
+        half = votes.dtype == torch.float16
+        return None, None, half_gradient(grad_votes) if half else grad_votes.to(votes.dtype), *grads, None
+
+
+def _capsules(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+    """`small`: log activations, the two betas, the mask."""
+    log_activations, beta_a, beta_u, mask = small
+    capsules = votes.new_empty(len(votes), *votes.shape[2:], dtype=torch.float32)
+    tensors = [log_activations, mask, beta_a, beta_u, None, capsules, None, None, None, None]
+    _run(kind, votes.float(), tensors, options, _limit(votes.dtype))
+    return capsules.to(votes.dtype)
+
+
+def native_routing(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+    # Without what autograd costs where nobody asks for gradients: in a decoding step it is most of the time.
+    if torch.is_grad_enabled():
+        return _NativeRouting.apply(kind, options, votes, *small)
+    return _capsules(kind, options, votes, *small)

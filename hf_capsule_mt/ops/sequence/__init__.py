@@ -1,0 +1,1 @@
+"""Routing of a sentence of any length: Algorithm 1, CapsNMT."""

@@ -1,0 +1,108 @@
+"""What dynamic and EM routing by Triton kernels share: operators that autograd, torch.compile and torch.export know.
+
+A position's votes are read once, all rounds happen in registers, and its capsules are written once; the backward pass
+reads the votes again, computes the rounds again, and writes the gradient of the votes once. Nothing is kept for it
+but the arguments. Sums are float32, and no two programs add to one number: two runs agree to the last bit.
+
+Memory traffic is counted so, with `s` bytes a vote: `s (I O D + O D)` a position forward,
+`s (2 I O D + O D)` backward.
+What is small beside it (mask, activations, betas, and assignments when they are asked for) is left out.
+
+Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I]` and betas `[O]` float32, masks
+`[N, I]` boolean; the kernels clamp votes and ignore padding as `precision.py` does for the other implementations.
+"""
+
+import importlib.util
+import os
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
+FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+NAMESPACE = re.sub(r"\W", "_", __name__.rpartition(".")[0])
+
+ELEMENTS_PER_WARP = 1024  # of a tile: 32 a thread, which a backward pass at the papers' sizes holds without spilling
+LARGEST_TILE = 2**15
+MOST_WARPS = 16
+
+
+def padded(count: int) -> int:
+    """The next power of two. As a loop, because a compiler can follow it for a size that it does not know."""
+    power = 1
+    while power < count:
+        power *= 2
+    return power
+
+
+def tile_elements(inputs: int, outputs: int, size: int) -> int:
+    """How many numbers a program holds for each tensor of the size of one position's votes."""
+    return padded(inputs) * padded(outputs) * padded(size)
+
+
+def block_sizes(votes: Tensor) -> tuple[int, dict[str, int]]:
+    """How many blocks of positions there are, and the sizes a kernel is compiled for."""
+    positions, inputs, outputs, size = votes.shape
+    elements = tile_elements(inputs, outputs, size)
+    block = max(1, ELEMENTS_PER_WARP // elements)
+    warps = min(MOST_WARPS, max(1, elements // ELEMENTS_PER_WARP))
+    sizes = {"INPUTS": inputs, "OUTPUTS": outputs, "SIZE": size}
+    sizes |= {"NB": block, "IB": padded(inputs), "OB": padded(outputs), "DB": padded(size)}
+    sizes |= {"VECTOR": min(8, max(1, padded(outputs) // (32 * warps))), "num_warps": warps}
+    return -(-positions // block), sizes
+
+
+def launch(kernel: Any, programs: int, votes: Tensor, *arguments: Any, **sizes: Any) -> None:
+    if programs > 0:
+        with torch.cuda.device_of(votes):
+            kernel[(programs,)](votes, *arguments, **sizes)
+
+
+def rows_together(votes: Tensor) -> Tensor:
+    """Votes whose `[O, D]` of one input lie together, as they do in a product with all vote matrices side by side."""
+    outputs, size = votes.shape[-2:]
+    together = (size == 1 or votes.stride(-1) == 1) and (outputs == 1 or votes.stride(-2) == size)
+    return votes if together else votes.contiguous()
+
+
+def as_bytes(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.contiguous().view(torch.uint8)
+
+
+def empty_results(votes: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """Room for capsules, and for the assignments of `kept` rounds."""
+    positions, inputs, outputs, size = votes.shape
+    capsules = votes.new_empty(positions, outputs, size)
+    return capsules, votes.new_empty(kept, positions, inputs, outputs, dtype=torch.float32)
+
+
+def fused_obstacle(votes: Tensor) -> str:
+    """Why the kernels cannot route votes of this type, on this device; empty if they can."""
+    if votes.dtype not in FUSED_TYPES:
+        return f"the kernels compute in float32, and the votes have type {votes.dtype}"
+    return device_obstacle(votes.device)
+
+
+# A compiler calls these and keeps what they answer; it could not follow them.
+@torch.compiler.assume_constant_result
+def device_obstacle(device: torch.device) -> str:
+    """Why the kernels do not run on this device; empty if they do."""
+    if not TRITON_IS_INSTALLED:
+        return "Triton is not installed (pip install triton)"
+    interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+    if device.type == "cpu":
+        return "" if interpreted else "on a CPU they run in Triton's interpreter alone, for tests (TRITON_INTERPRET=1)"
+    if device.type != "cuda":
+        return f"there are none for the device type {device.type}"
+    if torch.version.hip is not None:
+        return "there are none for AMD GPUs"
+    if interpreted:
+        return "TRITON_INTERPRET=1 asks for Triton's interpreter, which is for tests on a CPU"
+    major, minor = torch.cuda.get_device_capability(device)
+    return (
+        ""
+        if major >= 8
+        else f"they need compute capability 8.0, {torch.cuda.get_device_name(device)} has {major}.{minor}"
+    )

@@ -1,0 +1,112 @@
+"""The data of a recipe: corpora, the tokenizer, and tokenised pairs."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from hf_capsule_mt.data import CleaningRules, Corpus, load_corpus, preprocess_pairs, train_tokenizer
+from hf_capsule_mt.data.corpora.cache import file_digest
+from hf_capsule_mt.data.corpora.columns import PairColumns
+from hf_capsule_mt.data.corpora.folders import check_apart
+from hf_capsule_mt.data.corpora.sources import corpus_digest
+from hf_capsule_mt.recipes.fields import DataRecipe, RecipeTrainingArguments
+from hf_capsule_mt.recipes.recipe import Recipe
+
+SPLITS = ("train", "validation", "test")
+
+
+class Data(NamedTuple):
+    """Corpora by split, their tokenised pairs, and the tokenizer."""
+
+    corpora: dict[str, Corpus]
+    pairs: dict[str, datasets.Dataset]
+    tokenizer: PreTrainedTokenizerBase
+
+
+def say(arguments: RecipeTrainingArguments, text: str) -> None:
+    if arguments.process_index == 0:
+        print(text, flush=True)
+
+
+def check_folders(recipe: Recipe, folder: Path) -> None:
+    """A ValueError if the output folder is where a corpus is: nothing is written beside a corpus or over it."""
+    options = recipe.data
+    for split in SPLITS:
+        if getattr(options, split) is not None:
+            check_apart(folder, getattr(options, split), (options.source, options.target), split, "output_dir")
+
+
+def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
+    """Corpora, tokenizer and tokenised pairs; a vocabulary is `trained` once, and then found in the output folder."""
+    options = recipe.data
+    corpora = {split: load_split(options, split) for split in SPLITS if getattr(options, split) is not None}
+    for split, corpus in corpora.items():
+        say(recipe.training, f"{split}: {corpus.name}\n{corpus.report}")
+    named = options.tokenizer or recipe.model.init_from
+    if named is None and not trained:
+        texts = (text for row in corpora["train"].pairs["translation"] for text in row.values())
+        train_tokenizer(texts, vocab_size=options.vocab_size).save_pretrained(folder)
+    tokenizer = load_tokenizer(folder if named is None else named)
+    pairs = {
+        split: preprocess_pairs(
+            corpus.pairs,
+            tokenizer,
+            options.source,
+            options.target,
+            max_source_length=options.max_source_length,
+            max_target_length=options.max_target_length,
+            num_proc=options.num_proc,
+        )
+        for split, corpus in corpora.items()
+    }
+    return Data(corpora, pairs, tokenizer)
+
+
+def load_tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(place)
+    except Exception as error:  # a damaged file makes the library of tokenizers raise no more than that
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{place}: its tokenizer cannot be loaded ({type(error).__name__}: {reason})") from error
+
+
+def weights_digest(place: str | None) -> str | None:
+    """Of the weights of a checkpoint folder; None where there are none to read."""
+    if place is None:
+        return None
+    digests = [file_digest(file) for file in sorted(Path(place).glob("*.safetensors"))]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16] if digests else None
+
+
+def content_digest(options: DataRecipe, split: str) -> str | None:
+    """Of what a corpus holds before it is cleaned; None for one that the recipe leaves out, or that cannot be read."""
+    corpus = getattr(options, split)
+    if corpus is None:
+        return None
+    names = options.source, options.target, options.source_column, options.target_column, options.header
+    try:
+        return corpus_digest(corpus, PairColumns.checked(*names), split=split, seed=options.corpus_seed)
+    except (OSError, ValueError):
+        return None
+
+
+def load_split(options: DataRecipe, split: str) -> Corpus:
+    """One corpus; the recipe's rules are for training alone, of the others nothing is left out but blank pairs."""
+    rules: Any = options.cleaning if split == "train" else None
+    return load_corpus(
+        getattr(options, split),
+        options.source,
+        options.target,
+        split=split,
+        cleaning=CleaningRules(**(rules or {})),
+        num_proc=options.num_proc,
+        cache_dir=options.cache_dir,
+        repair=options.repair,
+        seed=options.corpus_seed,
+        source_column=options.source_column,
+        target_column=options.target_column,
+        header=options.header,
+    )

@@ -1,0 +1,203 @@
+"""The keys of a recipe: the fields of three dataclasses, their types and their defaults."""
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from hf_capsule_mt.data import CleaningRules
+from hf_capsule_mt.recipes.model import FAMILIES, config_fields
+from hf_capsule_mt.recipes.strict_yaml import number_of
+from hf_capsule_mt.training.arguments import CapsuleSeq2SeqTrainingArguments
+
+HELP_ALL = "--help_all"
+# Words that YAML 1.2 does not take for truth values, or that stand in quotes, and what to write instead.
+TRUTH_WORDS = dict.fromkeys(("yes", "y", "on", "true"), "true") | dict.fromkeys(("no", "n", "off", "false"), "false")
+
+
+@dataclass
+class ModelRecipe:
+    """The model, and how it translates."""
+
+    _argument_group_name: ClassVar[str] = "model"
+
+    family: str | None = field(default=None, metadata={"help": f"One of {', '.join(FAMILIES)}."})
+    config: dict | str | None = field(
+        default=None, metadata={"help": "Fields of the family's configuration; one alone: --config.d_model 256."}
+    )
+    init_from: str | None = field(
+        default=None,
+        metadata={"help": "Warm start: folder or Hub id of a trained checkpoint, Marian or of this package."},
+    )
+    new_parameter_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the parameters that init_from does not have; None for learning_rate."},
+    )
+    num_beams: int = field(default=4, metadata={"help": "Beams of the final translations."})
+    license: str = field(
+        default="unknown", metadata={"help": "Of the trained model, for its card: an id of the Hub, apache-2.0 say."}
+    )
+    length_penalty: float = field(
+        default=1.0, metadata={"help": "Sums of log-probabilities are divided by length to this power."}
+    )
+
+
+@dataclass
+class DataRecipe:
+    """Corpora and vocabulary. What a corpus may be is in `load_corpus`."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    train: str | None = field(
+        default=None,
+        metadata={
+            "help": "Training corpus: data/train for data/train.en and .de; x.tsv; x.csv; x.parquet; synthetic:9."
+        },
+    )
+    validation: str | None = field(default=None, metadata={"help": "Corpus for evaluation while training."})
+    test: str | None = field(default=None, metadata={"help": "Corpus that is translated at the end."})
+    source: str = field(default="en", metadata={"help": "Source language."})
+    target: str = field(default="de", metadata={"help": "Target language."})
+    source_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of the sources; None to know it by the language, or by a name such as source."},
+    )
+    target_column: str | None = field(default=None, metadata={"help": "Column of the targets, in the same way."})
+    header: bool | None = field(
+        default=None,
+        metadata={"help": "Whether a TSV or CSV file starts with a header; None looks, and the report counts it."},
+    )
+    cleaning: dict | str | None = field(
+        default=None,
+        metadata={"help": "Fields of CleaningRules, for the training corpus alone; one: --cleaning.max_words 100."},
+    )
+    tokenizer: str | None = field(
+        default=None,
+        metadata={"help": "Folder or Hub id; None for that of init_from, or to train one on the training corpus."},
+    )
+    vocab_size: int = field(default=8_000, metadata={"help": "Size of the joint vocabulary that is trained."})
+    max_source_length: int = field(default=256, metadata={"help": "Tokens of a source; longer ones are cut."})
+    max_target_length: int = field(default=256, metadata={"help": "Tokens of a target, and of a translation."})
+    repair: bool = field(
+        default=False, metadata={"help": "Repair and count invalid UTF-8 and the like; else that is an error."}
+    )
+    corpus_seed: int = field(
+        default=0, metadata={"help": "For synthetic corpora; runs that are compared should share it."}
+    )
+    num_proc: int | None = field(default=None, metadata={"help": "Processes that clean and tokenize."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Where cleaned corpora are kept."})
+
+
+@dataclass
+class RecipeTrainingArguments(CapsuleSeq2SeqTrainingArguments):
+    """[`CapsuleSeq2SeqTrainingArguments`] with defaults for translation."""
+
+    _argument_group_name: ClassVar[str] = f"training (the most used; all of them: {HELP_ALL})"
+
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Evaluate by translating, with BLEU and chrF."}
+    )
+    generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of evaluation while training."})
+    report_to: None | str | list[str] = field(
+        default="none", metadata={"help": "Where to report to beside the output folder, e.g. tensorboard."}
+    )
+    resume: bool = field(
+        default=True,
+        metadata={"help": "Go on from the last checkpoint in output_dir, if there is one."},
+    )
+    resume_from_last_good: bool = field(
+        default=False,
+        metadata={"help": "Set checkpoints that are damaged aside, and go on from the newest one that is whole."},
+    )
+
+
+PARTS: Any = (ModelRecipe, DataRecipe, RecipeTrainingArguments)
+
+
+def field_types() -> dict[str, Any]:
+    """Every key of a recipe but the nested ones, and its type."""
+    return {
+        item.name: hints[item.name]
+        for part in PARTS
+        for hints in [typing.get_type_hints(part)]
+        for item in dataclasses.fields(part)
+        if item.init
+    }
+
+
+def nested_types(family: Any) -> dict[str, Any]:
+    """The keys of `cleaning`, and of `config` for a family that there is, by their dotted names, and their types."""
+    kinds = {f"cleaning.{name}": kind for name, kind in typing.get_type_hints(CleaningRules).items()}
+    if isinstance(family, str) and family in FAMILIES:
+        hints = typing.get_type_hints(FAMILIES[family].config, localns={"torch": torch})
+        kinds |= {f"config.{name}": hints[name] for name in config_fields(family)}
+    return kinds
+
+
+def convert(value: Any, kind: Any) -> tuple[Any, str]:
+    """The value as a field of type `kind` takes it, and what is wrong with it; a number may be written as text."""
+    kinds = _alternatives(kind)
+    if isinstance(value, str) and str not in kinds and {int, float} & set(kinds):
+        number = number_of(value)
+        value = value if number is None else number
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
+        value = float(value) if abs(value) < 1e300 else math.inf
+    if isinstance(value, float) and math.isnan(value):
+        return value, "is not a number"
+    if any(_fits(value, one) for one in kinds):
+        return value, ""
+    wanted = " or ".join(map(_name, kinds))
+    meant = TRUTH_WORDS.get(value.lower()) if isinstance(value, str) and bool in kinds else None
+    fix = f"; write {meant}" if meant else ""
+    return value, f"is of type {type(value).__name__} and must be {wanted}{fix}"
+
+
+def nested_truth_word(value: Any, name: str) -> tuple[str, str] | None:
+    """The dotted name of the first `no`, `off`, `yes` or `on` within lists and mappings, and what to write instead.
+
+    No field says of which type such an entry is, and a library takes every word for true.
+    """
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, entry in entries:
+        inner = f"{name}.{key}"
+        if isinstance(entry, str) and len(entry) > 1 and entry.lower() in TRUTH_WORDS:
+            return inner, TRUTH_WORDS[entry.lower()]
+        if found := nested_truth_word(entry, inner):
+            return found
+    return None
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if union else (kind,)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether the value is of this type, its entries included."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin is typing.Literal:
+        return any(value == one and type(value) is type(one) for one in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(entry, arguments[0]) for entry in value)
+    if origin is dict:
+        names = isinstance(value, dict) and all(_fits(name, arguments[0]) for name in value)
+        return names and all(_fits(entry, arguments[1]) for entry in value.values())
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, origin or kind) or (kind is float and isinstance(value, int))
+
+
+def _name(kind: Any) -> str:
+    if kind is types.NoneType:
+        return "nothing"
+    return str(kind) if typing.get_origin(kind) else getattr(kind, "__name__", str(kind))

@@ -1,0 +1,158 @@
+"""What a run was trained with, to the last default, and which of it a later start of the same run may change.
+
+Every key that is not listed here may change the weights. A run is then another run, and needs a folder of its own.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from hf_capsule_mt.data import CleaningRules
+from hf_capsule_mt.recipes.corpora import SPLITS, content_digest, weights_digest
+from hf_capsule_mt.recipes.model import checkpoint_config, config_fields, default_config
+from hf_capsule_mt.recipes.recipe import Recipe
+
+Settings = dict[str, Any]
+Changes = dict[str, tuple[Any, Any]]  # by key: the value before, and now
+
+SECRET = ("hub_token",)
+OF_ONE_START = ("resume", "resume_from_checkpoint", "resume_from_last_good")
+
+# Neither the weights nor a score depends on them. Beside each key, why.
+WITHOUT_EFFECT = {
+    "output_dir": "the run's own folder, which may be moved",
+    "cache_dir": "holds the same cleaned corpora wherever it is",
+    "num_proc": "the processes clean and tokenize the same pairs, in the same order",
+    "resume": "says whether to go on, not how",
+    "resume_from_checkpoint": "names a checkpoint of the same run",
+    "resume_from_last_good": "names a checkpoint of the same run",
+    "report_to": "a copy of the log",
+    "run_name": "the name of that copy",
+    "project": "the place of that copy",
+    "trackio_space_id": "the place of that copy",
+    "trackio_bucket_id": "the place of that copy",
+    "trackio_static_space_id": "the place of that copy",
+    "disable_tqdm": "a bar on the screen",
+    "log_level": "lines on the screen",
+    "log_level_replica": "lines on the screen",
+    "log_on_each_node": "lines on the screen",
+    "debug": "lines on the screen",
+    "skip_memory_metrics": "measures memory",
+    "include_num_input_tokens_seen": "counts tokens",
+    "push_to_hub": "sends what is trained anyway",
+    "hub_model_id": "where it is sent",
+    "hub_strategy": "when it is sent",
+    "hub_private_repo": "who may see it",
+    "hub_always_push": "when it is sent",
+    "hub_revision": "where it is sent",
+    "use_cpu": "the device, which every segment names",
+    "local_rank": "the number of a process",
+    "ddp_backend": "how processes talk",
+    "ddp_timeout": "how long they wait",
+    "ddp_bucket_cap_mb": "how much they send at once",
+    "ddp_broadcast_buffers": "the models have no buffers that training changes",
+    "ddp_find_unused_parameters": "a check",
+    "ddp_static_graph": "a shortcut for that check",
+    "dataloader_num_workers": "collating draws no random number",
+    "dataloader_pin_memory": "how batches reach the device",
+    "dataloader_prefetch_factor": "how early they are read",
+    "dataloader_multiprocessing_context": "how their readers are started",
+    "torch_empty_cache_steps": "gives memory back",
+    "do_train": "Transformers leaves it to scripts; ours has no use for it",
+    "do_eval": "the same",
+    "do_predict": "the same",
+}
+# What the log says, and how often.
+LOGGING = ("logging_steps", "logging_strategy", "logging_first_step")
+# Which checkpoints are kept. They matter where weights are averaged, or the best is taken.
+SAVING = ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_on_each_node")
+# Evaluations while training, which draw no random number of training. They matter where something waits for them.
+EVALUATION = (
+    *(
+        "validation",
+        "validation content",
+        "eval_strategy",
+        "eval_steps",
+        "eval_delay",
+        "eval_on_start",
+        "per_device_eval_batch_size",
+    ),
+    *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "bf16_full_eval"),
+    *("fp16_full_eval", "prediction_loss_only", "predict_with_generate", "include_for_metrics", "batch_eval_metrics"),
+    *("generation_max_length", "generation_num_beams", "generation_config"),
+    *("metric_for_best_model", "greater_is_better"),
+)
+# The scores at the end, and the card. A finished run is scored anew when they change.
+SCORING = ("test", "test content", "num_beams", "length_penalty", "license")
+# Digests of the corpora and of the checkpoint to start from: files may change under the same names.
+CONTENT = ("init_from content", *(f"{split} content" for split in SPLITS))
+# How long the run is.
+LENGTH = ("max_steps", "num_train_epochs")
+
+
+def effective_settings(recipe: Recipe) -> Settings:
+    """Every setting of a recipe by its name, defaults included, as JSON keeps it; nested ones as `config.d_model`."""
+    model, data = asdict(recipe.model), asdict(recipe.data)
+    values = model | data | recipe.training.to_dict()
+    family, init_from = str(model["family"]), model["init_from"]
+    config = default_config(family) if init_from is None else checkpoint_config(family, init_from)
+    config = {name: config.get(name) for name in config_fields(family)} | recipe.config
+    cleaning: Any = data["cleaning"] or {}
+    for key, nested in (("config", config), ("cleaning", asdict(CleaningRules(**cleaning)))):
+        del values[key]
+        values |= {f"{key}.{name}": value for name, value in nested.items()}
+    values = {name: value for name, value in values.items() if name not in SECRET}
+    values["processes"] = recipe.training.world_size * max(1, recipe.training.n_gpu)  # each has a batch of its own
+    values |= {f"{split} content": content_digest(recipe.data, split) for split in SPLITS}
+    values["init_from content"] = weights_digest(init_from)
+    return json.loads(json.dumps(values, sort_keys=True, default=str))
+
+
+def changed_settings(before: Settings, now: Settings) -> Changes:
+    """What differs. A key that only one of them has is of another release of a library, and means its default.
+
+    A corpus that cannot be read any more is not known to differ.
+    """
+    changes = {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
+    return {name: values for name, values in changes.items() if name not in CONTENT or None not in values}
+
+
+def extends(before: Settings, now: Settings) -> bool:
+    """Whether the run only became longer, by steps where they decide, else by epochs."""
+    steps = before["max_steps"], now["max_steps"]
+    if min(steps) > 0:
+        return steps[1] > steps[0]
+    return max(steps) <= 0 and now["num_train_epochs"] > before["num_train_epochs"]
+
+
+def refused_changes(before: Settings, now: Settings) -> Changes:
+    """The changes that make it another run."""
+    changes = changed_settings(before, now)
+    allowed = {*WITHOUT_EFFECT, *LOGGING, *SCORING}
+    allowed |= {*EVALUATION} if not _waits_for_evaluations(before) else set()
+    allowed |= {*SAVING} if not (before["average_checkpoints"] or _waits_for_evaluations(before)) else set()
+    if _waits_for_evaluations(before) and before["generation_num_beams"] != 1:  # else these are greedy
+        allowed -= {"num_beams", "length_penalty"}
+    if extends(before, now):
+        allowed |= {*LENGTH}
+    elif "max_steps" not in changes and before["max_steps"] > 0:
+        allowed.add("num_train_epochs")  # which the number of steps overrides
+    return {name: values for name, values in changes.items() if name not in allowed}
+
+
+def _waits_for_evaluations(settings: Settings) -> bool:
+    """Whether evaluations decide which weights the run ends with."""
+    if settings["lr_scheduler_type"] in ("reduce_lr_on_plateau", "greedy") or settings["save_strategy"] == "best":
+        return True
+    return any(settings[name] for name in ("load_best_model_at_end", "early_stopping_patience", "average_best"))
+
+
+def schedule(settings: Settings) -> str:
+    """The schedule of the learning rate, in words: of which steps it is made."""
+    kind, warmup = settings["lr_scheduler_type"], settings["warmup_steps"]
+    unit = "of the steps" if 0 < warmup < 1 else "steps"
+    words = f"{kind}, warm-up of {warmup:g} {unit}" if warmup else str(kind)
+    if kind in ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy"):
+        return words
+    steps, epochs = settings["max_steps"], settings["num_train_epochs"]
+    return f"{words}, to step {steps}" if steps > 0 else f"{words}, to the end of epoch {epochs:g}"

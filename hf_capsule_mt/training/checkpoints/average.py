@@ -1,0 +1,184 @@
+"""Averaging the weights of several checkpoints of one run, as the papers do before they translate."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.utils import logging
+
+from hf_capsule_mt.checkpoint_contents import (
+    CONFIGURATION_FILES,
+    TOKENIZER_FILES,
+    belongs_to_copy_of,
+    code_files,
+    copy_files,
+)
+from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, write_digest
+from hf_capsule_mt.outputs import new_folder
+from hf_capsule_mt.training.checkpoints.files import STATE, logged, was_due
+from hf_capsule_mt.training.checkpoints.record import renamed
+
+logger = logging.get_logger(__name__)
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def checkpoints_of(folder: str | Path) -> dict[int, Path]:
+    """The `checkpoint-N` folders with safetensors weights that a Trainer left in `folder`, by N, oldest first."""
+    _check_folder(Path(folder))
+    found = {
+        int(path.name.removeprefix("checkpoint-")): path
+        for path in Path(folder).glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdigit() and _shards(path)
+    }
+    for path in found.values():
+        if wrong := renamed(path):
+            raise ValueError(f"{path}: {wrong}")
+    return dict(sorted(found.items()))
+
+
+def regular_checkpoints(folder: str | Path, history: list[dict[str, Any]] | None = None) -> dict[int, Path]:
+    """Of `checkpoints_of`, those that one run wrote when they were due; a warning names the others.
+
+    Left out are those that were written for a signal alone, which say so, and those of another run: what had been
+    logged when they were written is not what the run began with. The run is the one with `history`, its log, or else
+    the one with the highest step.
+    """
+    found = {step: path for step, path in checkpoints_of(folder).items() if was_due(path)}
+    if history is None:
+        with_log = [path for path in found.values() if (path / STATE).is_file()]
+        history = logged(with_log[-1]) if with_log else []
+    rows = [json.dumps(row, sort_keys=True) for row in history]  # as text NaN equals itself
+
+    def of_run(path: Path) -> bool:
+        begun = [json.dumps(row, sort_keys=True) for row in logged(path)] if (path / STATE).is_file() else []
+        return begun == rows[: len(begun)]
+
+    regular = {step: path for step, path in found.items() if of_run(path)}
+    left_out = [path.name for path in checkpoints_of(folder).values() if path not in regular.values()]
+    if left_out:
+        logger.warning(f"{folder}: left out {', '.join(left_out)}, of another run or written for a signal alone")
+    return regular
+
+
+def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
+    """The newest `count` checkpoints in `folder`, oldest first; see `regular_checkpoints` for those that count."""
+    return _enough(list(regular_checkpoints(folder).values()), count, f"checkpoints in {folder}")[-count:]
+
+
+def best_checkpoints(
+    folder: str | Path,
+    count: int,
+    metric: str = "eval_bleu",
+    greater: bool = True,
+    history: list[dict[str, Any]] | None = None,
+) -> list[Path]:
+    """The `count` checkpoints in `folder` with the best logged `metric`, oldest first; of equals the newer. See
+    `regular_checkpoints` for those that count, and `history`."""
+    found = ranked_checkpoints(folder, metric, greater, history)
+    steps = _enough(list(found), count, f"checkpoints with {metric} in {folder}")[-count:]
+    return [found[step] for step in sorted(steps)]
+
+
+def ranked_checkpoints(
+    folder: str | Path, metric: str, greater: bool = True, history: list[dict[str, Any]] | None = None
+) -> dict[int, Path]:
+    """The checkpoints in `folder` with a logged `metric`, by step, the best last; see `best_checkpoints`."""
+    found = regular_checkpoints(folder, history)
+    if history is None:
+        history = logged(found[max(found)]) if found else []
+    values = {row["step"]: row[metric] for row in history if metric in row}
+    steps = [step for step in found if step in values]
+    steps.sort(key=lambda step: (values[step] if greater else -values[step], step))
+    return {step: found[step] for step in steps}
+
+
+def average_checkpoints(folders: Sequence[str | Path], output: str | Path, overwrite: bool = False) -> Path:
+    """Write to `output` a checkpoint whose weights are the mean of those in `folders`, with configuration, tokenizer
+    and code of the last.
+
+    The output is a new folder, or with `overwrite` one that holds such a checkpoint and nothing else. Training cannot
+    go on from it. Sums are in float64, one tensor at a time. All checkpoints must hold the same tensors; integers and
+    booleans, which have no mean, must be equal.
+    """
+    sources = [Path(folder) for folder in folders]
+    if not sources:
+        raise ValueError("no checkpoint to average")
+    where = [_tensor_files(source) for source in sources]
+    for source, files in zip(sources, where, strict=True):
+        if files.keys() != where[0].keys():
+            different = sorted(files.keys() ^ where[0].keys())
+            raise ValueError(f"{source} and {sources[0]} are no checkpoints of one model: only one has {different[0]}")
+    with new_folder(output, sources, overwrite, belongs_to_copy_of(sources[-1])) as folder:
+        averaged = {name: _mean(name, [files[name] for files in where]) for name in where[0]}
+        save_file(averaged, folder / WEIGHTS, metadata={"format": "pt"})
+        write_digest(folder / WEIGHTS)
+        code = [path.name for path in code_files(sources[-1])]
+        copy_files(sources[-1], folder, (*CONFIGURATION_FILES, *TOKENIZER_FILES, *code))
+    return Path(output)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise OSError(f"{folder}: no such folder; give the folder of a checkpoint, or of a run")
+
+
+def _shards(folder: Path) -> list[Path]:
+    if (folder / INDEX).is_file():
+        names = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / name for name in sorted(set(names))]
+    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
+
+
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    """Which file of a checkpoint holds which tensor."""
+    _check_folder(folder)
+    shards = _shards(folder)
+    if not shards:
+        raise ValueError(f"{folder} has no {WEIGHTS}: not a checkpoint with safetensors weights")
+    files: dict[str, Path] = {}
+    for shard in shards:
+        try:
+            with safe_open(shard, framework="pt") as opened:
+                files.update(dict.fromkeys(opened.keys(), shard))
+        except SafetensorError as error:
+            raise ValueError(f"{shard} is damaged ({error}): leave its checkpoint out") from error
+        if is_damaged(shard):
+            raise ValueError(
+                f"{shard} is damaged: its SHA-256 is not the one it was saved with; leave its checkpoint out"
+            )
+    return files
+
+
+def _mean(name: str, files: list[Path]) -> Tensor:
+    total: Tensor | None = None
+    first: Tensor | None = None
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            value = opened.get_tensor(name)
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{file} holds {name} with values that are not finite: leave its checkpoint out")
+        if first is None or total is None:
+            first, total = value, value.double() if value.is_floating_point() else value
+        elif value.shape != first.shape:
+            raise ValueError(f"{file} holds {name} {list(value.shape)}, {files[0]} {list(first.shape)}")
+        elif value.is_floating_point():
+            total = total + value.double()
+        elif not torch.equal(value, first):
+            raise ValueError(f"{file} and {files[0]} differ in {name}, which is of type {value.dtype} and has no mean")
+    assert first is not None and total is not None
+    return (total / len(files)).to(first.dtype) if first.is_floating_point() else first
+
+
+def _enough(found: list[Any], count: int, what: str) -> list[Any]:
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"count={count!r}: must be an integer of at least 1")
+    if len(found) < count:
+        raise ValueError(f"{count} {what} are wanted, {len(found)} are there")
+    return found

@@ -1,0 +1,20 @@
+"""The versions of the libraries that a result depends on."""
+
+import platform
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a result depends on."""
+    import sacrebleu
+    import torch
+    import transformers
+
+    import hf_capsule_mt
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "sacrebleu": sacrebleu.__version__,
+        "hf_capsule_mt": hf_capsule_mt.__version__,
+    }
