@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.families import FAMILIES
+from hf_capsule_mt.modeling.translation_head import TranslationHead
 from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
 
 PATCH_PIPELINE = "HF_CAPSULE_MT_PATCH_PIPELINE"
@@ -27,6 +28,14 @@ def register() -> None:
         setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
     register_translation()
     CarriedCode.code_writer = write_code
+    TranslationHead.choose_search = choose_search
+
+
+def choose_search(model: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """The faster search for a call of `generate()`, see `inference/search/choose.py`."""
+    from hf_capsule_mt.inference.search.choose import search_arguments  # only now, as many programs never translate
+
+    return search_arguments(model, positional, keywords)
 
 
 def write_code(config: CarriedCode, folder: str | PathLike[str]) -> None:

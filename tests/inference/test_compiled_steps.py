@@ -19,7 +19,8 @@ from hf_capsule_mt.inference.int8 import steps as int8_steps
 from hf_capsule_mt.inference.int8.layers import int8_rounding
 from hf_capsule_mt.inference.int8.marian import Int8RoutedCombination, routing_plan
 from hf_capsule_mt.inference.int8.native import native_levels
-from hf_capsule_mt.inference.int8.steps import CompiledSteps, MarianSteps
+from hf_capsule_mt.inference.int8.steps import CompiledSteps, MarianSteps, marian_steps
+from hf_capsule_mt.inference.search import choose
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 
 pytestmark = pytest.mark.skipif(
@@ -43,7 +44,7 @@ def both(model: Any, inputs: dict[str, torch.Tensor]) -> tuple[MarianSteps, Mari
     """The compiled steps and those in PyTorch, at their start."""
     with torch.no_grad():
         encoded = model.get_encoder()(**inputs)
-        compiled = model.lean_steps(encoded, inputs["attention_mask"])
+        compiled = marian_steps(model, encoded, inputs["attention_mask"])
         plain = MarianSteps(model, encoded, inputs["attention_mask"])
     assert type(compiled) is CompiledSteps
     return compiled, plain
@@ -111,7 +112,7 @@ def test_translations_have_the_scores_of_the_best(family: Any, name: str, search
     for own in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not own:
-                patch.setattr(type(model), "lean_steps", lambda *args: None)
+                patch.setattr(choose, "_steps", lambda *args: None)
             found = model.generate(**inputs, **search, min_length=10, max_length=10)
         times = len(found) // len(inputs["input_ids"])
         repeated = {key: tensor.repeat_interleave(times, 0) for key, tensor in inputs.items()}
@@ -147,7 +148,7 @@ def test_what_the_compiled_part_does_not_know_is_left_to_pytorch() -> None:
         model = quantize_for_cpu(case.build(**fields))
         inputs = without_target(make_pairs(case.config()).batch())
         with torch.no_grad():
-            steps = model.lean_steps(model.get_encoder()(**inputs), inputs["attention_mask"])
+            steps = marian_steps(model, model.get_encoder()(**inputs), inputs["attention_mask"])
         assert type(steps) is MarianSteps, name
 
 
@@ -164,8 +165,8 @@ def test_many_rows_on_many_threads_are_left_to_pytorch(monkeypatch: pytest.Monke
     for threads, kind in ((1, CompiledSteps), (2, MarianSteps)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         with torch.no_grad():
-            assert type(model.lean_steps({"last_hidden_state": states}, None)) is kind
-            assert type(model.lean_steps({"last_hidden_state": states[1:]}, None)) is CompiledSteps
+            assert type(marian_steps(model, {"last_hidden_state": states}, None)) is kind
+            assert type(marian_steps(model, {"last_hidden_state": states[1:]}, None)) is CompiledSteps
 
 
 def test_nan_is_not_hidden() -> None:
@@ -194,12 +195,12 @@ def test_other_defaults_and_other_states_are_not_taken_for_float32() -> None:
         encoded = model.get_encoder()(**inputs)
         try:
             torch.set_default_dtype(torch.float64)
-            found = model.lean_steps(encoded, inputs["attention_mask"])(words)
+            found = marian_steps(model, encoded, inputs["attention_mask"])(words)
         finally:
             torch.set_default_dtype(torch.float32)
         assert torch.equal(found, expected)
         encoded["last_hidden_state"] = encoded["last_hidden_state"].bfloat16()
-        assert type(model.lean_steps(encoded, inputs["attention_mask"])) is MarianSteps
+        assert type(marian_steps(model, encoded, inputs["attention_mask"])) is MarianSteps
     compiled.select(torch.tensor([1]))
     with torch.no_grad(), pytest.raises(ValueError, match="2 words for 1 rows"):
         compiled(words)
@@ -221,5 +222,5 @@ def test_weights_of_pytorchs_int8_beside_compiled_code(name: str, monkeypatch: p
         assert torch.equal(found, model.generate(**inputs, **settings, max_length=9))
     with torch.no_grad():
         encoded = copied.get_encoder()(**inputs)
-        steps = copied.lean_steps(encoded, inputs["attention_mask"])
+        steps = marian_steps(copied, encoded, inputs["attention_mask"])
     assert type(steps) is MarianSteps

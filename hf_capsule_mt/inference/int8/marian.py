@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from hf_capsule_mt.inference.int8.layers import Int8Linear, Int8Module, int8_rounding, pack
 from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, linear_numbers, numbers
+from hf_capsule_mt.inference.search.choose import runs_as_defined
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 from hf_capsule_mt.modeling.capsules.linear_maps import StackedLinear
 from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
 from hf_capsule_mt.modeling.capsules.routing_record import open_record
-from hf_capsule_mt.modeling.decoding.lean_search import as_defined
 from hf_capsule_mt.ops.native_library import address, tensors_are_traced
 
 MOST_ROWS = 64  # of one call, which runs on one thread: more are PyTorch's and those of the routing functions
@@ -110,7 +110,7 @@ def routing_plan(combination: Any) -> RoutingPlan | None:
     capsules: Any = combination.capsules
     votes: Any = combination.votes
     known = type(votes) is Int8StackedLinear and type(capsules) in (Int8Linear, Int8StackedLinear)
-    if not known or not as_defined(*combination.modules()):
+    if not known or not runs_as_defined(*combination.modules()):
         return None
     packed = [*votes.packed, *([capsules.packed] if type(capsules) is Int8Linear else capsules.packed)]
     if not all(isinstance(weights, NativeWeights) for weights in packed):

@@ -15,7 +15,7 @@ from transformers.activations import GELUActivation, SiLUActivation
 from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.marian import routing_plan
 from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, linear_numbers, marian_step, numbers
-from hf_capsule_mt.modeling.decoding.lean_search import LeanSearch, Steps, as_defined
+from hf_capsule_mt.inference.search.choose import STEP_MAKERS, runs_as_defined, search_arguments
 from hf_capsule_mt.modeling.input_checks import check_length, word_mask
 from hf_capsule_mt.ops.native_library import address, tensors_are_traced
 
@@ -25,29 +25,28 @@ FEW_ROWS = 16
 ACTIVATIONS = {nn.ReLU: 0, nn.SiLU: 1, SiLUActivation: 1, GELUActivation: 2}
 
 
-class LeanMarian(LeanSearch):
-    """Goes before an int8 Marian: translates through the lean loops where they give what Transformers gives."""
+class LeanMarian:
+    """Mixin; list it before an int8 Marian. Translates by the lean loops where they give Transformers' tokens."""
 
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        given = model_kwargs.get("past_key_values")
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
-        cache: Any = model_kwargs.get("past_key_values")
-        if cache is not None and given is None and generation_config.cache_implementation is None:
-            cache.internal = True  # nobody else sees it, so that the steps may have one of their own
+    def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().generate(inputs, *args, **kwargs | search_arguments(self, args, kwargs))  # type: ignore[misc]
 
-    def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
-        decoder = self.model.decoder
-        joined = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
-        if not joined or not as_defined(*decoder.modules()):
-            return None
-        # A call runs on one thread: many rows on many threads are PyTorch's.
-        source = encoder_outputs["last_hidden_state"]
-        few = len(source) <= FEW_ROWS or torch.get_num_threads() == 1
-        usual = few and source.dtype == torch.float32 and source.device.type == "cpu" and not tensors_are_traced()
-        kind = CompiledSteps if usual and all(map(is_compiled, decoder.layers)) else MarianSteps
-        return kind(self, encoder_outputs, attention_mask)
+
+def marian_steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> "MarianSteps | None":
+    """The decoder of an int8 Marian at its start; None where only its own `forward` will do."""
+    decoder = model.model.decoder
+    joined = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
+    if not joined or not runs_as_defined(*decoder.modules()):
+        return None
+    # A call runs on one thread. PyTorch is faster with many rows on many threads.
+    source = encoder_outputs["last_hidden_state"]
+    few = len(source) <= FEW_ROWS or torch.get_num_threads() == 1
+    usual = few and source.dtype == torch.float32 and source.device.type == "cpu" and not tensors_are_traced()
+    kind = CompiledSteps if usual and all(map(is_compiled, decoder.layers)) else MarianSteps
+    return kind(model, encoder_outputs, attention_mask)
+
+
+STEP_MAKERS[LeanMarian] = marian_steps
 
 
 class MarianSteps:
