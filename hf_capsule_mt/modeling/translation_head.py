@@ -149,5 +149,5 @@ class TranslationHead(GeneratedRoutings):
             view = copy(self)
             view.config = copy(self.config)
             view.config.vocab_size = target_words
-            view._compiled_call_impl = self._compiled_call_impl  # a copy leaves it out
+            view._compiled_call_impl = vars(self).get("_compiled_call_impl")  # a copy leaves it out
         return super(TranslationHead, view)._beam_search(*args, **kwargs)  # type: ignore[misc]

@@ -14,7 +14,7 @@ from hf_capsule_mt.data import preprocess_pairs, synthetic_dataset
 from hf_capsule_mt.evaluation import assignment_entropy, capsule_diversity
 from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
 from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
-from hf_capsule_mt.ops.em.reference import em_routing
+from hf_capsule_mt.ops.em.reference import reference_em_routing
 
 QUANTILES = (0.0, 0.01, 0.5, 0.99, 1.0)
 
@@ -26,7 +26,7 @@ def em_iterations(router: CapsuleRouter, votes: Tensor, activations: Tensor | No
     """
     log_activations = None if activations is None else activations.float().clamp(min=1e-30).log()
     presences: list[Tensor] = []
-    _, assignments = em_routing(
+    _, assignments = reference_em_routing(
         votes.float(),
         log_activations,
         router.beta_a.float(),

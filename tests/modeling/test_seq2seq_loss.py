@@ -10,7 +10,7 @@ LABELS = torch.tensor([3, -100, 0, 10, 10, -100, 7])
 
 @pytest.mark.parametrize("block", [1, 23, 10**6])
 def test_equals_pytorch_in_value_and_gradient(block, monkeypatch):
-    monkeypatch.setattr(seq2seq_loss, "CPU_BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(seq2seq_loss, "CPU_BLOCK_LOGITS", block)
     torch.manual_seed(2)
     ours = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()

@@ -16,7 +16,7 @@ from routing_cases import assert_close, assert_finite, assert_gradients_close, m
 from torch import Tensor
 
 from hf_capsule_mt.ops.guided.native import native_guided_scores
-from hf_capsule_mt.ops.guided.reference import guided_scores
+from hf_capsule_mt.ops.guided.reference import reference_guided_scores
 from hf_capsule_mt.ops.guided.triton import fused_guided_scores, fused_guided_scores_backward
 
 pytestmark = [
@@ -59,8 +59,8 @@ def test_equals_the_reference(
 ) -> None:
     """Small and large arguments of the hyperbolic tangent, too."""
     tensors = arguments(fast, batch, steps, inputs, outputs, size, scale)
-    truth, true_gradients = value_and_gradients(guided_scores, [tensor.double() for tensor in tensors])
-    plain, plain_gradients = value_and_gradients(guided_scores, tensors)
+    truth, true_gradients = value_and_gradients(reference_guided_scores, [tensor.double() for tensor in tensors])
+    plain, plain_gradients = value_and_gradients(reference_guided_scores, tensors)
     fused, gradients = value_and_gradients(SCORES[fast], tensors)
     assert_as_good_as_plain("scores", fused, plain, truth, units=2)
     for name, found, wanted, true in zip(NAMES, gradients, plain_gradients, true_gradients, strict=True):
@@ -72,7 +72,7 @@ def test_any_size_of_argument_is_finite(fast: str, content: float) -> None:
     tensors = arguments(fast, 1, 3, 5, 2, 4)
     tensors[1] = tensors[1].sign() * content
     scores, gradients = value_and_gradients(SCORES[fast], tensors)
-    assert_close("scores", scores, guided_scores(*tensors), 1e-5, 1e-6)
+    assert_close("scores", scores, reference_guided_scores(*tensors), 1e-5, 1e-6)
     for name, grad in zip(NAMES, gradients, strict=True):
         assert_finite(f"gradient of {name}", grad)
 

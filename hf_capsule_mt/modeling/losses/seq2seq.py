@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from hf_capsule_mt.modeling.losses.vocabulary import cross_entropy_of_states, row_blocks
 
 # Logits that are worked on at a time: their exponentials stay in the cache of a CPU.
-CPU_BLOCK_ELEMENTS = 2**18
+CPU_BLOCK_LOGITS = 2**18
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
@@ -24,7 +24,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         wanted = labels.masked_fill(~keep, 0).unsqueeze(-1)
         total = logits.new_zeros((), dtype=torch.float32 if logits.dtype != torch.float64 else torch.float64)
         norms = total.new_empty(len(logits))
-        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_ELEMENTS):
+        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_LOGITS):
             norms[rows] = logits[rows].to(total.dtype).logsumexp(dim=-1)
             losses = norms[rows] - logits[rows].gather(-1, wanted[rows]).squeeze(-1)
             total += losses.masked_fill(~keep[rows], 0.0).sum()
@@ -38,7 +38,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad = torch.empty_like(logits)
         scale = (keep * grad_total).unsqueeze(-1)  # [rows, 1], 0 for padding
         minus = torch.full((1, 1), -1.0, dtype=norms.dtype, device=norms.device)
-        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_ELEMENTS):
+        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_LOGITS):
             # Written where they belong when the type allows; otherwise rounded once, at the end.
             place = grad[rows] if grad.dtype == norms.dtype else None
             shares = torch.sub(logits[rows], norms[rows].unsqueeze(-1), out=place).exp_()

@@ -12,7 +12,7 @@ from hf_capsule_mt.ops.equations import (
 )
 
 
-def dynamic_routing(
+def reference_dynamic_routing(
     votes: Tensor, mask: Tensor | None, iterations: int, normalize: bool, stop_assignment_gradient: bool
 ) -> tuple[Tensor, Assignments]:
     """Algorithm 1, DLA; with `normalize` Algorithm 1, HEADS. Votes `[…, I, O, D]` to capsules `[…, O, D]`.

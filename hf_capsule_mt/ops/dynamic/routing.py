@@ -4,7 +4,7 @@ from torch import Tensor
 
 from hf_capsule_mt.ops.arguments import check_votes
 from hf_capsule_mt.ops.dispatch import FAST
-from hf_capsule_mt.ops.dynamic.reference import dynamic_routing as reference_dynamic_routing
+from hf_capsule_mt.ops.dynamic.reference import reference_dynamic_routing
 from hf_capsule_mt.ops.positions import (
     RoutingResult,
     by_position,

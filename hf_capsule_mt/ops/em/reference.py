@@ -10,7 +10,7 @@ from hf_capsule_mt.ops.equations import Assignments, input_weights, sum_size, we
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
-def em_routing(
+def reference_em_routing(
     votes: Tensor,
     log_activations: Tensor | None,
     beta_a: Tensor,

@@ -6,7 +6,7 @@ from torch import Tensor
 from hf_capsule_mt.ops.equations import Assignments, input_weights, output_assignments, squash
 
 
-def guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
+def reference_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
     """Eq. (7), GDR, the score of one update: `w^T tanh(W_z z_t + W_v v_ij + W_o Omega_tj)`, `[B, T, I, O]`.
 
     `guide` `[B, T, D]`, `keys` `[B, I, O, D]`, `context` `[B, T, O, D]`, `score_weight` `[D]`.
@@ -15,7 +15,7 @@ def guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Te
     return (hidden.tanh() * score_weight).sum(dim=-1)
 
 
-def guided_routing(
+def reference_guided_routing(
     votes: Tensor,
     guide: Tensor,
     vote_keys: Tensor,
@@ -23,7 +23,7 @@ def guided_routing(
     score_weight: Tensor,
     mask: Tensor | None,
     iterations: int,
-    scores=guided_scores,
+    scores=reference_guided_scores,
 ) -> tuple[Tensor, Assignments]:
     """Algorithm 1, GDR. Votes `[B, I, O, D]` shared by all steps, guide `[B, T, D]`, to capsules `[B, T, O, D]`.
 
@@ -44,7 +44,7 @@ def guided_routing(
     return capsules, trace
 
 
-def guided_pooling(
+def reference_guided_pooling(
     votes: Tensor,
     guide: Tensor,
     keys: Tensor,
@@ -52,7 +52,7 @@ def guided_pooling(
     counts: tuple[int, ...],
     over: str,
     mask: Tensor | None,
-    scores=guided_scores,
+    scores=reference_guided_scores,
 ) -> tuple[Tensor, Assignments]:
     """The comparisons of section 4.3, GDR: scores by Eq. (7) without capsules, and one sum of the votes.
 

@@ -8,9 +8,11 @@ from torch import Tensor
 from hf_capsule_mt.ops.arguments import check_guided, check_shape
 from hf_capsule_mt.ops.dispatch import FAST, choose_guided_scores
 from hf_capsule_mt.ops.guided.blockwise import blockwise_guided_scores
-from hf_capsule_mt.ops.guided.reference import guided_pooling as reference_guided_pooling
-from hf_capsule_mt.ops.guided.reference import guided_routing as reference_guided_routing
-from hf_capsule_mt.ops.guided.reference import guided_scores as reference_guided_scores
+from hf_capsule_mt.ops.guided.reference import (
+    reference_guided_pooling,
+    reference_guided_routing,
+    reference_guided_scores,
+)
 from hf_capsule_mt.ops.positions import RoutingResult
 from hf_capsule_mt.ops.precision import no_autocast, to_precise, working_votes
 

@@ -13,7 +13,7 @@ def capsule_scores(capsules: Tensor, network: tuple[Tensor, Tensor, Tensor, Tens
     return hidden @ second.transpose(0, 1) + second_bias
 
 
-def sequence_routing(
+def reference_sequence_routing(
     votes: Tensor,
     input_scores: Tensor | None,
     network: tuple[Tensor, Tensor, Tensor, Tensor] | None,

@@ -6,7 +6,7 @@ from torch import Tensor
 from hf_capsule_mt.ops.arguments import check_shape, check_votes
 from hf_capsule_mt.ops.positions import RoutingResult
 from hf_capsule_mt.ops.precision import no_autocast, to_precise, working_votes
-from hf_capsule_mt.ops.sequence.reference import sequence_routing as reference_sequence_routing
+from hf_capsule_mt.ops.sequence.reference import reference_sequence_routing
 
 
 def sequence_routing(
