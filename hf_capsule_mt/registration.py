@@ -10,6 +10,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.families import FAMILIES
+from hf_capsule_mt.modeling.losses.lean import add_lean_losses
+from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
+from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
 from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
 
@@ -28,7 +31,9 @@ def register() -> None:
         setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
     register_translation()
     CarriedCode.code_writer = write_code
+    add_lean_losses()
     TranslationHead.choose_search = choose_search
+    SafeLoadingMixin.file_checks = FileChecks(load_with_checks, save_with_checks)
 
 
 def choose_search(model: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:

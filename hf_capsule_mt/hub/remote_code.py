@@ -54,17 +54,24 @@ class _Source:
 
 def flat_files(config: CarriedCode) -> dict[str, str]:
     """Name and text of every file that the classes in the `auto_map` of `config` need, and of the pipeline's."""
+    sources = needed_files(config)
+    entry = next(entry for entry in config.auto_map.values() if entry.startswith("configuration_"))
+    configuration = entry.partition(".")[0]
+    copies: dict[str, list[_Source]] = defaultdict(list)
+    for path in sources:
+        _add_in_order(path, sources, copies[copy_name(path, configuration)], configuration)
+    return {f"{name}.py": _text(name, files, configuration) for name, files in copies.items()}
+
+
+def needed_files(config: CarriedCode) -> dict[str, _Source]:
+    """The files of this package that the copies are made of, by their paths."""
     entries = sorted({entry.partition(".")[0] for entry in config.auto_map.values()})
-    configuration = next(entry for entry in entries if entry.startswith("configuration_"))
     wanted = ["pipelines.py", *(f"{entry.partition('_')[0]}/{entry}.py" for entry in entries)]
     sources: dict[str, _Source] = {}
     for path in wanted:  # grows while the loop runs
-        sources[path] = _read(path)
+        sources[path] = _parsed(path, (PACKAGE / path).read_text(encoding="utf-8"))
         wanted += [needed for needed in sources[path].needs if needed not in wanted]
-    copies: dict[str, list[_Source]] = defaultdict(list)
-    for path in wanted:
-        _add_in_order(path, sources, copies[copy_name(path, configuration)], configuration)
-    return {f"{name}.py": _text(name, files, configuration) for name, files in copies.items()}
+    return sources
 
 
 def copy_name(path: str, configuration: str) -> str:
@@ -73,8 +80,7 @@ def copy_name(path: str, configuration: str) -> str:
     return {"ops": "ops", "configuration": configuration}.get(folder, rest[0] if rest else folder)
 
 
-def _read(path: str) -> _Source:
-    text = (PACKAGE / path).read_text(encoding="utf-8")
+def _parsed(path: str, text: str) -> _Source:
     lines = text.splitlines()
     tree = ast.parse(text)
     for node in ast.walk(tree):
