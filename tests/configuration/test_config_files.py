@@ -195,8 +195,8 @@ def test_a_folder_of_another_family_is_a_clear_error(tmp_path) -> None:
     BertConfig().save_pretrained(tmp_path)
     with pytest.raises(ValueError) as error:
         CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
-    for words in (str(tmp_path), "'bert'", "capsule_aggregated_marian", "marian", "AutoModelForSeq2SeqLM"):
-        assert words in str(error.value)
+    for phrase in (str(tmp_path), "'bert'", "capsule_aggregated_marian", "marian", "AutoModelForSeq2SeqLM"):
+        assert phrase in str(error.value)
 
 
 @pytest.mark.parametrize("values", [{}, {"d_model": 64}, {"model_type": None}, {"model_type": ""}])

@@ -53,13 +53,13 @@ def problems(changes: dict[str, object]) -> dict[str, re.Match[str]]:
     return {match["field"]: match for match in found if match}
 
 
-def broken(field: str, value: object, *said: str, **others: object) -> None:
+def broken(field: str, value: object, *phrases: str, **others: object) -> None:
     """`field=value` is the one problem, and its line says so; with the first allowed value there is none."""
     found = problems({**others, field: value})
     assert list(found) == [field]
     assert found[field]["value"] == repr(value)
-    for words in said:
-        assert words in found[field][0]
+    for phrase in phrases:
+        assert phrase in found[field][0]
 
 
 @pytest.mark.parametrize(("field", "value"), list(itertools.product(COUNTS, (0, -1, 2.0, "2", True, None))))
@@ -197,8 +197,8 @@ def test_every_set_of_attentions_builds(value: list[str]) -> None:
     ],
 )
 def test_head_layers_exist(attentions: list[str] | None, layers: list[int], highest: int) -> None:
-    said = (f"must name layers that exist, 0 to {highest}", "leave out")
-    broken("head_aggregation_layers", layers, *said, head_aggregation_attentions=attentions)
+    phrases = (f"must name layers that exist, 0 to {highest}", "leave out")
+    broken("head_aggregation_layers", layers, *phrases, head_aggregation_attentions=attentions)
 
 
 @pytest.mark.parametrize("value", [[], "01", 1, [0.0], [True], ["0"], [None]])

@@ -42,13 +42,13 @@ def problems(**changes: object) -> dict[str, re.Match[str]]:
     return {match["field"]: match for match in found if match}
 
 
-def broken(field: str, value: object, *said: str, **others: object) -> None:
+def broken(field: str, value: object, *phrases: str, **others: object) -> None:
     """`field=value` is the one problem, and its line says so."""
     found = problems(**others, **{field: value})
     assert list(found) == [field]
     assert found[field]["value"] == repr(value)
-    for words in said:
-        assert words in found[field][0]
+    for phrase in phrases:
+        assert phrase in found[field][0]
 
 
 def test_the_fields_of_past_and_future() -> None:

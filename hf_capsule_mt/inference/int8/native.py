@@ -76,7 +76,7 @@ def _multiply(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, level
     if count:
         LIBRARY.int8_linear(
             min(torch.get_num_threads(), count * weights.weights.numel() // PRODUCTS_PER_THREAD),
-            (*weights.addresses(), address(bias), address(rows, together=False), address(outputs)),
+            (*weights.addresses(), address(bias), address(rows, contiguous=False), address(outputs)),
             (weights.in_features, weights.out_features, levels, count, rows.stride(0), scaled),
         )
     return outputs if inputs.dim() == 2 else outputs.view(*inputs.shape[:-1], weights.out_features)
@@ -114,7 +114,7 @@ def marian_step(plan: Tensor, states: Tensor, outputs: Tensor, history: Tensor, 
 
 
 def aggregate(plan: Tensor, outputs: Tensor) -> Tensor:
-    """Routing over layers: `outputs` `[R, L, d]`, in any layout that has `d` together, to `[R, d]`; `plan` are the
+    """Routing over layers: `outputs` `[R, L, d]`, in any layout that has `d` contiguous, to `[R, d]`; `plan` are the
     numbers of an `Aggregation` of `csrc/aggregation.h`, which starts with L and d.
     """
     rows, layers, width = outputs.shape
@@ -122,6 +122,6 @@ def aggregate(plan: Tensor, outputs: Tensor) -> Tensor:
         raise ValueError(f"outputs of {list(outputs.shape)}: must be rows of {plan[:2].tolist()}")
     found = outputs.new_empty(rows, width)
     if rows:
-        addresses = address(plan, torch.int64), address(outputs, together=False), address(found)
+        addresses = address(plan, torch.int64), address(outputs, contiguous=False), address(found)
         LIBRARY.aggregate(addresses, (rows, outputs.stride(1), outputs.stride(0)))
     return found
