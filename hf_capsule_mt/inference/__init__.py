@@ -1,4 +1,4 @@
-"""Running trained models fast: int8 on the CPU."""
+"""Fast inference with trained models: int8 on the CPU."""
 
 from hf_capsule_mt.inference.int8.quantization import quantize_for_cpu
 

@@ -104,5 +104,5 @@ def test_traced_int8_runs_in_pytorch_operations() -> None:
     traced = torch.jit.trace(linear, torch.randn(3, 24), check_trace=False)
     assert_close("traced", traced(inputs), wanted, 1e-4, 1e-5)
     assert_close("vmap", torch.vmap(linear)(inputs), wanted, 1e-4, 1e-5)
-    with pytest.raises(ValueError, match="the last must be the 24"):
+    with pytest.raises(ValueError, match="the last axis must have the 24 inputs"):
         linear(torch.randn(2, 48))

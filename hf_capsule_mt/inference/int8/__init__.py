@@ -1,1 +1,1 @@
-"""Models whose matrices are int8, for the CPU."""
+"""Models with int8 matrices for the CPU."""
