@@ -1,4 +1,4 @@
-"""Guided routing, and what its paper compares it with, as it prints them."""
+"""Guided routing, and the two comparisons of its paper (CLF and ATTN), as the paper prints them."""
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ def reference_guided_routing(
 ) -> tuple[Tensor, Assignments]:
     """Algorithm 1, GDR. Votes `[B, I, O, D]` shared by all steps, guide `[B, T, D]`, to capsules `[B, T, O, D]`.
 
-    `scores` computes Eq. (7); a version that keeps less memory can be passed in its place.
+    `scores` computes Eq. (7). The faster implementations pass their own function.
     """
     batch, inputs, outputs, _ = votes.shape
     steps = guide.shape[1]
@@ -54,24 +54,23 @@ def reference_guided_pooling(
     mask: Tensor | None,
     scores=reference_guided_scores,
 ) -> tuple[Tensor, Assignments]:
-    """The comparisons of section 4.3, GDR: scores by Eq. (7) without capsules, and one sum of the votes.
+    """CLF and ATTN, the comparisons of section 4.3, GDR: scores by Eq. (7) without capsules, and one sum of the votes.
 
-    `guide` `[B, T, D]` and `score_weight` `[D]` for all groups, or `[B, T, G, D]` and `[G, D]`, one for each.
-
+    `guide` `[B, T, D]` and `score_weight` `[D]` for all groups together, or `[B, T, G, D]` and `[G, D]`, one a group.
     `votes` `[B, I, O, D]`, O = sum of `counts`: the capsules of the first group, then those of the second, …
-    `keys` `[B, I, G, D]`, one a group, and groups beyond `counts` take part in the competition alone.
-    `over="groups"` is CLF: a source word is shared out among the groups. `over="inputs"` is ATTN: every group shares
-    itself out over the source words. Capsules are squashed as in Eq. (4).
+    `keys` `[B, I, G, D]`, one a group. Groups beyond `counts` compete for the inputs but have no capsules.
+    `over="groups"` is CLF: a softmax over the groups for each source word. `over="inputs"` is ATTN: a softmax over the
+    source words for each group. Capsules are squashed as in Eq. (4).
     """
     if guide.dim() == 3:
         logits = scores(guide, keys, guide.new_zeros(*guide.shape[:2], *keys.shape[2:]), score_weight)
     else:
-        nothing = torch.zeros_like(guide[:, :, :1])
-        each = [
-            scores(guide[:, :, group], keys[:, :, group : group + 1], nothing, score_weight[group])
+        no_capsules = torch.zeros_like(guide[:, :, :1])
+        group_scores = [
+            scores(guide[:, :, group], keys[:, :, group : group + 1], no_capsules, score_weight[group])
             for group in range(keys.shape[2])
         ]
-        logits = torch.cat(each, dim=-1)
+        logits = torch.cat(group_scores, dim=-1)
     step_mask = None if mask is None else mask[:, None]
     shares = (output_assignments if over == "groups" else input_weights)(logits, step_mask)
     sums = []
