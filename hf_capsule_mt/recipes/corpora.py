@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from hf_capsule_mt.data import CleaningRules, Corpus, load_corpus, preprocess_pairs, train_tokenizer
 from hf_capsule_mt.data.corpora.cache import file_digest
 from hf_capsule_mt.data.corpora.columns import PairColumns
-from hf_capsule_mt.data.corpora.folders import check_apart
+from hf_capsule_mt.data.corpora.folders import check_outside_corpus
 from hf_capsule_mt.data.corpora.sources import corpus_digest
 from hf_capsule_mt.recipes.fields import DataRecipe, RecipeTrainingArguments
 from hf_capsule_mt.recipes.recipe import Recipe
@@ -36,7 +36,9 @@ def check_folders(recipe: Recipe, folder: Path) -> None:
     options = recipe.data
     for split in SPLITS:
         if getattr(options, split) is not None:
-            check_apart(folder, getattr(options, split), (options.source, options.target), split, "output_dir")
+            check_outside_corpus(
+                folder, getattr(options, split), (options.source, options.target), split, "output_dir"
+            )
 
 
 def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
