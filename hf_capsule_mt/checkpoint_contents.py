@@ -1,4 +1,4 @@
-"""The files of a checkpoint by name: what is copied from one to another, and what may be replaced."""
+"""The files of a checkpoint by name: which ones are copied, and which ones may be replaced."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 CONFIGURATION_FILES = ("config.json", "generation_config.json")
-# Of fast tokenizers, of Marian's, and of others that are made of pieces.
+# Files of fast tokenizers, of Marian's tokenizer, and of other SentencePiece tokenizers.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -15,7 +15,7 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "vocab.json",
     "vocab.txt",
-    "target_vocab.json",  # of Marian, where the sides have vocabularies of their own
+    "target_vocab.json",  # Marian with separate vocabularies for source and target
     "merges.txt",
     "source.spm",
     "target.spm",
@@ -26,33 +26,32 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 CARD = "README.md"
-CODE_BEGINS = "# Copied from hf_capsule_mt "  # each exported file of code
+CODE_BEGINS = "# Copied from hf_capsule_mt "  # first line of each exported code file
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
 def belongs_to_checkpoint(path: Path) -> bool:
-    """Whether a file is one that a checkpoint for translating has; what training needs is not among them, nor code
-    that this package has not written."""
+    """Whether a file is part of a checkpoint for translation: not training state, and not code of other origin."""
     if not path.is_file() or path.is_symlink():
         return False
-    named = path.name in (*CONFIGURATION_FILES, *TOKENIZER_FILES, CARD) or WEIGHTS.fullmatch(path.name) is not None
-    return named or (path.suffix == ".py" and path.read_bytes().startswith(CODE_BEGINS.encode()))
+    has_known_name = path.name in (*CONFIGURATION_FILES, *TOKENIZER_FILES, CARD) or WEIGHTS.fullmatch(path.name)
+    return bool(has_known_name) or (path.suffix == ".py" and path.read_bytes().startswith(CODE_BEGINS.encode()))
 
 
 def belongs_to_copy_of(*sources: Path) -> Callable[[Path], bool]:
-    """As `belongs_to_checkpoint`, and so does code of a user's that one of the `sources` holds too."""
+    """Like `belongs_to_checkpoint`, but also true for user code that equals a file in one of the `sources`."""
 
     def belongs(path: Path) -> bool:
-        copied = (source / path.name for source in sources if path.suffix == ".py" and path.is_file())
+        originals = (source / path.name for source in sources if path.suffix == ".py" and path.is_file())
         return belongs_to_checkpoint(path) or any(
-            one.is_file() and one.read_bytes() == path.read_bytes() for one in copied
+            original.is_file() and original.read_bytes() == path.read_bytes() for original in originals
         )
 
     return belongs
 
 
 def code_files(folder: Path) -> list[Path]:
-    """The Python files of a checkpoint that says in its configuration that it carries code."""
+    """The Python files of a checkpoint whose configuration says that it carries code; otherwise []."""
     try:
         carries_code = "auto_map" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -61,10 +60,10 @@ def code_files(folder: Path) -> list[Path]:
 
 
 def copy_files(source: Path, output: Path, names: Iterable[str]) -> None:
-    """Copy the files with these names that are there; a tokenizer may need libraries that copying it does not need.
+    """Copies the existing files with these names. Loading and saving a tokenizer could need further libraries.
 
-    A link is an error if it leads out of the folder, since that would give away a file of somewhere else. Folders of
-    the Hub's cache are made of links to the files beside them.
+    A link out of the folder is an error, because it would publish a foreign file. Links inside the Hub's cache are
+    allowed: its folders consist of links.
     """
     for name in names:
         path = source / name
@@ -74,15 +73,15 @@ def copy_files(source: Path, output: Path, names: Iterable[str]) -> None:
 
 
 def check_inside(path: Path, folder: Path) -> None:
-    """Raise a ValueError for a file of a checkpoint that is a link to somewhere else."""
-    if path.is_symlink() and not _leads_inside(path, folder):
+    """Raises a `ValueError` for a file of a checkpoint that is a link to a file outside of it."""
+    if path.is_symlink() and not _points_inside(path, folder):
         raise ValueError(
-            f"{path} is a link to {path.resolve()}, outside of the checkpoint: put the file itself there, or "
-            "remove the link"
+            f"{path} is a link to {path.resolve()}, outside of the checkpoint: replace the link by the file, or "
+            "remove it"
         )
 
 
-def _leads_inside(link: Path, folder: Path) -> bool:
+def _points_inside(link: Path, folder: Path) -> bool:
     target, folder = link.resolve(), folder.resolve()
     blobs = folder.parents[1] / "blobs" if folder.parent.name == "snapshots" else None
     return folder in target.parents or target.parent == blobs

@@ -1,4 +1,4 @@
-"""Errors that tell a folder that is not there from a name on the Hub that cannot be reached."""
+"""Errors for checkpoint names: a missing folder, or a Hub name that cannot be loaded."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @contextmanager
 def reading_checkpoint(name: str | PathLike[str]) -> Iterator[None]:
-    """Around what loads the checkpoint `name`: an error says first that there is no such folder, if there is none."""
+    """Put this around code that loads the checkpoint `name`. If no such folder exists, the error says so first."""
     if Path(name).exists():
         yield
         return
@@ -27,7 +27,7 @@ def reading_checkpoint(name: str | PathLike[str]) -> Iterator[None]:
 
 
 def check_checkpoint(name: str | PathLike[str]) -> None:
-    """Raise an OSError unless `name` is a folder, or a name on the Hub with a config.json."""
+    """Raises an `OSError` unless `name` is a folder, or a name on the Hub with a config.json."""
     with reading_checkpoint(name):
         if not Path(name).is_dir():
             cached_file(name, "config.json")

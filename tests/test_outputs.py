@@ -119,12 +119,12 @@ def test_a_source_is_never_written_by_any_name(tmp_path: Path) -> None:
     (tmp_path / "symlink").symlink_to(source)
     os.link(source, tmp_path / "hardlink")
     for name in ("source.txt", "symlink", "hardlink", "folder/../source.txt"):
-        with pytest.raises(ValueError, match="is read, so it cannot be written"):
+        with pytest.raises(ValueError, match="is an input, so it cannot be written"):
             write(tmp_path / name, sources=[source], overwrite=True)
     assert source.read_text() == "source"
     (tmp_path / "run" / "checkpoint-1").mkdir(parents=True)
     (tmp_path / "run" / "checkpoint-1" / "weights").touch()
-    for name, said in (("run/checkpoint-1", "is read"), ("run", "holds .*checkpoint-1, which is read")):
+    for name, said in (("run/checkpoint-1", "is an input"), ("run", "holds .*checkpoint-1, which is an input")):
         with pytest.raises(ValueError, match=said), new_folder(tmp_path / name, [tmp_path / "run" / "checkpoint-1"]):
             pytest.fail("it was written")
 
@@ -345,10 +345,10 @@ def test_the_commands_refuse_to_destroy(trained: Path, tmp_path: Path) -> None:
     commands = (
         ([*translate, "nothere", "--overwrite", "-o", "t.txt", "s.txt"], "nothere: no such folder"),
         ([*translate, "a", "-o", "t.txt", "s.txt"], "t.txt exists"),
-        ([*translate, "a", "--score", "t.txt", "s.txt", "--overwrite", "-o", "t.txt"], "t.txt is read"),
-        ([*translate, "a", "s.txt", "-o", "a/model.safetensors", "--overwrite"], "a/model.safetensors is read"),
-        ([*translate, "a", "s.txt", "-o", "a/new.txt"], "a/new.txt lies in a, which is read"),
-        (["scripts/average_checkpoints.py", "a", "b", "--overwrite", "--output", "b"], "b is read"),
+        ([*translate, "a", "--score", "t.txt", "s.txt", "--overwrite", "-o", "t.txt"], "t.txt is an input"),
+        ([*translate, "a", "s.txt", "-o", "a/model.safetensors", "--overwrite"], "a/model.safetensors is an input"),
+        ([*translate, "a", "s.txt", "-o", "a/new.txt"], "a/new.txt is inside a, which is an input"),
+        (["scripts/average_checkpoints.py", "a", "b", "--overwrite", "--output", "b"], "b is an input"),
         (["scripts/average_checkpoints.py", "a", "--overwrite", "--output", "b"], "b holds optimizer.pt"),
         (["scripts/convert_marian.py", "a", "--family", "gdr_marian", "--output", "a"], "only a Marian checkpoint"),
         (["scripts/export_to_hub.py", "a", "--output", "b"], "b is not empty"),
@@ -366,7 +366,7 @@ def test_a_conversion_refuses_its_source_and_a_trained_model(trained: Path, tmp_
     MarianMTModel(MarianConfig(**SIZES)).save_pretrained(source)
     shutil.copytree(trained, tmp_path / "trained")
     before = contents(tmp_path)
-    for output, said in (("marian", "marian is read"), ("trained", "trained holds optimizer.pt")):
+    for output, said in (("marian", "marian is an input"), ("trained", "trained holds optimizer.pt")):
         with pytest.raises(ValueError, match=said):
             marian.convert_marian(source, tmp_path / output, "gdr_marian", overwrite=True)
         assert contents(tmp_path) == before

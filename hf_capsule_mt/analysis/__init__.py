@@ -1,4 +1,4 @@
-"""Pictures of what routings do."""
+"""Explanations and pictures of routing: which inputs go to which capsules."""
 
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
 from hf_capsule_mt.analysis.explain import Coverage, Explanation, explain

@@ -1,4 +1,4 @@
-"""Which source words each capsule listens to: Table 4, CapsNMT.
+"""How much of each source word goes to each capsule: Table 4, CapsNMT.
 
 Legend: `N` iterations of routing, `S` source words, `M` capsules.
 """
@@ -18,8 +18,8 @@ from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text
 from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
 
 SITE = "encoder.capsules"
-COLOR = (255, 152, 56)  # of a word that is a capsule's alone; black letters are readable on all shades of it
-FONT, MARGIN, LINE, WIDTH = 11, 0.95, 0.32, 9.0  # points; inches left of the words, between lines, and for the words
+COLOR = (255, 152, 56)  # of a word whose whole share goes to the capsule; black text is readable on all its shades
+FONT, MARGIN, LINE, WIDTH = 11, 0.95, 0.32, 9.0  # points; inches: left margin, line height, width of the words
 
 PAGE = """<!DOCTYPE html>
 <html>
@@ -45,15 +45,15 @@ span {{ padding: 0.15em 0.3em; }}
 class CapsuleAttention:
     """The routing coefficients alpha of Eq. (11), CapsNMT: how much of each source word goes to each capsule.
 
-    `coefficients` is `[N, S, M]`: every iteration, first to last. The shares of a word add up to 1 over the capsules;
-    those of the first iteration are all the same.
+    `coefficients` is `[N, S, M]`, from the first iteration to the last. The shares of a word sum to 1 over the
+    capsules. In the first iteration all shares are equal.
     """
 
     words: tuple[str, ...]
     coefficients: NDArray[np.float32]
 
     def __str__(self) -> str:
-        """A table with a row a word: its shares of the last iteration in per cent."""
+        """A table with one row per word: its shares in the last iteration, in percent."""
         count = self.coefficients.shape[-1]
         rows = [["%", *(f"capsule {capsule + 1}" for capsule in range(count))]]
         for word, shares in zip(self.words, self.coefficients[-1], strict=True):
@@ -76,9 +76,9 @@ class CapsuleAttention:
         )
 
     def plot(self, path: str | Path, iteration: int = -1) -> Path:
-        """Write Table 4, CapsNMT as a PNG: the sentence once a capsule, the colour of a word is its coefficient.
+        """Writes a PNG like Table 4, CapsNMT: the sentence once per capsule, each word coloured by its coefficient.
 
-        `iteration` counts as a Python index does: 0 is the first, -1 the last.
+        `iteration` is a Python index: 0 is the first, -1 the last.
         """
         try:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -88,12 +88,12 @@ class CapsuleAttention:
         shares = self.coefficients[iteration]
         figure = Figure(dpi=110)
         canvas: Any = FigureCanvasAgg(figure)
-        # `$` in a word is a character, no formula.
-        written = [figure.text(0, 0, word, fontsize=FONT, parse_math=False) for word in self.words]
-        widths = [text.get_window_extent(canvas.get_renderer()).width / figure.dpi for text in written]
+        # `$` in a word is a character and starts no formula.
+        drawn_words = [figure.text(0, 0, word, fontsize=FONT, parse_math=False) for word in self.words]
+        widths = [text.get_window_extent(canvas.get_renderer()).width / figure.dpi for text in drawn_words]
         figure.clear()
-        places = list(_places(widths))
-        lines = places[-1][0] + 1
+        positions = list(_word_positions(widths))
+        lines = positions[-1][0] + 1
         width, height = MARGIN + WIDTH, LINE * (1 + (lines + 0.5) * shares.shape[1])
         figure.set_size_inches(width, height)
 
@@ -106,7 +106,7 @@ class CapsuleAttention:
         for capsule, column in enumerate(shares.T):
             top = 1 + (lines + 0.5) * capsule
             write(0.0, top, f"capsule {capsule + 1}", color="0.4", fontsize=FONT - 2)
-            for word, (line, x), share in zip(self.words, places, column, strict=True):
+            for word, (line, x), share in zip(self.words, positions, column, strict=True):
                 box = {"facecolor": (*color, float(share)), "edgecolor": "none", "boxstyle": "square,pad=0.25"}
                 write(MARGIN + x, top + line, word, bbox=box)
         path = Path(path)
@@ -115,7 +115,7 @@ class CapsuleAttention:
         return path
 
     def to_html(self) -> str:
-        """Table 4, CapsNMT as a page that needs nothing but itself: the last iteration, and the others to unfold."""
+        """Table 4, CapsNMT as one HTML page without other files. It shows the last iteration; the others unfold."""
         count = len(self.coefficients)
         last = f"<p>{self._heading(-1)}</p>\n{self._html_table(count - 1)}"
         others = [
@@ -125,7 +125,7 @@ class CapsuleAttention:
         return PAGE.format(title=escape(" ".join(self.words)), iterations="\n".join([last, *others]))
 
     def save_html(self, path: str | Path) -> Path:
-        """Write `to_html()` to a file."""
+        """Writes `to_html()` to a file."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.to_html(), encoding="utf-8")
@@ -147,8 +147,8 @@ class CapsuleAttention:
         return "<table>\n" + "\n".join(rows) + "\n</table>"
 
 
-def _places(widths: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """Line and x, in inches, of words of these widths written one after the other."""
+def _word_positions(widths: Sequence[float]) -> Iterator[tuple[int, float]]:
+    """Line and x, in inches, of words of these widths in running text."""
     line, x = 0, 0.0
     for width in widths:
         if x > 0 and x + width > WIDTH:
@@ -158,12 +158,12 @@ def _places(widths: Sequence[float]) -> Iterator[tuple[int, float]]:
 
 
 def capsule_attention(model: Any, tokenizer: PreTrainedTokenizerBase, source: str) -> CapsuleAttention:
-    """How much of each word of a sentence goes to each capsule, in every iteration of routing.
+    """How much of each word of a sentence goes to each capsule, in each iteration of routing.
 
     Args:
         model: CapsNMT with `source_aggregation="capsules"`. tokenizer: its tokenizer. source: the sentence.
 
-    A word of several tokens has their mean. The end token is routed too, and not shown.
+    The share of a word is the mean over its tokens. The end token is also routed, but not shown.
     """
     kind = getattr(model.config, "source_aggregation", None)
     if kind != "capsules":
@@ -172,7 +172,7 @@ def capsule_attention(model: Any, tokenizer: PreTrainedTokenizerBase, source: st
             "capsules over the source; use a CapsNMT model with 'capsules'"
         )
     if not source.strip():
-        raise ValueError("the source is empty: there is nothing to listen to")
+        raise ValueError("the source is empty: give a sentence with at least one word")
     ids, words, rows = encode_words(tokenizer, text=source)
     encoded = torch.tensor([ids], device=model.device)
     with evaluation_mode(model), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which source words a model takes for translated, and which not, at every target word: Figure 4, GDR.
+"""Which source words a model treats as translated or as still to translate, at each target word: Figure 4, GDR.
 
 Legend: `T` target words and the end token, `S` source words.
 """
@@ -19,8 +19,9 @@ from hf_capsule_mt.evaluation.texts import check_text
 
 Shares = NDArray[np.float32]
 SITE = "past_future"
-# Measured on a small model of the synthetic pair while it learned. At a share of 0.35 the warnings name 81 % of the
-# words of faultless translations, at 0.49 62 %, at 0.61 43 %, at 0.74 29 %, and around 0.85, fully trained, some 20 %.
+# Below this accuracy most warnings are false. Measured on a small model of the synthetic pair during training, as
+# accuracy and share of words in correct translations with a warning: 0.35 81 %, 0.49 62 %, 0.61 43 %, 0.74 29 %, and
+# about 0.85 (fully trained) about 20 %.
 LEAST_BOW_ACCURACY = 0.6
 END = "</s>"
 
@@ -29,15 +30,15 @@ END = "</s>"
 class Coverage:
     """A warning for each source word: how likely it was left out, and how likely it was translated twice.
 
-    Every target word has one credit to give, shared out among the source words by how well each of them, put into the
-    past alone, predicts that target word (the bag-of-words head of section 3.3, GDR).
+    Each target word gives one credit in total to the source words. A source word gets more credit if it, as the only
+    word in the past, predicts this target word better (the bag-of-words head of section 3.3, GDR).
 
     Args:
         words: the source words.
-        untranslated: 1 minus the largest credit that a source word got from any target word.
+        untranslated: 1 minus the largest credit that a source word gets from a target word.
         repeated: its second largest credit.
-        bow_accuracy: of the model's configuration: how many words the bag-of-words head names; None where training
-            has not measured it.
+        bow_accuracy: `bow_accuracy` of the model's configuration, the share of words that the bag-of-words head
+            predicts; None if training did not measure it.
     """
 
     words: tuple[str, ...]
@@ -47,20 +48,20 @@ class Coverage:
 
     @property
     def is_reliable(self) -> bool:
-        """False for a model that has not learned enough of the bag of words to warn of anything."""
+        """False if the bag-of-words head is too inaccurate for useful warnings."""
         return self.bow_accuracy is None or self.bow_accuracy >= LEAST_BOW_ACCURACY
 
     @property
     def reliability(self) -> str:
-        """How sure the model can be of its warnings."""
+        """The accuracy behind the warnings, in words."""
         if self.bow_accuracy is None:
-            return "how many words this model's bag of words names was not measured"
-        share = f"this model's bag of words names {self.bow_accuracy:.0%} of the words"
-        needed = f"no warnings: {share}, {LEAST_BOW_ACCURACY:.0%} are needed; train longer"
-        return share if self.is_reliable else needed
+            return "the accuracy of this model's bag of words was not measured"
+        accuracy = f"this model's bag of words names {self.bow_accuracy:.0%} of the words"
+        no_warnings = f"no warnings: {accuracy}, and {LEAST_BOW_ACCURACY:.0%} are needed; train longer"
+        return accuracy if self.is_reliable else no_warnings
 
     def warnings(self, threshold: float = 0.5) -> list[str]:
-        """One line for each word whose score is above `threshold`; none where `is_reliable` is False."""
+        """One line for each word whose score is above `threshold`; no lines if `is_reliable` is False."""
         lines: list[str] = []
         if not self.is_reliable:
             return lines
@@ -72,7 +73,7 @@ class Coverage:
 
     @classmethod
     def joined(cls, parts: Iterable["Coverage"]) -> "Coverage":
-        """The coverage of a text, from those of its sentences."""
+        """The coverage of a text, joined from its sentences."""
         parts = list(parts)
         return cls(
             words=tuple(word for part in parts for word in part.words),
@@ -82,7 +83,7 @@ class Coverage:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings, which JSON can hold, the warnings among them."""
+        """Plain lists, numbers and strings for JSON, with the warnings."""
         return {
             "words": list(self.words),
             "untranslated": list(self.untranslated),
@@ -94,21 +95,21 @@ class Coverage:
     def __str__(self) -> str:
         rows = [["source word", "untranslated", "repeated"]]
         rows += [
-            [word, f"{left:.2f}", f"{again:.2f}"]
-            for word, left, again in zip(self.words, self.untranslated, self.repeated, strict=True)
+            [word, f"{untranslated:.2f}", f"{repeated:.2f}"]
+            for word, untranslated, repeated in zip(self.words, self.untranslated, self.repeated, strict=True)
         ]
         return f"{text_table(rows)}\n({self.reliability})"
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What `explain` returns: shares of the source words in past, future and redundant, at each target word.
+    """The result of `explain`: the shares of each source word in past, future and redundant, at each target word.
 
-    Arrays are `[T, S]`; the last row is the end token's. `past[t, s]` is the share of source word `s` in the past once
-    target word `t` is said. Past, future and redundant add up to 1; with `past_future="attention"` the past of one
-    step, and its future, add up to 1 over the source words and their end token instead. `credits[t, s]` is what target
-    word `t` owes to source word `s`, see [`Coverage`]; None without a bag-of-words loss. `bow_accuracy` is that of the
-    model's configuration.
+    Arrays are `[T, S]`; the last row belongs to the end token. `past[t, s]` is the share of source word `s` in the
+    past after target word `t`. Past, future and redundant sum to 1. With `past_future="attention"` instead, past and
+    future each sum to 1 over the source words and their end token. `credits[t, s]` is the credit of source word `s`
+    for target word `t`, see [`Coverage`]; None without a bag-of-words loss. `bow_accuracy` is from the model's
+    configuration.
     """
 
     source_words: tuple[str, ...]
@@ -121,20 +122,20 @@ class Explanation:
 
     @property
     def coverage(self) -> Coverage:
-        """Which source words were probably left out or repeated."""
+        """The source words that were probably left out or repeated."""
         if self.credits is None:
             raise ValueError(
-                "bow_loss_weight is 0 in this model's configuration: coverage reads the bag-of-words predictions; "
+                "bow_loss_weight is 0 in this model's configuration: coverage needs the bag-of-words predictions; "
                 "train the model with that loss"
             )
-        # Largest first, without the end token, which translates nothing; padded for targets of fewer than two words.
-        given = np.concatenate([self.credits[:-1], np.zeros_like(self.credits[:1]), np.zeros_like(self.credits[:1])])
-        ranked = -np.sort(-given, axis=0)
+        # Without the end token, which translates nothing; padded to two rows for short targets; largest first.
+        padded = np.concatenate([self.credits[:-1], np.zeros_like(self.credits[:1]), np.zeros_like(self.credits[:1])])
+        ranked = -np.sort(-padded, axis=0)
         untranslated, repeated = tuple(map(float, 1.0 - ranked[0])), tuple(map(float, ranked[1]))
         return Coverage(self.source_words, untranslated, repeated, self.bow_accuracy)
 
     def __str__(self) -> str:
-        """A table with a row a target word; each cell is past / future in per cent."""
+        """A table with one row per target word. Each cell is past / future in percent."""
         rows = [["past/future %", *self.source_words]]
         for index, word in enumerate(self.target_words):
             shares = zip(self.past[index], self.future[index], strict=True)
@@ -160,7 +161,7 @@ class Explanation:
         )
 
     def plot(self, path: str | Path) -> Path:
-        """Write Figure 4, GDR as a PNG: for each target word a column of past beside a column of future."""
+        """Writes a PNG like Figure 4, GDR: for each target word a column of past beside a column of future."""
         try:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
@@ -192,17 +193,17 @@ def explain(
     target: str | None = None,
     **generation: Any,
 ) -> Explanation:
-    """Where every source word stands, past, future or redundant, after every word of a translation.
+    """The shares of each source word in past, future and redundant, after each word of a translation.
 
     Args:
         model: a model with past and future (`past_future` other than `"none"` and `"recurrent"`).
         tokenizer: its tokenizer.
-        source: the sentence. target: its translation; None lets the model translate, with `generation` as for
-            `model.generate`. An empty one has the end token alone, and leaves every source word untranslated.
+        source: the sentence. target: its translation. With None the model translates, with `generation` as for
+            `model.generate`. An empty translation has only the end token, so each source word is untranslated.
 
-    The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group; a
-    word of several tokens has their mean, and counts as said after the last of them. `explain(...).coverage` warns of
-    source words that were left out or repeated.
+    The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group.
+    The share of a source word is the mean over its tokens. A target word counts after its last token.
+    `explain(...).coverage` warns of source words that were left out or repeated.
     """
     kind = getattr(model.config, "past_future", None)
     if kind not in ("guided_routing", "classifier", "attention"):
@@ -212,14 +213,14 @@ def explain(
         )
     check_text(source=source, **({} if target is None else {"target": target}))
     if not source.strip():
-        raise ValueError("the source is empty: there is nothing to explain")
+        raise ValueError("the source is empty: give a sentence with at least one word")
     if target is None:
         target = _translate(model, tokenizer, source, generation)
     source_ids, source_words, source_rows = encode_words(tokenizer, text=source)
     target_ids, target_words, target_rows = encode_words(tokenizer, text_target=target)
     end = model.config.eos_token_id
     if end is not None and target_ids[-1:] != [end]:
-        target_ids.append(end)  # not every tokenizer does
+        target_ids.append(end)  # some tokenizers add no end token
     encoded, decoded = (torch.tensor([ids], device=model.device) for ids in (source_ids, target_ids))
     mask = torch.ones_like(encoded)
     credits = None
@@ -233,16 +234,16 @@ def explain(
             credits = np.stack([by_word[rows].mean(axis=0) for rows in [*target_rows, [-1]]])
     assignments = outputs.routings[SITE][-1, 0].float().cpu().numpy()  # [target tokens, source tokens, capsules]
     groups = _groups(model.config, kind, assignments)
-    said = [rows[-1] for rows in target_rows] + [len(target_ids) - 1]
+    last_tokens = [rows[-1] for rows in target_rows] + [len(target_ids) - 1]
     past, future, redundant = (
-        np.stack([group[said][:, rows].mean(axis=1) for rows in source_rows], axis=1) for group in groups
+        np.stack([group[last_tokens][:, rows].mean(axis=1) for rows in source_rows], axis=1) for group in groups
     )
     accuracy = getattr(model.config, "bow_accuracy", None)
     return Explanation(tuple(source_words), (*target_words, END), past, future, redundant, credits, accuracy)
 
 
 def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:
-    """Shares of past, future and redundant, each `[target tokens, source tokens]`."""
+    """The shares of past, future and redundant, each `[target tokens, source tokens]`."""
     counts = [config.past_capsules, config.future_capsules] if kind == "guided_routing" else [1, 1]
     ends = np.cumsum(counts)
     return [part.sum(axis=-1) for part in np.split(assignments, ends, axis=-1)]

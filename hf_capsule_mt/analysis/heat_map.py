@@ -14,14 +14,14 @@ def plot_assignments(
     title: str = "",
     input_name: str = "layer",
 ) -> Path:
-    """Write a PNG with one panel an iteration: assignment probability of every input to every output capsule.
+    """Writes a PNG with one panel per iteration: the assignment probability of each input to each output capsule.
 
     Args:
         assignments: `[iterations, positions, inputs, capsules]`, one sentence of `routings[site]`.
-        path: where the picture goes; folders are made.
-        tokens: the token at each position. Given, a second row of panels shows the largest probability that each
-            input gives any capsule, token by token; the first row is the mean over positions.
-        title: heading. input_name: what an input is, `"layer"` or `"head"`.
+        path: the PNG file; missing folders are created.
+        tokens: the token at each position. The first row of panels is the mean over positions. With `tokens`, a second
+            row shows for each token the largest probability that an input gives to a capsule.
+        title: heading. input_name: the kind of input, `"layer"` or `"head"`.
     """
     if assignments.dim() != 4:
         raise ValueError(
@@ -29,7 +29,7 @@ def plot_assignments(
             "take one sentence of the batch, routings[site][:, sentence]"
         )
     if tokens is not None and len(tokens) != assignments.shape[1]:
-        raise ValueError(f"{len(tokens)} tokens for {assignments.shape[1]} positions: must be as many")
+        raise ValueError(f"{len(tokens)} tokens for {assignments.shape[1]} positions: the numbers must be equal")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def plot_assignments(
     grid = figure.subplots(rows, iterations, squeeze=False, gridspec_kw={"height_ratios": heights})
     names = [str(number + 1) for number in range(inputs)]
     means = values.mean(dim=1)  # [iterations, inputs, capsules]
-    # Capsules in the order of the input that prefers them in the last round: blocks show where inputs specialise.
+    # Capsules are sorted by their strongest input in the last iteration. Blocks then show specialised inputs.
     order = torch.argsort(means[-1].argmax(dim=0), stable=True)
     for index in range(iterations):
         axes = grid[0][index]

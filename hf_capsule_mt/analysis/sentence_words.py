@@ -1,4 +1,4 @@
-"""The words of a sentence, the tokens that each of them has, and tables and frames of words."""
+"""The words of a sentence with their tokens, and tables of words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from transformers import PreTrainedTokenizerBase
 
 
 def encode_words(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[int], list[str], list[list[int]]]:
-    """Token ids of one text, its words, and for each word the positions of its tokens."""
+    """The token ids of one text, its words, and the positions of each word's tokens."""
     encoded = tokenizer(**text, return_offsets_mapping=tokenizer.is_fast)
     ids = list(encoded["input_ids"])
     if tokenizer.is_fast:
         words, rows = _rows_by_offsets(next(iter(text.values())), encoded["offset_mapping"])
     else:
         words, rows = _rows_by_decoding(tokenizer, ids)
-    # A word that shares all of its tokens with the next one.
+    # A word without tokens of its own shares the tokens of the next word.
     for index in range(len(rows) - 1, -1, -1):
         if not rows[index]:
             rows[index] = next((after for after in rows[index + 1 :] if after), [len(ids) - 1])
@@ -22,7 +22,7 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[
 
 
 def _rows_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[list[str], list[list[int]]]:
-    """For tokenizers that know where in the text each token stands."""
+    """For fast tokenizers, which report the position of each token in the text."""
     words, spans, start = text.split(), [], 0
     for word in words:
         start = text.index(word, start)
@@ -38,7 +38,7 @@ def _rows_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[lis
 
 
 def _rows_by_decoding(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], list[list[int]]]:
-    """For all others, Marian's among them: a token belongs to the word that the text so far ends in."""
+    """For slow tokenizers such as Marian's: a token belongs to the last word of the text decoded so far."""
     special = set(tokenizer.all_special_ids)
     words = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
     rows: list[list[int]] = [[] for _ in words]
@@ -50,14 +50,14 @@ def _rows_by_decoding(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tup
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as lines, the columns aligned."""
+    """Rows of cells as lines with aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
 
 
 def long_frame(rows: list[dict[str, Any]]) -> Any:
-    """A pandas frame of these rows; pandas is in the extra `plot`."""
+    """A pandas frame with these rows. The extra `plot` installs pandas."""
     try:
         import pandas
     except ImportError as error:

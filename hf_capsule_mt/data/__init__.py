@@ -1,7 +1,6 @@
-"""Corpora and tokenizers: reading and cleaning, a synthetic language pair, a lossless joint tokenizer, and their
-preprocessing.
+"""Data: corpora and their cleaning, a synthetic language pair, a lossless joint tokenizer, tokenised batches.
 
-Names are loaded on first use, so importing this package costs next to nothing.
+Names are loaded on first use, so this import is fast.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""One joint subword vocabulary for both languages, as a ``PreTrainedTokenizerFast`` that loses no text.
+"""One joint subword vocabulary for both languages, as a lossless ``PreTrainedTokenizerFast``.
 
-The subwords are byte pairs over UTF-8 bytes, and all 256 bytes are in the vocabulary: what was never seen in
-training falls apart into bytes and never into ``<unk>``. Nothing is normalised, so ``decode`` gives back exactly
-what was encoded, spaces and line ends included. Text that looks like a special token (``a </s> b``) is text. The one
-thing that cannot be encoded is a lone surrogate, which is no Unicode text and has no UTF-8 form: Python raises an
-error for it.
+The subwords are byte pairs over UTF-8 bytes. The vocabulary contains all 256 bytes, so a text that was not seen in
+training is split into bytes and never becomes ``<unk>``. Nothing is normalised: ``decode`` returns exactly the encoded
+text, with spaces and line ends. Text that looks like a special token (``a </s> b``) stays text. Only a lone surrogate
+cannot be encoded: it has no UTF-8 form, and Python raises an error.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Trains the vocabulary on the texts of both languages and returns the tokenizer.
 
-    Every sequence, source or target, ends in ``</s>`` (kept when truncated) and has no token at its start. Equal
-    texts give equal tokenizers. Where the texts hold fewer pairs than asked for, the vocabulary is smaller than
-    ``vocab_size``: read ``len(tokenizer)``. Save it with ``save_pretrained`` and load it with ``AutoTokenizer``.
+    Every sequence, source or target, ends in ``</s>`` (also after truncation) and has no token at its start. Equal
+    texts give equal tokenizers. Few texts can give a vocabulary smaller than ``vocab_size``: use ``len(tokenizer)``.
+    Save it with ``save_pretrained`` and load it with ``AutoTokenizer``.
     """
     problems = []
     if vocab_size < SMALLEST_VOCABULARY:
@@ -86,7 +85,7 @@ def train_tokenizer(
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The same texts; a ``ValueError`` at the first that is no text, or at the end if there was none."""
+    """The same texts. Raises a ``ValueError`` at the first non-text, or at the end if all texts were empty."""
     empty = True
     for index, text in enumerate(texts):
         if not isinstance(text, str):
@@ -105,8 +104,7 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
 
 
 def marian_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """The keyword arguments a Marian config takes from its tokenizer; the decoder starts from ``<pad>``, as Marian's
-    does.
+    """The arguments of a Marian config that depend on the tokenizer. As in Marian, the decoder starts from ``<pad>``.
 
     ``CapsuleAggregatedMarianConfig(d_model=128, **marian_token_ids(tokenizer))``
     """

@@ -1,4 +1,4 @@
-"""Checkpoints for the Hugging Face Hub: their code, a proof that they load by it, cards, warm starts from Marian's."""
+"""Checkpoints for the Hugging Face Hub: code export, verification, model cards, and conversion from Marian."""
 
 from hf_capsule_mt.hub.export import export_checkpoint
 from hf_capsule_mt.hub.marian import MARIAN_FAMILIES, convert_marian

@@ -1,4 +1,4 @@
-"""From a checkpoint folder, as training leaves it, to one that can be given away."""
+"""Exports the checkpoint of a training run as a folder that can be published."""
 
 from os import PathLike
 from pathlib import Path
@@ -22,7 +22,7 @@ from hf_capsule_mt.modeling.saving.weight_digests import INDEX, weight_files
 from hf_capsule_mt.outputs import new_folder
 
 logger = logging.get_logger(__name__)
-# Files with settings, in which somebody may have left a password.
+# Files with settings, which may contain a forgotten password.
 SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -33,13 +33,13 @@ def export_checkpoint(
     overwrite: bool = False,
     name: str | None = None,
 ) -> list[Path]:
-    """Write the model, its code, tokenizer and card to the folder `output`, verify that, and return its files.
+    """Writes the model, its code, tokenizer and card to the folder `output`, verifies them, and returns the files.
 
-    What else is in `source`, as the state of an optimizer, stays there. The output is a new folder, or with
-    `overwrite` one that holds such a checkpoint and nothing else. It is there only once it is verified.
+    Other files in `source`, such as the state of an optimizer, are not copied. The output is a new folder, or with
+    `overwrite` a folder with only such a checkpoint. It appears after it is verified.
 
-    What looks like a credential in a file of settings is left out, and a warning names it. The card tells its readers
-    to load `name`, a name on the Hub, or without one the output.
+    Settings that look like credentials are removed, and a warning names them. The card tells its readers to load
+    `name`, a name on the Hub, or by default the output folder.
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
@@ -49,18 +49,18 @@ def export_checkpoint(
             check_inside(path, source)
             if path.resolve().parent != source.resolve() and not path.is_symlink():
                 raise ValueError(
-                    f"{path}, which {source / INDEX} names, lies outside of the checkpoint: move it there"
+                    f"{path}, which {source / INDEX} names, is outside of the checkpoint: move it to {source}"
                 )
         model = AutoModelForSeq2SeqLM.from_pretrained(source)
         if not hasattr(model.config, "carry_code"):
-            raise ValueError(f"{source} holds a {type(model).__name__}, which is no model of hf_capsule_mt")
+            raise ValueError(f"{source} holds a {type(model).__name__}, which is not a model of hf_capsule_mt")
         check_finite(model.state_dict().items(), str(source))
         model.save_pretrained(folder, export_code=True, max_shard_size=max_shard_size)
         copy_files(source, folder, (*TOKENIZER_FILES, CARD))
         for file in SETTINGS:
             dropped = drop_credentials(folder / file)
             if dropped:
-                logger.warning(f"{file}: left out {', '.join(dropped)}, which looks like a credential")
+                logger.warning(f"{file}: removed {', '.join(dropped)}, because it looks like a credential")
         card = folder / CARD
         if card.is_file():
             text = card.read_text(encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Loads checkpoint folders by their own code, in a process of its own; `verify` starts it, nothing else should.
+"""Loads checkpoint folders with the code they carry, in a separate process. Only `verify` should start it.
 
     python load_alone.py WORK FOLDER...
 
-Writes outputs of each model to WORK/alone-*.json, saves it to a second folder, and writes the outputs of what that
-holds to WORK/again-*.json. This package cannot be imported meanwhile.
+Writes the outputs of each model to WORK/alone-*.json. Then saves the model to a second folder, loads it from there,
+and writes its outputs to WORK/again-*.json. In this process hf_capsule_mt cannot be imported.
 """
 
 import json
@@ -19,7 +19,7 @@ SENTENCES = ["The sister wrote a letter.", "Who reads it?"]
 
 
 class NoPackage(MetaPathFinder):
-    """Makes this package look as if it was not installed."""
+    """An import hook that makes hf_capsule_mt look as if it were not installed."""
 
     def find_spec(self, fullname: str, *args: Any) -> None:
         if fullname.partition(".")[0] == PACKAGE:
@@ -28,13 +28,13 @@ class NoPackage(MetaPathFinder):
 
 @torch.no_grad()
 def outputs_of(model: Any, pipe: Any = None) -> dict[str, Any]:
-    """Logits, beams and their scores for a few random tokens, and translations if there is a pipeline."""
+    """Logits, beams and their scores for a few random tokens. With a pipeline also translations."""
     config = model.eval().config
-    draw = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(5)
     words = min(config.vocab_size, model.get_output_embeddings().weight.shape[0])
     length = min(5, getattr(config, "max_position_embeddings", 5))
-    source = torch.randint(words, (2, length), generator=draw)
-    target = torch.randint(words, (2, length), generator=draw)
+    source = torch.randint(words, (2, length), generator=generator)
+    target = torch.randint(words, (2, length), generator=generator)
     mask = torch.ones_like(source)
     mask[1, length // 2 + 1 :] = 0
     logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
@@ -57,13 +57,13 @@ def outputs_of(model: Any, pipe: Any = None) -> dict[str, Any]:
 
 
 def load_and_run(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """What was loaded from a folder, a pipeline if it has a tokenizer and otherwise a model; and its outputs."""
+    """Loads a pipeline from a folder with a tokenizer, or a model from another folder, and returns its outputs too."""
     import transformers
 
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-    make: Any = transformers.pipeline  # whose type knows no translation
+    make_pipeline: Any = transformers.pipeline  # untyped, because its overloads have no "translation"
     has_tokenizer = any(folder.glob("tokenizer*"))
-    pipe = make("translation", model=str(folder), trust_remote_code=True) if has_tokenizer else None
+    pipe = make_pipeline("translation", model=str(folder), trust_remote_code=True) if has_tokenizer else None
     return pipe or model, outputs_of(model, pipe)
 
 
@@ -75,7 +75,7 @@ def main() -> None:
             loaded, outputs = load_and_run(folder)
             module = type(loaded).__module__
             if not module.startswith("transformers_modules."):
-                raise ImportError(f"{folder} was loaded by {module}, not by its own code")
+                raise ImportError(f"{folder} was loaded by {module}, not by the code it carries")
             (work / f"{name}-{number}.json").write_text(json.dumps(outputs), encoding="utf-8")
             folder = work / f"saved_again_{number}"
             loaded.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Warm start: a Marian checkpoint as one of our Marian families, whose outputs are still those of the checkpoint."""
+"""Warm start: converts a Marian checkpoint to one of our Marian families, with the same outputs."""
 
 import difflib
 import json
@@ -35,26 +35,26 @@ def convert_marian(
     overwrite: bool = False,
     **settings: Any,
 ) -> None:
-    """Write the Marian checkpoint `source`, a folder or Hub id, as a model of `family` to the folder `output`.
+    """Writes the Marian checkpoint `source`, a folder or Hub id, as a model of `family` to the folder `output`.
 
-    The output is a new folder, or with `overwrite` one that holds such a checkpoint and nothing else.
+    The output is a new folder, or with `overwrite` a folder with only such a checkpoint.
 
-    `settings` are fields of the family's configuration. Logits and beams must be those of the checkpoint unless
-    `same_outputs=False`, which is for settings that change them, such as `aggregation_output="replace"`. The weights
-    are written in float32, since training starts from them; some checkpoints have them in float16.
+    `settings` are fields of the family's configuration. Logits and beams must equal those of the checkpoint. Use
+    `same_outputs=False` for settings that change them, such as `aggregation_output="replace"`. The weights are written
+    in float32, for training, also if the checkpoint has float16.
     """
     if family not in MARIAN_FAMILIES:
         raise ValueError(f"family={family!r}: must be one of {', '.join(MARIAN_FAMILIES)}")
     _check_settings(family, settings)
     folder = _checkpoint(source, revision)
     check_folder(output, [folder], overwrite, belongs_to_checkpoint)
-    kind: Any = FAMILIES[family].translation_model
+    model_class: Any = FAMILIES[family].translation_model
     options = {"dtype": torch.float32, **(FAMILIES[family].marian_start or {}), **settings}
-    model = kind.from_pretrained(folder, **options)
+    model = model_class.from_pretrained(folder, **options)
     check_finite(model.state_dict().items(), str(source))
     _compute_positions(model, str(source))
     if same_outputs:
-        # Safetensors only, as for the model itself.
+        # Only safetensors are read, as for the model itself.
         marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
         _compute_positions(marian, str(source))
         compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
@@ -65,17 +65,17 @@ def convert_marian(
 
 
 def _check_settings(family: str, settings: dict[str, Any]) -> None:
-    """Raise a ValueError for a setting that is no field of the family's configuration."""
+    """Raises a `ValueError` for a setting that is not a field of the family's configuration."""
     names = list(field_defaults(FAMILIES[family].config))
     for name in settings:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            meant = f"; did you mean {close[0]}?" if close else ""
-            raise ValueError(f"{name}={settings[name]!r}: the configuration of {family} has no such field{meant}")
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(f"{name}={settings[name]!r}: the configuration of {family} has no such field{hint}")
 
 
 def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
-    """The folder of a checkpoint that is there or has been downloaded; it holds Marian, and weights to read."""
+    """The folder of a local or downloaded checkpoint. Raises an error unless it is Marian with safetensors."""
     folder = Path(source)
     if not folder.is_dir():
         patterns = [*TOKENIZER_FILES, "*.json", "*.safetensors"]
@@ -98,20 +98,20 @@ def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
 
 @torch.no_grad()
 def _compute_positions(model: Any, source: str) -> None:
-    """Put Marian's sines and cosines into the position tables, as loading does for what is saved without them.
+    """Fills the position tables with Marian's sines and cosines, as loading a checkpoint without tables does.
 
-    Older checkpoints hold the tables, some rounded to float16; Transformers reads them, but never saves them.
+    Older checkpoints contain the tables, some rounded to float16. Transformers reads the tables, but never saves them.
     """
     for name, module in model.named_modules():
         if name.endswith("embed_positions"):
             table = module.create_weight()
             if not torch.allclose(module.weight, table, rtol=0, atol=0.005):
-                raise ValueError(f"{source}: {name} is no table of sines and cosines, and would not be saved")
+                raise ValueError(f"{source}: {name} is not a table of sines and cosines, and would not be saved")
             module.weight.copy_(table)
 
 
 def _name_tokenizer(folder: Path) -> None:
-    """Older checkpoints leave it to the model type that they have Marian's tokenizer, and ours has another."""
+    """Writes the tokenizer class. Older checkpoints omit it, because their model type implies Marian's tokenizer."""
     path = folder / "tokenizer_config.json"
     values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if (folder / "source.spm").is_file() and "tokenizer_class" not in values:

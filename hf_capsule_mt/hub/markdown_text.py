@@ -1,20 +1,21 @@
-"""Text of somebody else's, the name of a corpus for one, in a card of Markdown: it shows as it is and does nothing."""
+"""Escapes foreign text, such as the name of a corpus, for a Markdown card. It is shown literally."""
 
 import re
 from typing import Any
 
-# What begins emphasis, code, links, images, HTML, tables, formulas and entities; an underscore only beside a word.
+# Characters that begin emphasis, code, links, images, HTML, tables, formulas and entities. An underscore inside a word
+# begins none.
 MARKS = re.compile(r"[\\`*\[\]<>|~$&]|(?<!\w)_|_(?!\w)")
 LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def escaped(value: Any) -> str:
-    """`value` as plain text on one line, in a paragraph, a heading or a cell of a table."""
+    """`value` as plain text on one line, for a paragraph, a heading or a table cell."""
     return MARKS.sub(lambda mark: f"\\{mark[0]}", LINE_ENDS.sub(" ", str(value)))
 
 
 def code_span(value: Any, in_table: bool = False) -> str:
-    """`value` in letters of one width; between more backticks than it has in a row, since none can be escaped."""
+    """`value` as a code span. Backticks cannot be escaped in it, so it stands between a longer run of backticks."""
     text = LINE_ENDS.sub(" ", str(value))
     if in_table:
         text = text.replace("|", "\\|")  # a bar ends the cell even in code

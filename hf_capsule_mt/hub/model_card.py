@@ -1,4 +1,4 @@
-"""The model card of a training run, from the `results.json` that the run wrote."""
+"""Writes the model card of a training run from its `results.json`."""
 
 import json
 import re
@@ -13,14 +13,22 @@ from hf_capsule_mt.hub.markdown_text import code_span, escaped
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 CURVE_ROWS = 12
-# Settings that say where and how the program ran, not what it learned.
-PLACES = ("output_dir", "cache_dir", "resume_from_checkpoint", "hub_token", "num_proc", "report_to", "disable_tqdm")
-# Settings whose value may be a place.
-CORPORA = ("train", "validation", "test", "tokenizer", "init_from")
+# Settings of the machine, which the card does not show.
+MACHINE_SETTINGS = (
+    "output_dir",
+    "cache_dir",
+    "resume_from_checkpoint",
+    "hub_token",
+    "num_proc",
+    "report_to",
+    "disable_tqdm",
+)
+# Settings whose value may be a path; the card shows its last part.
+PATH_SETTINGS = ("train", "validation", "test", "tokenizer", "init_from")
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 
-# What the snippets of a card load.
-LOADED = re.compile(r"""(pipeline\("translation", model=)"(?:[^"\\\n]|\\.)*\"""")
+# The model name in the snippets of a card.
+LOADED_NAME = re.compile(r"""(pipeline\("translation", model=)"(?:[^"\\\n]|\\.)*\"""")
 
 
 def model_card(
@@ -33,11 +41,11 @@ def model_card(
     base_model: str | None = None,
     limits: str | None = None,
 ) -> ModelCard:
-    """The card of the model `name`; a name on the Hub (`me/model`) is what its users load.
+    """The card of the model `name`.
 
-    `place` is what they load otherwise, the folder of the model. `datasets` and `base_model` are ids on the Hub,
-    `limits` what the model should not be used for. What a run measured is told as it stands in `results`; what it
-    did not measure is left out.
+    Its snippets load `place`, by default `name` if that is a name on the Hub (`me/model`). `datasets` and `base_model`
+    are ids on the Hub. `limits` says what the model should not be used for. The card shows measurements from
+    `results`, and omits everything that the run did not measure.
     """
     family, languages = results["model"]["family"], [results["data"][side] for side in ("source", "target")]
     splits = [split for split in ("test", "validation") if split in results]
@@ -66,16 +74,16 @@ def model_card(
         splits=splits,
         settings=_settings(results["recipe"]),
         segments=_segments(results.get("segments") or []),
-        curve=_thinned(results.get("loss_curve") or []),
+        curve=_sampled_points(results.get("loss_curve") or []),
         papers={**FAMILIES, MARIAN.name: MARIAN}[family].papers,
         limits=limits,
     )
 
 
 def write_model_card(folder: str | PathLike[str], name: str | None = None, **about: Any) -> Path:
-    """Write README.md beside the results.json of a run; see `model_card` for `about`.
+    """Writes README.md beside the results.json of a run. See `model_card` for `about`.
 
-    Without a `name`, the card tells users to load what the run has pushed to, or else the folder.
+    Without a `name`, the snippets load the Hub repository that the run pushed to, or otherwise the folder.
     """
     folder = Path(folder)
     try:
@@ -90,63 +98,63 @@ def write_model_card(folder: str | PathLike[str], name: str | None = None, **abo
 
 
 def loadable_path(folder: Path) -> str:
-    """The folder as it can be loaded: from the current folder, where it is inside of it, or from anywhere."""
+    """The path of the folder: relative if it is inside the current folder, otherwise absolute."""
     folder, here = folder.resolve(), Path.cwd()
     return str(folder.relative_to(here) if here in folder.parents else folder)
 
 
 def with_place(card: str, place: str) -> str:
-    """The text of a card whose readers are told to load `place`."""
+    """The text of a card, with snippets that load `place`."""
     quoted = json.dumps(place, ensure_ascii=False)
-    return LOADED.sub(lambda found: f"{found[1]}{quoted}", card)
+    return LOADED_NAME.sub(lambda match: f"{match[1]}{quoted}", card)
 
 
 def _name_of_push(results: dict[str, Any]) -> str | None:
-    """Where on the Hub a run has pushed its model, as far as it was said."""
+    """The Hub repository that a run pushed its model to, if the settings name it with its owner."""
     arguments = results.get("training") or {}
     name = arguments.get("hub_model_id")
     return name if arguments.get("push_to_hub") and name and "/" in name else None
 
 
 def names_on_hub(*names: str | None) -> list[str]:
-    """Of the checkpoints and corpora that a run has read, those that have a name on the Hub and are not here."""
-    found = [
+    """The names of checkpoints and corpora that are on the Hub, and not in a local file or folder."""
+    hub_names = [
         name.partition(":")[0]
         for name in names
         if name and HUB_NAME.fullmatch(name) and not any(Path(name).parent.glob(f"{Path(name).name}*"))
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(hub_names))
 
 
-def place_name(value: Any) -> Any:
-    """A corpus or checkpoint without the folders that it lies in; those of a Hub id and of a URL are its name."""
-    is_place = isinstance(value, str) and (value.startswith(("/", "~", ".")) or value.count("/") > 1)
-    return Path(value).name if is_place and "://" not in value else value
+def last_path_part(value: Any) -> Any:
+    """A path without its folders. A Hub id, a URL, and a value that is not a text stay whole."""
+    is_path = isinstance(value, str) and (value.startswith(("/", "~", ".")) or value.count("/") > 1)
+    return Path(value).name if is_path and "://" not in value else value
 
 
 def _settings(recipe: dict[str, Any]) -> dict[str, Any]:
-    """What the recipe sets, `config.d_model` and the like on lines of their own."""
-    found = {}
+    """The settings of the recipe, sorted. Nested keys become `config.d_model`."""
+    settings = {}
     for key, value in recipe.items():
         if isinstance(value, dict):
-            found.update({f"{key}.{name}": inner for name, inner in value.items()})
-        elif key not in PLACES:
-            found[key] = place_name(value) if key in CORPORA else value
-    return dict(sorted(found.items()))
+            settings.update({f"{key}.{name}": inner for name, inner in value.items()})
+        elif key not in MACHINE_SETTINGS:
+            settings[key] = last_path_part(value) if key in PATH_SETTINGS else value
+    return dict(sorted(settings.items()))
 
 
 def _segments(segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parts of a run that was taken up again, corpora without their folders; none of one that was not."""
+    """The segments of a resumed run, with corpora without their folders; [] for a run that was not resumed."""
     if len(segments) < 2:
         return []
     return [
-        part | {"changed": {key: list(map(place_name, values)) for key, values in part["changed"].items()}}
+        part | {"changed": {key: list(map(last_path_part, values)) for key, values in part["changed"].items()}}
         for part in segments
     ]
 
 
 def _eval_results(results: dict[str, Any], split: str) -> list[EvalResult]:
-    corpus = str(place_name(results["data"][split]))
+    corpus = str(last_path_part(results["data"][split]))
     scores, pair = results[split], "{source}-{target}".format(**results["data"])
     return [
         EvalResult(
@@ -164,8 +172,8 @@ def _eval_results(results: dict[str, Any], split: str) -> list[EvalResult]:
     ]
 
 
-def _thinned(curve: list[list[float]]) -> list[list[float]]:
-    """At most `CURVE_ROWS` points, the first and the last among them."""
+def _sampled_points(curve: list[list[float]]) -> list[list[float]]:
+    """At most `CURVE_ROWS` points at equal distances, with the first and the last."""
     if len(curve) <= CURVE_ROWS:
         return curve
     step = (len(curve) - 1) / (CURVE_ROWS - 1)

@@ -1,4 +1,4 @@
-"""Recipes: YAML files that name everything a training run needs, and what runs them."""
+"""Recipes: YAML files with all settings of a training run, and the code that runs them."""
 
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.run import run_recipe

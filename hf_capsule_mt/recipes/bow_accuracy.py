@@ -1,4 +1,4 @@
-"""Measures how often the bag-of-words predictions of a trained model are right. Coverage warnings depend on it."""
+"""Measures the accuracy of a trained model's bag-of-words predictions. Coverage warnings depend on it."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -11,12 +11,12 @@ from hf_capsule_mt.evaluation import overlap_rates
 SENTENCES = 200
 
 
-def note_bow_accuracy(
+def measure_bow_accuracy(
     model: Any, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[dict[str, str]], source: str, target: str
 ) -> float | None:
-    """Measure `bow_accuracy` on the first sentences of `pairs`, and keep it in the model's configuration.
+    """Measures `bow_accuracy` on the first sentences of `pairs` and writes it to the model's configuration.
 
-    It is `r_OL^P` of section 4.3, GDR. None for a model without a bag-of-words loss, or without a pair to measure.
+    It is `r_OL^P` of section 4.3, GDR. None for a model without a bag-of-words loss, or if no pair has two sentences.
     """
     if not _predicts_words(model):
         return None
@@ -24,7 +24,8 @@ def note_bow_accuracy(
     sentences = [(row[source], row[target]) for row in rows]
     if not sentences:
         return None
-    rates = overlap_rates(model, tokenizer, [one for one, _ in sentences], [other for _, other in sentences])
+    sources, targets = [one for one, _ in sentences], [other for _, other in sentences]
+    rates = overlap_rates(model, tokenizer, sources, targets)
     model.config.bow_accuracy = round(rates.past, 4)
     return model.config.bow_accuracy
 

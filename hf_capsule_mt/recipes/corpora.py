@@ -1,4 +1,4 @@
-"""The data of a recipe: corpora, the tokenizer, and tokenised pairs."""
+"""Loads the data of a recipe: corpora, tokenizer and tokenised pairs."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from hf_capsule_mt.data import CleaningRules, Corpus, load_corpus, preprocess_pairs, train_tokenizer
 from hf_capsule_mt.data.corpora.cache import file_digest
 from hf_capsule_mt.data.corpora.columns import PairColumns
-from hf_capsule_mt.data.corpora.folders import check_apart
+from hf_capsule_mt.data.corpora.folders import check_outside_corpus
 from hf_capsule_mt.data.corpora.sources import corpus_digest
 from hf_capsule_mt.recipes.fields import DataRecipe, RecipeTrainingArguments
 from hf_capsule_mt.recipes.recipe import Recipe
@@ -26,30 +26,33 @@ class Data(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
 
 
-def say(arguments: RecipeTrainingArguments, text: str) -> None:
+def print_once(arguments: RecipeTrainingArguments, text: str) -> None:
+    """Prints in the main process only."""
     if arguments.process_index == 0:
         print(text, flush=True)
 
 
 def check_folders(recipe: Recipe, folder: Path) -> None:
-    """A ValueError if the output folder is where a corpus is: nothing is written beside a corpus or over it."""
+    """Raises a `ValueError` if the output folder is a folder of a corpus, or inside one."""
     options = recipe.data
     for split in SPLITS:
         if getattr(options, split) is not None:
-            check_apart(folder, getattr(options, split), (options.source, options.target), split, "output_dir")
+            check_outside_corpus(
+                folder, getattr(options, split), (options.source, options.target), split, "output_dir"
+            )
 
 
 def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
-    """Corpora, tokenizer and tokenised pairs; a vocabulary is `trained` once, and then found in the output folder."""
+    """Loads corpora, tokenizer and tokenised pairs. With `trained` the output folder already holds the vocabulary."""
     options = recipe.data
     corpora = {split: load_split(options, split) for split in SPLITS if getattr(options, split) is not None}
     for split, corpus in corpora.items():
-        say(recipe.training, f"{split}: {corpus.name}\n{corpus.report}")
-    named = options.tokenizer or recipe.model.init_from
-    if named is None and not trained:
+        print_once(recipe.training, f"{split}: {corpus.name}\n{corpus.report}")
+    tokenizer_name = options.tokenizer or recipe.model.init_from
+    if tokenizer_name is None and not trained:
         texts = (text for row in corpora["train"].pairs["translation"] for text in row.values())
         train_tokenizer(texts, vocab_size=options.vocab_size).save_pretrained(folder)
-    tokenizer = load_tokenizer(folder if named is None else named)
+    tokenizer = load_tokenizer(folder if tokenizer_name is None else tokenizer_name)
     pairs = {
         split: preprocess_pairs(
             corpus.pairs,
@@ -68,13 +71,13 @@ def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
 def load_tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(place)
-    except Exception as error:  # a damaged file makes the library of tokenizers raise no more than that
+    except Exception as error:  # for a damaged file the tokenizers library raises a plain Exception
         reason = " ".join(str(error).split())
         raise ValueError(f"{place}: its tokenizer cannot be loaded ({type(error).__name__}: {reason})") from error
 
 
 def weights_digest(place: str | None) -> str | None:
-    """Of the weights of a checkpoint folder; None where there are none to read."""
+    """A digest of the weights in a checkpoint folder; None if there are no weights to read."""
     if place is None:
         return None
     digests = [file_digest(file) for file in sorted(Path(place).glob("*.safetensors"))]
@@ -82,7 +85,7 @@ def weights_digest(place: str | None) -> str | None:
 
 
 def content_digest(options: DataRecipe, split: str) -> str | None:
-    """Of what a corpus holds before it is cleaned; None for one that the recipe leaves out, or that cannot be read."""
+    """A digest of a corpus before cleaning; None if the recipe has no such corpus, or if it cannot be read."""
     corpus = getattr(options, split)
     if corpus is None:
         return None
@@ -94,7 +97,7 @@ def content_digest(options: DataRecipe, split: str) -> str | None:
 
 
 def load_split(options: DataRecipe, split: str) -> Corpus:
-    """One corpus; the recipe's rules are for training alone, of the others nothing is left out but blank pairs."""
+    """Loads one corpus. The cleaning rules apply to training; the other corpora only lose blank pairs."""
     rules: Any = options.cleaning if split == "train" else None
     return load_corpus(
         getattr(options, split),

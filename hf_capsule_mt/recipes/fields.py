@@ -1,4 +1,4 @@
-"""The keys of a recipe: the fields of three dataclasses, their types and their defaults."""
+"""The keys of a recipe: three dataclasses with types, defaults and help texts."""
 
 import dataclasses
 import math
@@ -15,40 +15,41 @@ from hf_capsule_mt.recipes.strict_yaml import number_of
 from hf_capsule_mt.training.arguments import CapsuleSeq2SeqTrainingArguments
 
 HELP_ALL = "--help_all"
-# Words that YAML 1.2 does not take for truth values, or that stand in quotes, and what to write instead.
+# Words that are not truth values in YAML 1.2, or that are in quotes, and their replacements.
 TRUTH_WORDS = dict.fromkeys(("yes", "y", "on", "true"), "true") | dict.fromkeys(("no", "n", "off", "false"), "false")
 
 
 @dataclass
 class ModelRecipe:
-    """The model, and how it translates."""
+    """The model and its beam search."""
 
     _argument_group_name: ClassVar[str] = "model"
 
     family: str | None = field(default=None, metadata={"help": f"One of {', '.join(FAMILIES)}."})
     config: dict | str | None = field(
-        default=None, metadata={"help": "Fields of the family's configuration; one alone: --config.d_model 256."}
+        default=None, metadata={"help": "Fields of the family's configuration; to set one: --config.d_model 256."}
     )
     init_from: str | None = field(
         default=None,
-        metadata={"help": "Warm start: folder or Hub id of a trained checkpoint, Marian or of this package."},
+        metadata={"help": "Warm start: folder or Hub id of a trained checkpoint of Marian or of this package."},
     )
     new_parameter_learning_rate: float | None = field(
         default=None,
-        metadata={"help": "Learning rate of the parameters that init_from does not have; None for learning_rate."},
+        metadata={"help": "Learning rate of the parameters that are not in init_from; None for learning_rate."},
     )
     num_beams: int = field(default=4, metadata={"help": "Beams of the final translations."})
     license: str = field(
-        default="unknown", metadata={"help": "Of the trained model, for its card: an id of the Hub, apache-2.0 say."}
+        default="unknown",
+        metadata={"help": "License of the trained model, for its card: a Hub id such as apache-2.0."},
     )
     length_penalty: float = field(
-        default=1.0, metadata={"help": "Sums of log-probabilities are divided by length to this power."}
+        default=1.0, metadata={"help": "Divide sums of log-probabilities by the length to this power."}
     )
 
 
 @dataclass
 class DataRecipe:
-    """Corpora and vocabulary. What a corpus may be is in `load_corpus`."""
+    """Corpora and vocabulary. `load_corpus` lists the forms of a corpus."""
 
     _argument_group_name: ClassVar[str] = "data"
 
@@ -58,60 +59,62 @@ class DataRecipe:
             "help": "Training corpus: data/train for data/train.en and .de; x.tsv; x.csv; x.parquet; synthetic:9."
         },
     )
-    validation: str | None = field(default=None, metadata={"help": "Corpus for evaluation while training."})
-    test: str | None = field(default=None, metadata={"help": "Corpus that is translated at the end."})
+    validation: str | None = field(default=None, metadata={"help": "Corpus for evaluation during training."})
+    test: str | None = field(default=None, metadata={"help": "Corpus to translate at the end."})
     source: str = field(default="en", metadata={"help": "Source language."})
     target: str = field(default="de", metadata={"help": "Target language."})
     source_column: str | None = field(
         default=None,
-        metadata={"help": "Column of the sources; None to know it by the language, or by a name such as source."},
+        metadata={"help": "Column of the sources; None to find it by the language, or by a name such as source."},
     )
-    target_column: str | None = field(default=None, metadata={"help": "Column of the targets, in the same way."})
+    target_column: str | None = field(default=None, metadata={"help": "Column of the targets, likewise."})
     header: bool | None = field(
         default=None,
-        metadata={"help": "Whether a TSV or CSV file starts with a header; None looks, and the report counts it."},
+        metadata={"help": "Whether a TSV or CSV file starts with a header; None to decide by its first row."},
     )
     cleaning: dict | str | None = field(
         default=None,
-        metadata={"help": "Fields of CleaningRules, for the training corpus alone; one: --cleaning.max_words 100."},
+        metadata={
+            "help": "Fields of CleaningRules, for the training corpus only; to set one: --cleaning.max_words 100."
+        },
     )
     tokenizer: str | None = field(
         default=None,
         metadata={"help": "Folder or Hub id; None for that of init_from, or to train one on the training corpus."},
     )
-    vocab_size: int = field(default=8_000, metadata={"help": "Size of the joint vocabulary that is trained."})
-    max_source_length: int = field(default=256, metadata={"help": "Tokens of a source; longer ones are cut."})
-    max_target_length: int = field(default=256, metadata={"help": "Tokens of a target, and of a translation."})
+    vocab_size: int = field(default=8_000, metadata={"help": "Size of a joint vocabulary trained by this run."})
+    max_source_length: int = field(default=256, metadata={"help": "Most tokens of a source; longer ones are cut."})
+    max_target_length: int = field(default=256, metadata={"help": "Most tokens of a target and of a translation."})
     repair: bool = field(
-        default=False, metadata={"help": "Repair and count invalid UTF-8 and the like; else that is an error."}
+        default=False, metadata={"help": "Repair and count invalid characters; otherwise they are errors."}
     )
     corpus_seed: int = field(
-        default=0, metadata={"help": "For synthetic corpora; runs that are compared should share it."}
+        default=0, metadata={"help": "Seed of synthetic corpora; use the same for runs that you compare."}
     )
-    num_proc: int | None = field(default=None, metadata={"help": "Processes that clean and tokenize."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where cleaned corpora are kept."})
+    num_proc: int | None = field(default=None, metadata={"help": "Number of processes that clean and tokenize."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Folder for cleaned corpora."})
 
 
 @dataclass
 class RecipeTrainingArguments(CapsuleSeq2SeqTrainingArguments):
     """[`CapsuleSeq2SeqTrainingArguments`] with defaults for translation."""
 
-    _argument_group_name: ClassVar[str] = f"training (the most used; all of them: {HELP_ALL})"
+    _argument_group_name: ClassVar[str] = f"training (the most used; to see all: {HELP_ALL})"
 
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Evaluate by translating, with BLEU and chrF."}
     )
-    generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of evaluation while training."})
+    generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of evaluations during training."})
     report_to: None | str | list[str] = field(
-        default="none", metadata={"help": "Where to report to beside the output folder, e.g. tensorboard."}
+        default="none", metadata={"help": "Where to report, apart from the output folder, e.g. tensorboard."}
     )
     resume: bool = field(
         default=True,
-        metadata={"help": "Go on from the last checkpoint in output_dir, if there is one."},
+        metadata={"help": "Continue from the last checkpoint in output_dir, if there is one."},
     )
     resume_from_last_good: bool = field(
         default=False,
-        metadata={"help": "Set checkpoints that are damaged aside, and go on from the newest one that is whole."},
+        metadata={"help": "Move damaged checkpoints aside and continue from the newest complete one."},
     )
 
 
@@ -119,7 +122,7 @@ PARTS: Any = (ModelRecipe, DataRecipe, RecipeTrainingArguments)
 
 
 def field_types() -> dict[str, Any]:
-    """Every key of a recipe but the nested ones, and its type."""
+    """The type of each key of a recipe, without the nested keys."""
     return {
         item.name: hints[item.name]
         for part in PARTS
@@ -130,7 +133,7 @@ def field_types() -> dict[str, Any]:
 
 
 def nested_types(family: Any) -> dict[str, Any]:
-    """The keys of `cleaning`, and of `config` for a family that there is, by their dotted names, and their types."""
+    """The type of each key of `cleaning` and, for an existing family, of `config`. The keys are dotted names."""
     kinds = {f"cleaning.{name}": kind for name, kind in typing.get_type_hints(CleaningRules).items()}
     if isinstance(family, str) and family in FAMILIES:
         hints = typing.get_type_hints(FAMILIES[family].config, localns={"torch": torch})
@@ -139,7 +142,7 @@ def nested_types(family: Any) -> dict[str, Any]:
 
 
 def convert(value: Any, kind: Any) -> tuple[Any, str]:
-    """The value as a field of type `kind` takes it, and what is wrong with it; a number may be written as text."""
+    """The value converted to the type `kind`, and a description of the problem or "". Text may hold a number."""
     kinds = _alternatives(kind)
     if isinstance(value, str) and str not in kinds and {int, float} & set(kinds):
         number = number_of(value)
@@ -152,24 +155,24 @@ def convert(value: Any, kind: Any) -> tuple[Any, str]:
         return value, "is not a number"
     if any(_fits(value, one) for one in kinds):
         return value, ""
-    wanted = " or ".join(map(_name, kinds))
-    meant = TRUTH_WORDS.get(value.lower()) if isinstance(value, str) and bool in kinds else None
-    fix = f"; write {meant}" if meant else ""
-    return value, f"is of type {type(value).__name__} and must be {wanted}{fix}"
+    expected = " or ".join(map(_name, kinds))
+    truth_value = TRUTH_WORDS.get(value.lower()) if isinstance(value, str) and bool in kinds else None
+    fix = f"; write {truth_value}" if truth_value else ""
+    return value, f"is of type {type(value).__name__} and must be {expected}{fix}"
 
 
 def nested_truth_word(value: Any, name: str) -> tuple[str, str] | None:
-    """The dotted name of the first `no`, `off`, `yes` or `on` within lists and mappings, and what to write instead.
+    """The dotted name of the first `no`, `off`, `yes` or `on` in lists and mappings, and its replacement.
 
-    No field says of which type such an entry is, and a library takes every word for true.
+    These entries have no declared type, and libraries treat every non-empty word as true.
     """
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, entry in entries:
         inner = f"{name}.{key}"
         if isinstance(entry, str) and len(entry) > 1 and entry.lower() in TRUTH_WORDS:
             return inner, TRUTH_WORDS[entry.lower()]
-        if found := nested_truth_word(entry, inner):
-            return found
+        if first_in_entry := nested_truth_word(entry, inner):
+            return first_in_entry
     return None
 
 
@@ -179,7 +182,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether the value is of this type, its entries included."""
+    """Whether the value and all its entries have this type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True

@@ -1,4 +1,4 @@
-"""Recipe files: YAML that may build on another file, read into settings that remember where they were written."""
+"""Reads recipe files. A recipe may extend another file. Each setting remembers the file it comes from."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ SHIPPED = Path(__file__).parent
 EXTENDS = "extends"
 RECIPE_ENDINGS = (".yaml", ".yml")
 LONGEST_CHAIN = 10
-# Keys whose value is a mapping. Its entries are settings of their own, `config.d_model`, in files and in overrides.
+# Keys whose value is a mapping. Each of its entries is one setting, such as `config.d_model`.
 NESTED = ("config", "cleaning")
 
 
 class Setting(NamedTuple):
-    """A value and the file, or the command line, that it stands in.
+    """A value, and the file or command line it comes from.
 
-    `own` is False for what another file holds, which `extends` names: errors do not repeat it, since that file may be
-    no recipe, but somebody's secrets. Recipes of the package have none.
+    `own` is False for a value from a file that `extends` names. Errors do not repeat such a value: the file may hold
+    secrets instead of a recipe. Values from the package's own recipes may be repeated.
     """
 
     value: Any
@@ -28,73 +28,73 @@ class Setting(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The value as errors show it."""
-        return short(self.value) if self.own else f"a value of type {type(self.value).__name__}"
+        """The value as error messages show it."""
+        return shortened(self.value) if self.own else f"a value of type {type(self.value).__name__}"
 
 
 Settings = dict[str, Setting]
 
 
 def recipe_path(name: str) -> Path:
-    """The file of a recipe: the one of this name, or else the shipped one, such as `synthetic/dla_em`."""
+    """The file with this name, or otherwise the shipped recipe with this name, such as `synthetic/dla_em`."""
     path = Path(name)
     shipped = SHIPPED / (name if path.suffix in RECIPE_ENDINGS else f"{name}.yaml")
     return shipped if not path.exists() and name in (*shipped_names(), *shipped_names(".yaml")) else path
 
 
 def shipped_names(ending: str = "") -> list[str]:
-    """The names of the recipes that come with the package."""
+    """The names of the package's own recipes."""
     names = (path.relative_to(SHIPPED).as_posix() for path in SHIPPED.glob("*/*.yaml"))
     return sorted(name.removesuffix(".yaml") + ending for name in names)
 
 
-def read_settings(path: str | Path, above: tuple[Path, ...] = ()) -> Settings:
-    """The settings of a recipe and of the file that it extends, its own winning; nested ones as `config.d_model`."""
+def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> Settings:
+    """The settings of a recipe and of the file it extends; its own win. Nested keys become `config.d_model`."""
     path = Path(path)
-    content = parse_yaml(_text(path, above), str(path))
+    content = parse_yaml(_read_text(path, extending_files), str(path))
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds {type(content).__name__} and must hold `key: value` lines")
     base = content.pop(EXTENDS, None)
-    own = flat(content, str(path), own=not above or SHIPPED in path.resolve().parents)
+    own = flatten_settings(content, str(path), own=not extending_files or SHIPPED in path.resolve().parents)
     if base is None:
         return own
-    above = (*above, path.resolve())
-    return read_settings(_extended(path, base, above), above) | own
+    extending_files = (*extending_files, path.resolve())
+    return read_settings(_base_recipe(path, base, extending_files), extending_files) | own
 
 
-def _extended(path: Path, base: Any, above: tuple[Path, ...]) -> Path:
-    """The recipe file that `path` extends. Other files are not opened, so that no error can tell what they hold."""
+def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Path:
+    """The recipe file that `path` extends. Other files are never opened, so no error can reveal their content."""
     if not isinstance(base, str) or "\0" in base:
-        raise ValueError(f"{path}: {EXTENDS}={short(base)} must be the name of a file beside it, such as common.yaml")
+        raise ValueError(
+            f"{path}: {EXTENDS}={shortened(base)} must be the name of a file beside it, such as common.yaml"
+        )
     other = path.parent / base
     if any(name.suffix.lower() not in RECIPE_ENDINGS for name in (other, other.resolve())):
-        raise ValueError(f"{path}: {EXTENDS}={short(base)} must be a recipe, which ends in .yaml or .yml")
-    if other.resolve() in above:
-        raise ValueError(f"{other}: extends itself, by way of {above[-1].name}")
-    if len(above) == LONGEST_CHAIN:
-        raise ValueError(
-            f"{path}: is the last of {LONGEST_CHAIN} recipes that extend one another, and extends another"
-        )
+        raise ValueError(f"{path}: {EXTENDS}={shortened(base)} must be a recipe, which ends in .yaml or .yml")
+    if other.resolve() in extending_files:
+        raise ValueError(f"{other}: extends itself through {extending_files[-1].name}; remove one {EXTENDS}")
+    if len(extending_files) == LONGEST_CHAIN:
+        raise ValueError(f"{path}: a chain of recipes that extend one another must have at most {LONGEST_CHAIN} files")
     return other
 
 
-def hide_foreign(message: str, settings: Settings) -> str:
-    """The message of a library without the values of files that `extends` names."""
-    waiting = [setting.value for setting in settings.values() if not setting.own]
-    while waiting:
-        value = waiting.pop()
+def hide_inherited_values(message: str, settings: Settings) -> str:
+    """The message of a library, with the values of files that `extends` names replaced by "…"."""
+    values_to_hide = [setting.value for setting in settings.values() if not setting.own]
+    while values_to_hide:
+        value = values_to_hide.pop()
         if isinstance(value, dict):
-            waiting += [*value, *value.values()]
+            values_to_hide += [*value, *value.values()]
         elif isinstance(value, list):
-            waiting += value
+            values_to_hide += value
         elif value is not None and not isinstance(value, bool) and len(str(value)) > 2:
             message = message.replace(str(value), "…")
     return message
 
 
-def flat(content: dict[Any, Any], where: str, own: bool = True) -> Settings:
-    """Settings of one file, the nested ones by their dotted names; a setting that comes twice is an error."""
+def flatten_settings(content: dict[Any, Any], where: str, own: bool = True) -> Settings:
+    """The settings of one file. Nested keys become dotted names. A repeated setting is an error."""
     settings: Settings = {}
     for key, value in content.items():
         if key not in NESTED:
@@ -111,21 +111,21 @@ def flat(content: dict[Any, Any], where: str, own: bool = True) -> Settings:
                 inner = name.partition(".")[2]
                 values = f", as {settings[name].shown} and {setting.shown}" if own else ""
                 raise ValueError(
-                    f"{where}: {name} comes twice{values}; keep either {name} or {inner} under "
+                    f"{where}: {name} occurs twice{values}; keep either {name} or {inner} under "
                     f"{name.partition('.')[0]}"
                 )
             settings[name] = setting
     return settings
 
 
-def short(value: Any) -> str:
-    """A value as an error shows it, not all of a long one."""
+def shortened(value: Any) -> str:
+    """A value for an error message, cut after 100 characters."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]} …"
 
 
-def nested(settings: Settings) -> dict[str, Any]:
-    """The values, with the nested ones in dictionaries again."""
+def unflatten_settings(settings: Settings) -> dict[str, Any]:
+    """The values of the settings. Dotted names become dictionaries again."""
     values: dict[str, Any] = {}
     for name, setting in settings.items():
         key, dot, rest = name.partition(".")
@@ -136,56 +136,57 @@ def nested(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def own_overrides(arguments: list[str]) -> tuple[Settings, list[str]]:
-    """The overrides that argparse does not know, and the other arguments.
+def split_overrides(arguments: list[str]) -> tuple[Settings, list[str]]:
+    """Separates the overrides that argparse cannot parse from the other arguments.
 
-    `--config.d_model 256`, `--config.d_model=256` and `--config '{"d_model": 256}'`, and `--init_from null`, which
-    takes a setting back. A setting with two values, one by its dotted name and one in a mapping, is an error.
+    They are `--config.d_model 256`, `--config.d_model=256`, `--config '{"d_model": 256}'`, and `--init_from null`,
+    which unsets a setting. Two different values for a setting, as a dotted name and in a mapping, are an error.
     """
     where, settings, rest = "command line", Settings(), list[str]()
-    forms: dict[str, bool] = {}  # whether a setting was given by its dotted name
-    waiting = list(reversed(arguments))
-    while waiting:
-        argument = waiting.pop()
+    is_dotted: dict[str, bool] = {}  # by setting: whether its dotted name was used
+    arguments_left = list(reversed(arguments))
+    while arguments_left:
+        argument = arguments_left.pop()
         name, equals, text = argument.removeprefix("--").partition("=")
         if not equals:
-            text = waiting[-1] if waiting else ""
+            text = arguments_left[-1] if arguments_left else ""
         key, dot, entry = name.partition(".")
         if not argument.startswith("--") or (key not in NESTED and text != "null"):
             rest.append(argument)
             continue
-        if waiting and not equals:
-            waiting.pop()
+        if arguments_left and not equals:
+            arguments_left.pop()
         value = parse_yaml(text, f"{where}: --{name}")
-        more = flat({key: {entry: value}} if dot else {name.replace("-", "_"): value}, where)
-        for twice in settings.keys() & more.keys():  # of one form the last wins, as for every argument
-            if forms[twice] != bool(dot) and settings[twice].value != more[twice].value:
+        more = flatten_settings({key: {entry: value}} if dot else {name.replace("-", "_"): value}, where)
+        for repeated in settings.keys() & more.keys():  # within one form the last wins, as for every argument
+            if is_dotted[repeated] != bool(dot) and settings[repeated].value != more[repeated].value:
                 raise ValueError(
-                    f"{where}: {twice} comes twice, as {settings[twice].shown} and {more[twice].shown}; give it once"
+                    f"{where}: {repeated} occurs twice, as {settings[repeated].shown} and {more[repeated].shown}; "
+                    "give it once"
                 )
         settings |= more
-        forms |= dict.fromkeys(more, bool(dot))
+        is_dotted |= dict.fromkeys(more, bool(dot))
     return settings, rest
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be; `d_model` is found as `config.d_model`."""
+def closest(name: str, valid_names: Iterable[str]) -> str | None:
+    """The valid name most similar to `name`, or None. For `d_model` it is `config.d_model`."""
     by_end: dict[str, str] = {}
-    for full in known:
-        by_end.setdefault(full.rpartition(".")[2], full)
+    for full_name in valid_names:
+        by_end.setdefault(full_name.rpartition(".")[2], full_name)
     end = name.rpartition(".")[2].lstrip("-").replace("-", "_")
-    found = difflib.get_close_matches(end, by_end, n=1, cutoff=0.75)
-    return by_end[found[0]] if found else None
+    matches = difflib.get_close_matches(end, by_end, n=1, cutoff=0.75)
+    return by_end[matches[0]] if matches else None
 
 
-def _text(path: Path, above: tuple[Path, ...]) -> str:
+def _read_text(path: Path, extending_files: tuple[Path, ...]) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(MOST_CHARACTERS + 1)
-    except (OSError, ValueError) as error:  # the latter of bytes that are no UTF-8, and of a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: invalid UTF-8, or a NUL in the name
         near = [str(other) for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        close = difflib.get_close_matches(str(path), near if above else [*near, *shipped_names()], n=1)
+        close = difflib.get_close_matches(str(path), near if extending_files else [*near, *shipped_names()], n=1)
         reason = getattr(error, "strerror", None) or error
-        asked = f", which {above[-1].name} extends" if above else ""
-        meant = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"{path}{asked}: cannot be read ({reason}){meant}") from error
+        extended_by = f", which {extending_files[-1].name} extends" if extending_files else ""
+        suggestion = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"{path}{extended_by}: cannot be read ({reason}){suggestion}") from error

@@ -1,4 +1,4 @@
-"""The model of a recipe: a family with its configuration, from scratch or from the weights of a checkpoint."""
+"""Builds the model of a recipe: a family with its configuration, with new weights or those of a checkpoint."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from hf_capsule_mt.families import MARIAN
 from hf_capsule_mt.modeling.saving.any_model import load_checked
 
 FAMILIES = {MARIAN.name: MARIAN, **families.FAMILIES}
-# A checkpoint's own: a model of another shape could not take its weights, or would silently leave some out.
+# Must be equal in recipe and checkpoint: otherwise loading fails, or silently leaves out weights.
 SHAPE = (
     "d_model",
     "encoder_layers",
@@ -27,7 +27,7 @@ SHAPE = (
     "attention_dim",
     "max_position_embeddings",
 )
-# What the tokenizer says.
+# Set by the tokenizer, not by the recipe.
 FROM_TOKENIZER = (
     "vocab_size",
     "decoder_vocab_size",
@@ -37,12 +37,12 @@ FROM_TOKENIZER = (
     "bos_token_id",
     "decoder_start_token_id",
 )
-MEASURED = ("bow_accuracy",)  # at the end of training; nobody sets it
+MEASURED = ("bow_accuracy",)  # measured at the end of training, not set by the recipe
 
 
 class BuiltModel(NamedTuple):
-    """A model; after a warm start also the names of the parameters that the checkpoint did not have, and of those of
-    the checkpoint that were left out."""
+    """A model. After a warm start `missing_keys` are parameters that the checkpoint lacks, and `unused_keys` are
+    parameters of the checkpoint that the model lacks."""
 
     model: PreTrainedModel
     missing_keys: frozenset[str] = frozenset()
@@ -50,17 +50,17 @@ class BuiltModel(NamedTuple):
 
 
 def config_fields(family: str) -> list[str]:
-    """What a recipe may write under `config`."""
+    """The keys that a recipe may set under `config`."""
     return [name for name in field_defaults(FAMILIES[family].config) if name not in (*FROM_TOKENIZER, *MEASURED)]
 
 
 def default_config(family: str) -> dict[str, Any]:
-    """What the configuration of a family says where a recipe says nothing."""
+    """The default configuration of a family."""
     return field_defaults(FAMILIES[family].config)
 
 
 def build_config(family: str, options: dict[str, Any], **token_ids: Any) -> PreTrainedConfig:
-    """The configuration, checked; of stock Marian too, by the rules of our class."""
+    """The checked configuration. Stock Marian is checked with the rules of our Marian class."""
     values = {**options, **token_ids}
     if family == "marian":
         families.CapsuleAggregatedMarianConfig(layer_aggregation="none", **values)
@@ -68,25 +68,25 @@ def build_config(family: str, options: dict[str, Any], **token_ids: Any) -> PreT
 
 
 def checkpoint_config(family: str, init_from: str) -> dict[str, Any]:
-    """What the configuration in `init_from` says; a checkpoint that the family cannot start from is an error."""
+    """The configuration in `init_from`. A checkpoint that does not suit the family is an error."""
     folder, fix = Path(init_from), "Train it first with its own recipe, or give the folder or Hub id of another"
     if _is_path(init_from) and not folder.is_dir():
         raise ValueError(f"init_from={init_from!r}: no such folder. {fix}")
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ValueError(f"init_from={init_from!r}: the folder holds no config.json, so no checkpoint. {fix}")
+        raise ValueError(f"init_from={init_from!r}: no checkpoint, because the folder holds no config.json. {fix}")
     try:
         with reading_checkpoint(init_from):
             values, _ = FAMILIES[family].config.get_config_dict(init_from)
     except OSError as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"init_from={init_from!r}: no checkpoint can be read there. {fix} ({reason})") from error
-    if family == "marian" and values.get("model_type") != "marian":  # the other families look themselves
+        raise ValueError(f"init_from={init_from!r}: the checkpoint cannot be read. {fix} ({reason})") from error
+    if family == "marian" and values.get("model_type") != "marian":  # the other families check this themselves
         raise ValueError(f"init_from={init_from!r} is of model_type {values.get('model_type')!r}; use that family")
     return values
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name is clearly of this machine, and no id of the Hub, which has one slash at most."""
+    """Whether a name is clearly a local path. A Hub id has at most one slash."""
     first = name.partition("/")[0]
     return name.startswith((".", "~")) or name.count("/") > 1 or first in ("", "runs") or Path(first).is_dir()
 
@@ -94,32 +94,34 @@ def _is_path(name: str) -> bool:
 def build_model(
     family: str, options: dict[str, Any], tokenizer: PreTrainedTokenizerBase, init_from: str | None = None
 ) -> BuiltModel:
-    """A new model for the tokenizer, or one that starts from the weights of `init_from`, whose vocabulary it keeps."""
+    """A new model for the tokenizer, or one with the weights and the vocabulary of `init_from`."""
     token_ids = marian_token_ids(tokenizer)
-    kind: Any = FAMILIES[family].translation_model
+    model_class: Any = FAMILIES[family].translation_model
     if init_from is None:
-        return BuiltModel(kind(build_config(family, options, **token_ids)))
+        return BuiltModel(model_class(build_config(family, options, **token_ids)))
     problems = _differences(options, token_ids, checkpoint_config(family, init_from))
     if problems:
         raise ValueError(
-            f"init_from={init_from!r} does not fit the recipe: " + "; ".join(problems) + ". Take the values of the "
-            "checkpoint, and its tokenizer"
+            f"init_from={init_from!r} does not fit the recipe: " + "; ".join(problems) + ". Use the values and the "
+            "tokenizer of the checkpoint"
         )
-    model, report = load_checked(kind, init_from, dtype=torch.float32, use_safetensors=True, **options)
+    model, report = load_checked(model_class, init_from, dtype=torch.float32, use_safetensors=True, **options)
     return BuiltModel(model, frozenset(report["missing_keys"]), frozenset(report["unexpected_keys"]))
 
 
-def _differences(options: dict[str, Any], token_ids: dict[str, Any], there: dict[str, Any]) -> list[str]:
-    """Where the shape or the vocabulary of a recipe is not that of the checkpoint."""
+def _differences(options: dict[str, Any], token_ids: dict[str, Any], saved_config: dict[str, Any]) -> list[str]:
+    """Describes where the shape or the vocabulary of the recipe differs from the checkpoint."""
     problems = [
-        f"config.{name}={options[name]!r}, and {there[name]!r} in the checkpoint"
+        f"config.{name}={options[name]!r}, and {saved_config[name]!r} in the checkpoint"
         for name in SHAPE
-        if name in options and name in there and options[name] != there[name]
+        if name in options and name in saved_config and options[name] != saved_config[name]
     ]
-    size = there.get("vocab_size")
+    size = saved_config.get("vocab_size")
     if isinstance(size, int) and token_ids["vocab_size"] > size:
         problems.append(f"the tokenizer has {token_ids['vocab_size']} tokens, and the checkpoint {size}")
     for name in ("pad_token_id", "eos_token_id"):
-        if name in there and there[name] != token_ids[name]:
-            problems.append(f"{name}={token_ids[name]!r} of the tokenizer, and {there[name]!r} in the checkpoint")
+        if name in saved_config and saved_config[name] != token_ids[name]:
+            problems.append(
+                f"{name}={token_ids[name]!r} in the tokenizer, and {saved_config[name]!r} in the checkpoint"
+            )
     return problems

@@ -1,9 +1,9 @@
-"""Recipes of training runs: what may be written into one, and how a file and the command line become one.
+"""Builds a recipe for a training run from a file and the command line, and checks it.
 
-A recipe is a YAML file with the fields of [`ModelRecipe`], [`DataRecipe`] and [`RecipeTrainingArguments`] as keys, in
-any order. `config` and `cleaning` hold keys of their own. `extends: common.yaml` takes over the settings of a file
-beside it, for all that the recipe does not set itself. On the command line every key is an argument, and what is given
-there wins: `--learning_rate 3e-4 --config.d_model 256 --init_from null`.
+A recipe is a YAML file. Its keys are the fields of [`ModelRecipe`], [`DataRecipe`] and [`RecipeTrainingArguments`], in
+any order. `config` and `cleaning` contain further keys. `extends: common.yaml` uses the settings of a file in the same
+folder as defaults. On the command line each key is an argument, and arguments win over the file:
+`--learning_rate 3e-4 --config.d_model 256 --init_from null`.
 """
 
 import dataclasses
@@ -34,17 +34,17 @@ from hf_capsule_mt.recipes.file import (
     Setting,
     Settings,
     closest,
-    hide_foreign,
-    nested,
-    own_overrides,
+    hide_inherited_values,
     read_settings,
     recipe_path,
+    split_overrides,
+    unflatten_settings,
 )
 from hf_capsule_mt.recipes.model import FAMILIES, FROM_TOKENIZER, build_config, config_fields
 from hf_capsule_mt.training.arguments import number_problems
 
-# Of Transformers' hundred arguments, those that `--help` shows.
-SHOWN = (
+# The arguments of Transformers that `--help` shows.
+SHOWN_IN_HELP = (
     "output_dir, max_steps, num_train_epochs, learning_rate, lr_scheduler_type, warmup_steps, adam_beta2, "
     "weight_decay, label_smoothing_factor, max_grad_norm, per_device_train_batch_size, per_device_eval_batch_size, "
     "gradient_accumulation_steps, bf16, fp16, eval_strategy, eval_steps, save_strategy, save_steps, save_total_limit, "
@@ -56,12 +56,12 @@ CLEANING = [f"cleaning.{item.name}" for item in dataclasses.fields(CleaningRules
 
 
 class Recipe(NamedTuple):
-    """A recipe in full, and the settings that were given, which make the same recipe again."""
+    """A complete recipe, and `explicit`: the settings of file and command line, which build the same recipe again."""
 
     model: ModelRecipe
     data: DataRecipe
     training: RecipeTrainingArguments
-    given: dict[str, Any]
+    explicit: dict[str, Any]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Recipe(NamedTuple):
 
 
 class HelpFormatter(ArgumentDefaultsHelpFormatter):
-    """Every argument by one name, without the placeholder that repeats it."""
+    """Shows each argument with one name and without a placeholder."""
 
     def _format_action_invocation(self, action: Action) -> str:
         choices = "" if action.choices is None else f" {'|'.join(map(str, action.choices))}"
@@ -78,52 +78,52 @@ class HelpFormatter(ArgumentDefaultsHelpFormatter):
 
 
 def recipe_parser(everything: bool = False) -> HfArgumentParser:
-    """An argument for every key of a recipe; the help shows all of them, or the most used."""
+    """A parser with an argument for each key of a recipe. The help shows the most used, or all with `everything`."""
     parser = HfArgumentParser(
         PARTS,
         usage="train.py RECIPE [--key value …]",
-        description="Train a translation model by a recipe; its keys are arguments too, and what is given here wins.",
+        description="Train a translation model with a recipe. Each key of a recipe is also an argument, which wins.",
         allow_abbrev=False,
         formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "recipe",
         metavar="RECIPE",
-        help="a YAML file, or the name of a recipe that comes with the package: synthetic/dla_em",
+        help="a YAML file, or the name of a recipe of the package, such as synthetic/dla_em",
     )
     parser.add_argument(HELP_ALL, action="help", default=SUPPRESS, help="show every argument of training and exit")
-    stock = {item.name for item in dataclasses.fields(transformers.Seq2SeqTrainingArguments)} - set(SHOWN)
+    stock = {item.name for item in dataclasses.fields(transformers.Seq2SeqTrainingArguments)} - set(SHOWN_IN_HELP)
     for action in parser._actions:
         if action.dest in stock and not everything:
             action.help = SUPPRESS
         if "--no_resume" in action.option_strings:
-            action.help = "Never go on with a run: it is an error if output_dir holds one."
+            action.help = "Never continue a run: it is an error if output_dir holds one."
     return parser
 
 
 def parse_recipe(arguments: list[str] | None = None) -> Recipe:
-    """The recipe of a command line, `RECIPE.yaml --key value`; everything wrong with it is one ValueError."""
+    """The recipe of a command line, `RECIPE.yaml --key value`. One `ValueError` lists all problems."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = recipe_parser(everything=HELP_ALL in arguments)
-    overrides, rest = own_overrides(arguments)
+    overrides, rest = split_overrides(arguments)
     kinds = field_types()
-    # Arguments that are not given stay UNSET: defaults come last, after the recipe.
-    found, unknown = parser.parse_known_args(rest, Namespace(**dict.fromkeys(kinds, UNSET)))
+    # Absent arguments stay UNSET, because the recipe file goes before the defaults.
+    parsed, unknown = parser.parse_known_args(rest, Namespace(**dict.fromkeys(kinds, UNSET)))
     names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
     known = [*kinds, *CLEANING, *(f"config.{name}" for family in FAMILIES for name in config_fields(family))]
-    problems = [f"command line: no argument {name}{_meant(name, known, '--')}" for name in names]
+    problems = [f"command line: no argument {name}{_suggestion(name, known, '--')}" for name in names]
     if problems or unknown:
         raise ValueError("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
-    file = recipe_path(found.recipe)
+    file = recipe_path(parsed.recipe)
     settings = read_settings(file)
     settings |= {
-        key: Setting(getattr(found, key), "command line") for key in kinds if getattr(found, key) is not UNSET
+        key: Setting(getattr(parsed, key), "command line") for key in kinds if getattr(parsed, key) is not UNSET
     }
-    return make_recipe(settings | overrides, str(file))
+    return build_recipe(settings | overrides, str(file))
 
 
-def make_recipe(settings: Settings, name: str) -> Recipe:
-    """Check all settings together and build the three parts."""
+def build_recipe(settings: Settings, name: str) -> Recipe:
+    """Checks all settings together and builds the three parts of the recipe."""
     problems = []
     kinds = field_types()
     types = kinds | nested_types(settings["family"].value if "family" in settings else None)
@@ -134,37 +134,37 @@ def make_recipe(settings: Settings, name: str) -> Recipe:
         settings[key] = setting._replace(value=converted)
         problems += [f"{setting.where}: {key}={setting.shown} {wrong}"] if wrong else []
         if isinstance(setting.value, str) and not is_unicode(setting.value):
-            problems.append(f"{setting.where}: {key} is no text: it holds half of a pair of surrogates; write it anew")
+            problems.append(f"{setting.where}: {key} is no Unicode text: it holds a lone surrogate; write it again")
         if word := nested_truth_word(setting.value, key):
             inner = word[0] if setting.own else key
             problems.append(f"{setting.where}: {inner} is a word and must be a truth value; write {word[1]}")
-    problems += [*_unknown_keys(settings, kinds), *_missing(settings, name)]
-    values = nested(settings)
+    problems += [*_unknown_keys(settings, kinds), *_missing_keys(settings, name)]
+    values = unflatten_settings(settings)
     family = values.get("family")
     try:
         CleaningRules(**({} if problems else values.get("cleaning", {})))
-        # From a checkpoint the rest of the configuration is not known yet.
+        # With init_from the checkpoint supplies the rest of the configuration; it is read later.
         if not problems and not values.get("init_from"):
             build_config(str(family), values.get("config", {}))
     except (ValueError, TypeError) as error:
-        problems.append(f"{name}: {hide_foreign(str(error), settings)}")
+        problems.append(f"{name}: {hide_inherited_values(str(error), settings)}")
     if problems:
         raise ValueError("\n".join(problems))
     try:
         parts = HfArgumentParser(PARTS).parse_dict(values)
     except (ValueError, TypeError, LookupError, AttributeError, ImportError, RuntimeError) as error:
-        raise ValueError(f"{name}: {hide_foreign(str(error), settings)}") from None
+        raise ValueError(f"{name}: {hide_inherited_values(str(error), settings)}") from None
     recipe = Recipe(parts[0], parts[1], parts[2], values)
     problems = _conflicts(recipe, name)
     if problems:
-        raise ValueError(hide_foreign("\n".join(problems), settings))
+        raise ValueError(hide_inherited_values("\n".join(problems), settings))
     if recipe.training.generation_max_length is None:
         recipe.training.generation_max_length = recipe.data.max_target_length
     return recipe
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8; bytes of a command line that are none become lone surrogates."""
+    """Whether a text can be written as UTF-8. Invalid bytes of a command line become lone surrogates."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -174,45 +174,47 @@ def _unknown_keys(settings: Settings, kinds: dict[str, Any]) -> list[str]:
     if family in FAMILIES:
         known += [f"config.{name}" for name in config_fields(family)]
     problems = []
-    strange: Counter[str] = Counter()  # keys of files that `extends` names: their text is not repeated
+    # Unknown keys of files that `extends` names are only counted: their text must not be repeated.
+    unknown_counts: Counter[str] = Counter()
     for key, (_, where, own) in settings.items():
         prefix, dot, name = key.partition(".")
         if key in known or (prefix == "config" and family not in FAMILIES):
             continue
         if prefix == "config" and name in FROM_TOKENIZER:
-            problems.append(f"{where}: {key} is taken from the tokenizer; leave it out, and set vocab_size")
+            problems.append(f"{where}: {key} is set by the tokenizer; remove it, and set vocab_size")
             continue
-        same = [one for one in known if one.startswith(f"{prefix}.")] if dot else []
-        of = f" in family {family}" if prefix == "config" else ""
+        same_prefix = [one for one in known if one.startswith(f"{prefix}.")] if dot else []
+        in_family = f" in family {family}" if prefix == "config" else ""
         dashes = "--" if where == "command line" else ""
-        meant = _meant(key, same, dashes) or _meant(key, known, dashes) or f"; the keys of a recipe are in {HELP_ALL}"
+        hint = _suggestion(key, same_prefix, dashes) or _suggestion(key, known, dashes)
         if own or closest(key, known):
-            problems.append(f"{where}: no key {key!r}{of}{meant}")
+            problems.append(f"{where}: no key {key!r}{in_family}{hint or f'; {HELP_ALL} lists the keys of a recipe'}")
         else:
-            strange[where] += 1
-    problems += [f"{where}: {count} keys that no recipe has; is it a recipe?" for where, count in strange.items()]
-    return problems
+            unknown_counts[where] += 1
+    return problems + [
+        f"{where}: {count} keys that no recipe has; is it a recipe?" for where, count in unknown_counts.items()
+    ]
 
 
-def _meant(name: str, known: Iterable[str], dashes: str = "") -> str:
-    close = closest(name, known)
+def _suggestion(name: str, valid_names: Iterable[str], dashes: str = "") -> str:
+    close = closest(name, valid_names)
     return f"; did you mean {dashes}{close}?" if close else ""
 
 
-def _missing(settings: Settings, name: str) -> list[str]:
+def _missing_keys(settings: Settings, name: str) -> list[str]:
     problems = []
-    for key, fix in (("family", ""), ("train", ": the training corpus"), ("output_dir", ": where the run is kept")):
+    for key, fix in (("family", ""), ("train", ": the training corpus"), ("output_dir", ": the folder of the run")):
         if key not in settings or settings[key].value is None:
             problems.append(f"{name}: {key} is missing{fix or ': one of ' + ', '.join(FAMILIES)}")
     if "family" in settings and settings["family"].value not in (None, *FAMILIES):
         setting = settings["family"]
-        where, meant = setting.where, _meant(str(setting.value), FAMILIES)
-        problems.append(f"{where}: family={setting.shown} must be one of {', '.join(FAMILIES)}{meant}")
+        where, hint = setting.where, _suggestion(str(setting.value), FAMILIES)
+        problems.append(f"{where}: family={setting.shown} must be one of {', '.join(FAMILIES)}{hint}")
     return problems
 
 
 def _conflicts(recipe: Recipe, name: str) -> list[str]:
-    """Settings that do not go together."""
+    """Describes values out of range and settings that exclude one another."""
     model, data, training = recipe.model, recipe.data, recipe.training
     problems = number_problems(vars(model), {"new_parameter_learning_rate": math.inf})
     if not math.isfinite(model.length_penalty):
@@ -220,12 +222,14 @@ def _conflicts(recipe: Recipe, name: str) -> list[str]:
     if model.new_parameter_learning_rate is not None and model.init_from is None:
         problems.append("new_parameter_learning_rate needs init_from: without it all parameters are new")
     if training.eval_strategy != "no" and data.validation is None:
-        problems.append(f"eval_strategy={str(training.eval_strategy)!r} needs a validation corpus, or write no")
+        problems.append(
+            f"eval_strategy={str(training.eval_strategy)!r} needs a validation corpus; set one, or write no"
+        )
     positions = recipe.config.get("max_position_embeddings")
     for key in ("max_source_length", "max_target_length"):
         length = getattr(data, key)
-        given = recipe.given.get(key) is not None  # else it follows the positions
-        if length < 2 or (given and isinstance(positions, int) and length > positions):
+        is_explicit = recipe.explicit.get(key) is not None  # a default is lowered to the positions
+        if length < 2 or (is_explicit and isinstance(positions, int) and length > positions):
             most = "" if positions is None else f" and at most config.max_position_embeddings={positions}"
             problems.append(f"{key}={length} must be at least 2{most}")
     installed = get_available_reporting_integrations()

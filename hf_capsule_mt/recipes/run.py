@@ -1,7 +1,7 @@
-"""Running a recipe: corpora, tokenizer, model, training, translation of the test set, and `results.json`.
+"""Runs a recipe: corpora, tokenizer, model, training, translation of the test set, and `results.json`.
 
-Under `accelerate launch` every process runs all of it. What is written is written by the main process alone, which
-prepares the data before the others, so that they find it.
+Under `accelerate launch` each process runs all steps. Only the main process writes files. It prepares the data first,
+and the other processes read it.
 """
 
 import json
@@ -19,15 +19,15 @@ from accelerate import PartialState
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
 from hf_capsule_mt.evaluation.scores import corpus_scores
-from hf_capsule_mt.recipes.bow_accuracy import note_bow_accuracy
-from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, say
+from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy
+from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, print_once
 from hf_capsule_mt.recipes.fields import RecipeTrainingArguments
 from hf_capsule_mt.recipes.lengths import fit_lengths
 from hf_capsule_mt.recipes.model import BuiltModel, build_model, checkpoint_config, default_config
 from hf_capsule_mt.recipes.output_folder import RECIPE, RESULTS, check_init_from
 from hf_capsule_mt.recipes.recipe import Recipe
-from hf_capsule_mt.recipes.run_record import RunRecord, Start, begin_run, free_folder, now
-from hf_capsule_mt.recipes.run_settings import OF_ONE_START, SECRET
+from hf_capsule_mt.recipes.run_record import RunRecord, Start, begin_run, now, unused_folder
+from hf_capsule_mt.recipes.run_settings import RESUME_KEYS, SECRET
 from hf_capsule_mt.recipes.strict_yaml import dump_yaml
 from hf_capsule_mt.training.checkpoints.folder_lock import FolderLock
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
@@ -36,7 +36,7 @@ from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
 
 
 class Interrupted(Exception):
-    """A signal has ended the run early, with a checkpoint; says after which step, and what a shell calls that end."""
+    """A signal ended the run early, and a checkpoint was saved. Holds the step and the exit code for the shell."""
 
     def __init__(self, step: int, number: int = signal.SIGTERM) -> None:
         super().__init__(step)
@@ -44,12 +44,14 @@ class Interrupted(Exception):
 
 
 class RecipeTrainer(NewParameterLearningRate, CapsuleSeq2SeqTrainer):
-    """The trainer of a recipe."""
+    """The trainer of a recipe, with a separate learning rate for new parameters."""
 
 
 def run_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Train, evaluate and save by a recipe; returns what stands in `results.json`. A run that is finished is left as
-    it is. Another process that writes to the same folder is an error."""
+    """Trains, evaluates and saves as the recipe says, and returns the content of `results.json`.
+
+    A finished run is left unchanged. Another process that writes to the same folder is an error.
+    """
     with ExitStack() as stack:
         return _run(recipe, stack)
 
@@ -59,19 +61,19 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     arguments = recipe.training
     folder = Path(str(arguments.output_dir))
     family, init_from = str(recipe.model.family), recipe.model.init_from
-    # Before the corpora are read.
+    # Check the lengths before the corpora are read.
     base = default_config(family) | recipe.config if init_from is None else checkpoint_config(family, init_from)
     owner = "the model" if init_from is None else f"the checkpoint {init_from}"
     for line in fit_lengths(recipe, base.get("max_position_embeddings"), owner):
-        say(arguments, line)
+        print_once(arguments, line)
     check_folders(recipe, folder)
     check_init_from(init_from, folder)
-    arguments.device  # noqa: B018  (the processes find each other)
-    start: Start = from_main(PartialState(), lambda: begin_alone(recipe, stack))
+    arguments.device  # noqa: B018  (connects the processes)
+    start: Start = from_main(PartialState(), lambda: lock_and_begin(recipe, stack))
     if start.nothing_to_do:
         return finished_results(recipe, start)
-    say_seeds(recipe)
-    say_start(recipe, start)
+    print_seeds(recipe)
+    print_start(recipe, start)
     with main_first():
         if arguments.process_index == 0:
             write_recipe(recipe, start)
@@ -79,25 +81,25 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     set_seed(arguments.seed)
     built = build_model(family, recipe.config, data.tokenizer, init_from)
     trainer = make_trainer(recipe, data, built)
-    # Named only where the user did: what the run has found by itself is for it to clear away.
+    # Pass a path only if the user named it: the trainer may remove a checkpoint that it found itself.
     resumed = arguments.resume_from_checkpoint or start.checkpoint is not None
     metrics = trainer.train(resume_from_checkpoint=resumed).metrics
     if trainer.interrupted:
         step = trainer.state.global_step
-        say(arguments, f"interrupted after step {step}, which is saved; the same command goes on from there")
+        print_once(arguments, f"interrupted after step {step}, which is saved; the same command continues from there")
         raise Interrupted(step, trainer.interrupted_by or signal.SIGTERM)
-    if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # there no process has a model to run
+    if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # there no process holds the whole model
         split = "validation" if "validation" in data.corpora else "train"
         pairs = (row["translation"] for row in data.corpora[split].pairs)
-        note_bow_accuracy(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
-    # Before the model is saved: a loss that is not finite ends the run here.
+        measure_bow_accuracy(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
+    # Score before saving the model: a loss that is not finite ends the run here.
     splits = [split for split in ("validation", "test") if split in data.pairs]
-    scores: dict[str, Any] = {split: score(trainer, recipe, data, split) for split in splits}
+    scores: dict[str, Any] = {split: score_split(trainer, recipe, data, split) for split in splits}
     trainer.save_model()
     trainer.save_state()
     start.record.finish(trainer.state.global_step)
     results: dict[str, Any] = {
-        **describe(recipe, data, built, trainer, start.record),
+        **describe_run(recipe, data, built, trainer, start.record),
         "resumed_from": start.checkpoint,
         "steps": trainer.state.global_step,
         "weights": trainer.final_weights(),
@@ -115,12 +117,12 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
-    """Write `results.json`; a number that is not finite, which JSON does not have, is an error."""
+    """Writes `results.json`. An infinite or NaN number is an error, because JSON has none."""
     try:
         text = json.dumps(results, indent=1, default=str, allow_nan=False)
     except ValueError as error:
         raise ValueError(
-            f"{folder / RESULTS} was not written: {infinite_entry(results)} is not finite, and JSON has no such "
+            f"{folder / RESULTS} was not written: {non_finite_entry(results)} is not finite, and JSON has no such "
             "number; training has diverged, or a setting is infinite"
         ) from error
     part = folder / f"{RESULTS}.part"
@@ -128,17 +130,17 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
     part.replace(folder / RESULTS)
 
 
-def infinite_entry(value: Any, name: str = "") -> str | None:
+def non_finite_entry(value: Any, name: str = "") -> str | None:
     """The dotted name of the first number in nested results that is infinite or not a number."""
     if isinstance(value, float):
         return None if math.isfinite(value) else name
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    found = (infinite_entry(entry, f"{name}.{key}" if name else str(key)) for key, entry in entries)
-    return next((one for one in found if one is not None), None)
+    names = (non_finite_entry(entry, f"{name}.{key}" if name else str(key)) for key, entry in entries)
+    return next((one for one in names if one is not None), None)
 
 
-def begin_alone(recipe: Recipe, stack: ExitStack) -> Start:
-    """How the run begins, with its folder locked until the stack ends. A run that has nothing to do writes nothing."""
+def lock_and_begin(recipe: Recipe, stack: ExitStack) -> Start:
+    """Locks the folder until the stack closes, and decides how the run begins. A finished run writes nothing."""
     folder = Path(str(recipe.training.output_dir))
     lock = FolderLock(folder)
     locked = folder.is_dir() and sys.platform != "win32"
@@ -154,46 +156,50 @@ def begin_alone(recipe: Recipe, stack: ExitStack) -> Start:
 
 
 def finished_results(recipe: Recipe, start: Start) -> dict[str, Any]:
-    """The results of a run that has nothing left to do."""
+    """Prints and returns the results of a finished run."""
     folder = Path(str(recipe.training.output_dir))
     results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     scores = [f"{split} BLEU {results[split]['bleu']:.2f}" for split in ("validation", "test") if split in results]
-    say(recipe.training, ", ".join([f"{folder}: the run is finished, {results['steps']} steps", *scores]))
+    print_once(recipe.training, ", ".join([f"{folder}: the run is finished, {results['steps']} steps", *scores]))
     if start.without_effect:
-        say(recipe.training, f"Changed, and without effect now: {', '.join(start.without_effect)}.")
-    say(
+        print_once(
+            recipe.training, f"Changed, but without effect on a finished run: {', '.join(start.without_effect)}."
+        )
+    print_once(
         recipe.training,
-        f"Nothing was written. For a longer run raise max_steps; for another one choose another output_dir, such as "
-        f"{free_folder(folder)}.",
+        f"Nothing was written. For a longer run raise max_steps; for another run choose another output_dir, such as "
+        f"{unused_folder(folder)}.",
     )
     return results
 
 
-def say_seeds(recipe: Recipe) -> None:
+def print_seeds(recipe: Recipe) -> None:
     arguments = recipe.training
-    say(
+    print_once(
         arguments,
         f"seeds: {arguments.seed} (Python, NumPy, PyTorch), {data_seed(arguments)} (order of the pairs), "
         f"{recipe.data.corpus_seed} (synthetic corpora)",
     )
-    if arguments.device.type == "cpu" and not (arguments.bf16 or arguments.fp16) and cpu_computes_in_bfloat16():
-        say(arguments, "this processor computes in bfloat16: a model of base size trains faster with --bf16 --use_cpu")
+    if arguments.device.type == "cpu" and not (arguments.bf16 or arguments.fp16) and cpu_has_bfloat16():
+        print_once(
+            arguments, "this processor has bfloat16 instructions: base-size models train faster with --bf16 --use_cpu"
+        )
 
 
-def say_start(recipe: Recipe, start: Start) -> None:
-    """From which checkpoint the run goes on, and what is not as it was."""
+def print_start(recipe: Recipe, start: Start) -> None:
+    """Prints the checkpoint the run continues from, and the changed settings."""
     if start.checkpoint is None:
         return
     segment = start.record.summary()[-1]
-    say(recipe.training, f"going on from {start.checkpoint}, after step {segment['from_step']}")
+    print_once(recipe.training, f"continuing from {start.checkpoint}, after step {segment['from_step']}")
     for name, (before, after) in segment["changed"].items():
-        say(recipe.training, f"  {name} was {before!r}, now {after!r}")
+        print_once(recipe.training, f"  {name} was {before!r}, now {after!r}")
     if len(start.record.segments) > 1 and segment["learning_rate"] != start.record.segments[-2]["learning_rate"]:
-        say(recipe.training, f"  learning rate from here on: {segment['learning_rate']}")
+        print_once(recipe.training, f"  learning rate from here on: {segment['learning_rate']}")
 
 
-def cpu_computes_in_bfloat16() -> bool:
-    """Whether the processor has instructions for it (AVX512-BF16, AMX); others are slower in it than in float32."""
+def cpu_has_bfloat16() -> bool:
+    """Whether the processor has bfloat16 instructions (AVX512-BF16, AMX). Without them float32 is faster."""
     tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, test)() for test in tests if hasattr(torch.cpu, test))
 
@@ -203,26 +209,26 @@ def data_seed(arguments: RecipeTrainingArguments) -> int:
 
 
 def write_recipe(recipe: Recipe, start: Start) -> None:
-    """Write down the recipe, and the record of the run with the segment that begins."""
+    """Writes the recipe, and the record of the run with the new segment."""
     folder = Path(str(recipe.training.output_dir))
     folder.mkdir(parents=True, exist_ok=True)
-    text = dump_yaml(given_settings(recipe))
+    text = dump_yaml(repeatable_settings(recipe))
     if any(segment["changed"] for segment in start.record.summary()):
-        text = f"# Not every step was trained with this: the segments in {RESULTS} say which were.\n{text}"
+        text = f"# Not all steps were trained with these settings: see the segments in {RESULTS}.\n{text}"
     part = folder / f"{RECIPE}.part"
     part.write_text(text, encoding="utf-8")
     part.replace(folder / RECIPE)
     start.record.write(folder)
 
 
-def given_settings(recipe: Recipe) -> dict[str, Any]:
-    """What makes the run again: neither secrets nor where this start went on from."""
-    given = {name: value for name, value in recipe.given.items() if name not in (*SECRET, *OF_ONE_START)}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+def repeatable_settings(recipe: Recipe) -> dict[str, Any]:
+    """The settings that repeat the run: without secrets, and without the checkpoint this start continued from."""
+    settings = {name: value for name, value in recipe.explicit.items() if name not in (*SECRET, *RESUME_KEYS)}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 
 
 def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer:
-    """The trainer, with the way of translating written into the model."""
+    """The trainer. Also writes the beam search settings into the model."""
     model: Any = built.model
     model.generation_config.num_beams = recipe.model.num_beams
     if recipe.model.num_beams > 1:
@@ -237,32 +243,34 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
     )
     if recipe.training.max_tokens_per_batch is not None:
         batches = len(trainer.get_train_dataloader())
-        say(recipe.training, f"{batches} batches in an epoch, {100 * (trainer.padding_share or 0):.2f} % padding")
+        print_once(
+            recipe.training, f"{batches} batches in an epoch, {100 * (trainer.padding_share or 0):.2f} % padding"
+        )
     trainer.missing_keys = built.missing_keys
     trainer.new_parameter_learning_rate = recipe.model.new_parameter_learning_rate
     if recipe.model.init_from is not None:
-        say(
+        print_once(
             recipe.training,
             f"warm start from {recipe.model.init_from}: {len(built.missing_keys)} new tensors, "
-            f"{len(built.unused_keys)} of the checkpoint left out",
+            f"{len(built.unused_keys)} unused tensors of the checkpoint",
         )
     return trainer
 
 
-def score(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) -> dict[str, Any]:
-    """Translate with beams and score against the whole references, not what the vocabulary's limit leaves of them."""
+def score_split(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) -> dict[str, Any]:
+    """Translates with beams and scores against the original references, which are not cut or tokenised."""
     beams = recipe.model.num_beams
     options: dict[str, Any] = {"num_beams": beams} | (
         {"length_penalty": recipe.model.length_penalty} if beams > 1 else {}
     )
     output = trainer.predict(data.pairs[split], metric_key_prefix=split, **options)
-    # Where Transformers' own evaluation runs, under FSDP, processes fill up their last batches.
+    # Under FSDP, Transformers' own evaluation runs, and processes pad their last batches with repeated rows.
     tokens: Any = output.predictions[: len(data.pairs[split])]
     tokens[tokens < 0] = data.tokenizer.pad_token_id
     translations = data.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     references = [row[recipe.data.target] for row in data.corpora[split].pairs["translation"]]
     scores = corpus_scores(translations, references)
-    say(recipe.training, f"{split}, {beams} beams\n{scores}")
+    print_once(recipe.training, f"{split}, {beams} beams\n{scores}")
     if recipe.training.process_index == 0:
         lines = "".join(f"{' '.join(text.split())}\n" for text in translations)
         (Path(str(recipe.training.output_dir)) / f"{split}.translations.txt").write_text(lines, encoding="utf-8")
@@ -275,15 +283,15 @@ def score(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) -> dic
     }
 
 
-def describe(
+def describe_run(
     recipe: Recipe, data: Data, built: BuiltModel, trainer: RecipeTrainer, record: RunRecord
 ) -> dict[str, Any]:
-    """All that a result depends on; versions, device and processes are those that trained the last steps."""
+    """Everything a result depends on. Versions, device and processes are those of the last segment."""
     arguments = recipe.training
     model: PreTrainedModel = built.model
     segments = record.summary()
     return {
-        "recipe": given_settings(recipe),
+        "recipe": repeatable_settings(recipe),
         "model": {**asdict(recipe.model), "config": model.config.to_diff_dict()},
         "data": asdict(recipe.data),
         "training": arguments.to_dict(),
@@ -300,7 +308,7 @@ def describe(
 
 
 def learning_curves(trainer: RecipeTrainer) -> dict[str, Any]:
-    """What was logged: training losses and evaluations."""
+    """The logged training losses and evaluations."""
     history = trainer.state.log_history
     return {
         "loss_curve": [[row["step"], row.get("lm_loss", row["loss"])] for row in history if "loss" in row],

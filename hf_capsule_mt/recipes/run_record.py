@@ -1,6 +1,6 @@
-"""`run.json` in the folder of a run: with which settings, and on what, which of its steps were trained.
+"""`run.json` in the folder of a run: the settings, device and versions of each segment of its steps.
 
-A run that is taken up again begins a new segment. Whether a recipe may take up the run is decided by it too.
+A resumed run begins a new segment. The record also decides whether a recipe may resume the run.
 """
 
 import json
@@ -24,9 +24,9 @@ from hf_capsule_mt.recipes.run_settings import (
     Settings,
     changed_settings,
     effective_settings,
-    extends,
+    is_longer_run,
     refused_changes,
-    schedule,
+    schedule_description,
 )
 from hf_capsule_mt.training.checkpoints.files import last_checkpoint, named_checkpoint, put_in_place, step_in_name
 from hf_capsule_mt.training.checkpoints.record import (
@@ -40,18 +40,18 @@ from hf_capsule_mt.training.versions import versions
 
 @dataclass
 class RunRecord:
-    """The segments of a run, each with the settings of a start, and the step at which the run was finished."""
+    """The segments of a run with their settings, and the last step of a finished run. A start begins a segment."""
 
     segments: list[dict[str, Any]] = field(default_factory=list)
     finished_at: int | None = None
 
     @property
     def settings(self) -> Settings:
-        """Those of the last start."""
+        """The settings of the last segment."""
         return self.segments[-1]["settings"]
 
     def begin(self, step: int, settings: Settings, arguments: RecipeTrainingArguments) -> None:
-        """A start from the checkpoint of `step`: what came after it, if anything, does not count."""
+        """Begins a segment at the checkpoint of `step`. Later segments are removed."""
         self.segments = [segment for segment in self.segments if segment["from_step"] < step]
         if self.segments:
             self.segments[-1]["to_step"] = step
@@ -59,7 +59,7 @@ class RunRecord:
             {
                 "from_step": step,
                 "to_step": None,
-                "learning_rate": schedule(settings),
+                "learning_rate": schedule_description(settings),
                 "processes": settings["processes"],
                 "device": device_name(arguments),
                 "versions": versions(),
@@ -69,7 +69,7 @@ class RunRecord:
         )
 
     def finish(self, step: int) -> None:
-        """The run is at its end. A start that trained no step, and only scored anew, leaves no segment."""
+        """Marks the run as finished. A segment without a step, which only scored again, is removed."""
         last = self.segments[-1]
         last["to_step"] = self.finished_at = step
         if last["from_step"] < step or len(self.segments) == 1:
@@ -80,15 +80,14 @@ class RunRecord:
             before |= {name: last["settings"][name] for name in SCORING}
 
     def summary(self) -> list[dict[str, Any]]:
-        """The segments for `results.json`: in the place of all settings, those with an effect that differ from the
-        segment before."""
-        found = []
+        """The segments for `results.json`, with only the effective settings that differ from the segment before."""
+        segments = []
         for before, segment in zip([None, *self.segments], self.segments, strict=False):
             changes = {} if before is None else changed_settings(before["settings"], segment["settings"])
-            kept = {name: value for name, value in segment.items() if name != "settings"}
+            facts = {name: value for name, value in segment.items() if name != "settings"}
             changed = {name: list(values) for name, values in changes.items() if name not in WITHOUT_EFFECT}
-            found.append(kept | {"changed": changed})
-        return found
+            segments.append(facts | {"changed": changed})
+        return segments
 
     def write(self, folder: Path) -> None:
         part = folder / f"{RECORD}.part"
@@ -98,13 +97,13 @@ class RunRecord:
 
 @dataclass
 class Start:
-    """How a start of a run begins.
+    """The start of a new or resumed run.
 
     Args:
-        record: of the run, with the segment that begins.
-        checkpoint: that training goes on from; None for a new run.
-        nothing_to_do: whether the run is finished and stays as it is.
-        without_effect: settings that were changed and change nothing in a finished run.
+        record: the record of the run, with the new segment.
+        checkpoint: the checkpoint to continue from; None for a new run.
+        nothing_to_do: whether the run is finished and stays unchanged.
+        without_effect: changed settings that have no effect on a finished run.
     """
 
     record: RunRecord
@@ -114,28 +113,31 @@ class Start:
 
 
 def begin_run(recipe: Recipe) -> Start:
-    """What is to be done in the output folder of a recipe; a run there of another recipe is an error, and so are files
-    that no run of ours has written and this one would replace."""
+    """Decides how the run begins in its output folder.
+
+    A run of another recipe in this folder is an error. So are files that this run would replace and no run has
+    written.
+    """
     arguments, folder = recipe.training, Path(str(recipe.training.output_dir))
     put_in_place(folder)
     for line in set_damaged_aside(folder) if arguments.resume_from_last_good else ():
         print(line, flush=True)
-    checkpoint, home = _checkpoint(arguments, folder)
+    checkpoint, home = _checkpoint_to_resume(arguments, folder)
     if checkpoint is None or Path(checkpoint).resolve().parent != folder.resolve():
         check_new_run(folder)
     settings, record = effective_settings(recipe), read_record(home)
     if checkpoint is None and (record is None or record.finished_at is None):
-        return _begun(RunRecord(), None, settings, arguments)
+        return _new_start(RunRecord(), None, settings, arguments)
     if record is None:
         raise ValueError(
-            f"{home} holds {Path(str(checkpoint)).name} and no {RECORD}, so what it was trained with is not known: "
-            f"choose another output_dir, such as {free_folder(folder)}"
+            f"{home} holds {Path(str(checkpoint)).name} and no {RECORD}, so its settings are unknown: choose another "
+            f"output_dir, such as {unused_folder(folder)}"
         )
     if not arguments.resume and arguments.resume_from_checkpoint is None:
-        held = Path(checkpoint).name if checkpoint else "a finished run"
+        old_run = Path(checkpoint).name if checkpoint else "a finished run"
         raise ValueError(
-            f"{folder} holds {held}, and resume is off: choose another output_dir, such as {free_folder(folder)}, or "
-            "remove the old run"
+            f"{folder} holds {old_run}, and resume is off: choose another output_dir, such as "
+            f"{unused_folder(folder)}, or remove the old run"
         )
     step = step_in_name(Path(checkpoint)) if checkpoint else 0
     finished = arguments.resume_from_checkpoint is None and record.finished_at is not None
@@ -144,29 +146,33 @@ def begin_run(recipe: Recipe) -> Start:
     before = [segment for segment in record.segments if segment["from_step"] < max(reached, 1)][-1]["settings"]
     _check_same_run(before, settings, folder, finished)
     changed = changed_settings(before, settings).keys()
-    if finished and not extends(before, settings) and not changed & {*SCORING}:
+    if finished and not is_longer_run(before, settings) and not changed & {*SCORING}:
         return Start(record, checkpoint, True, sorted(changed - {*WITHOUT_EFFECT}))
     if checkpoint is None:
         raise ValueError(
-            f"{folder} holds a finished run of {reached} steps and no checkpoint to go on from: choose another "
-            f"output_dir, such as {free_folder(folder)}"
+            f"{folder} holds a finished run of {reached} steps and no checkpoint to continue from: choose another "
+            f"output_dir, such as {unused_folder(folder)}"
         )
-    return _begun(record, checkpoint, settings, arguments)
+    return _new_start(record, checkpoint, settings, arguments)
 
 
-def _begun(record: RunRecord, checkpoint: str | None, settings: Settings, arguments: RecipeTrainingArguments) -> Start:
+def _new_start(
+    record: RunRecord, checkpoint: str | None, settings: Settings, arguments: RecipeTrainingArguments
+) -> Start:
     if checkpoint is not None:
         _check_files(Path(checkpoint))
     record.begin(step_in_name(Path(checkpoint)) if checkpoint else 0, settings, arguments)
     return Start(record, checkpoint)
 
 
-def _checkpoint(arguments: RecipeTrainingArguments, folder: Path) -> tuple[str | None, Path]:
-    """The checkpoint that is named, or the last one in the output folder; and the folder of its run."""
+def _checkpoint_to_resume(arguments: RecipeTrainingArguments, folder: Path) -> tuple[str | None, Path]:
+    """The named checkpoint, or the last one in the output folder, and the folder of its run."""
     if arguments.resume_from_checkpoint is not None:
         named = named_checkpoint(arguments.resume_from_checkpoint)
         if step_in_name(Path(named)) < 0:
-            raise ValueError(f"resume_from_checkpoint={named!r}: its name must be checkpoint-N, as it was written")
+            raise ValueError(
+                f"resume_from_checkpoint={named!r}: the name must be checkpoint-N; rename the folder back"
+            )
         return named, Path(named).resolve().parent
     last = last_checkpoint(folder)
     return None if last is None else named_checkpoint(str(last)), folder
@@ -175,32 +181,32 @@ def _checkpoint(arguments: RecipeTrainingArguments, folder: Path) -> tuple[str |
 def _check_same_run(before: Settings, now: Settings, folder: Path, finished: bool) -> None:
     refused = refused_changes(before, now)
     why = "a run of another recipe"
-    if finished and not refused and not extends(before, now):
+    if finished and not refused and not is_longer_run(before, now):
         changes = changed_settings(before, now)
-        if changes.keys() & {*SCORING}:  # scored anew; what acts in training alone would be a false record
+        if changes.keys() & {*SCORING}:  # it is scored again, so changed training settings would be a false record
             refused = {name: changes[name] for name in changes if name not in (*SCORING, *WITHOUT_EFFECT, *LENGTH)}
-            why = "a finished run, and these act in training alone"
+            why = "a finished run, and these settings only affect training"
     if refused:
-        raise ValueError(f"{folder} holds {why}:\n{_lines(refused)}\n{_fix(refused, now, folder)}")
+        raise ValueError(f"{folder} holds {why}:\n{_list_changes(refused)}\n{_fix(refused, now, folder)}")
 
 
-def _lines(changes: Changes) -> str:
+def _list_changes(changes: Changes) -> str:
     return "\n".join(f"  {name} was {before!r}, now {now!r}" for name, (before, now) in sorted(changes.items()))
 
 
 def _fix(refused: Changes, now: Settings, folder: Path) -> str:
     longer = "; a run can be made longer, not shorter" if refused.keys() & {*LENGTH} else ""
-    return f"Choose another output_dir, such as {free_folder(folder)}, or go on with the settings as they were{longer}"
+    return f"Choose another output_dir, such as {unused_folder(folder)}, or continue with the old settings{longer}"
 
 
-def free_folder(folder: Path) -> Path:
-    """A folder beside it that is not there."""
+def unused_folder(folder: Path) -> Path:
+    """A folder name beside `folder` that does not exist yet."""
     names = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
     return next(name for name in names if not name.exists())
 
 
 def read_record(folder: Path) -> RunRecord | None:
-    """The record of the run in a folder; None where there is no run."""
+    """The record of the run in a folder; None if there is no run."""
     try:
         content = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         record = RunRecord(list(content["segments"]), content["finished_at"])
@@ -210,8 +216,8 @@ def read_record(folder: Path) -> RunRecord | None:
         return None
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise ValueError(
-            f"{folder / RECORD} cannot be read ({error}): put it back from a copy, or choose another output_dir, such "
-            f"as {free_folder(folder)}"
+            f"{folder / RECORD} cannot be read ({error}): restore it from a copy, or choose another output_dir, such "
+            f"as {unused_folder(folder)}"
         ) from error
 
 
@@ -221,7 +227,9 @@ def _check_files(checkpoint: Path) -> None:
     except DamagedCheckpoint as error:
         good = last_good_checkpoint(checkpoint.parent)
         offer = (
-            f"--resume_from_last_good goes on from {good}" if good else "no other one is whole, begin anew elsewhere"
+            f"--resume_from_last_good continues from {good}"
+            if good
+            else "no other checkpoint is complete; start again in another folder"
         )
         raise DamagedCheckpoint(f"{error}; {offer}") from error
 

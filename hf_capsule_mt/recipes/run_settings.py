@@ -1,6 +1,6 @@
-"""What a run was trained with, to the last default, and which of it a later start of the same run may change.
+"""All settings of a run with their defaults, and the settings that a later start of the same run may change.
 
-Every key that is not listed here may change the weights. A run is then another run, and needs a folder of its own.
+A key that is not listed here may change the weights. Changing it makes another run, which needs another folder.
 """
 
 import json
@@ -16,14 +16,14 @@ Settings = dict[str, Any]
 Changes = dict[str, tuple[Any, Any]]  # by key: the value before, and now
 
 SECRET = ("hub_token",)
-OF_ONE_START = ("resume", "resume_from_checkpoint", "resume_from_last_good")
+RESUME_KEYS = ("resume", "resume_from_checkpoint", "resume_from_last_good")
 
-# Neither the weights nor a score depends on them. Beside each key, why.
+# Keys that change neither the weights nor a score, with the reason.
 WITHOUT_EFFECT = {
     "output_dir": "the run's own folder, which may be moved",
-    "cache_dir": "holds the same cleaned corpora wherever it is",
+    "cache_dir": "any folder holds the same cleaned corpora",
     "num_proc": "the processes clean and tokenize the same pairs, in the same order",
-    "resume": "says whether to go on, not how",
+    "resume": "decides whether to continue, not how",
     "resume_from_checkpoint": "names a checkpoint of the same run",
     "resume_from_last_good": "names a checkpoint of the same run",
     "report_to": "a copy of the log",
@@ -39,34 +39,34 @@ WITHOUT_EFFECT = {
     "debug": "lines on the screen",
     "skip_memory_metrics": "measures memory",
     "include_num_input_tokens_seen": "counts tokens",
-    "push_to_hub": "sends what is trained anyway",
-    "hub_model_id": "where it is sent",
-    "hub_strategy": "when it is sent",
+    "push_to_hub": "uploads the trained model, but does not change it",
+    "hub_model_id": "where it is uploaded",
+    "hub_strategy": "when it is uploaded",
     "hub_private_repo": "who may see it",
-    "hub_always_push": "when it is sent",
-    "hub_revision": "where it is sent",
-    "use_cpu": "the device, which every segment names",
+    "hub_always_push": "when it is uploaded",
+    "hub_revision": "where it is uploaded",
+    "use_cpu": "the device; each segment names it",
     "local_rank": "the number of a process",
-    "ddp_backend": "how processes talk",
+    "ddp_backend": "how processes communicate",
     "ddp_timeout": "how long they wait",
     "ddp_bucket_cap_mb": "how much they send at once",
-    "ddp_broadcast_buffers": "the models have no buffers that training changes",
+    "ddp_broadcast_buffers": "training changes no buffers of the models",
     "ddp_find_unused_parameters": "a check",
     "ddp_static_graph": "a shortcut for that check",
     "dataloader_num_workers": "collating draws no random number",
     "dataloader_pin_memory": "how batches reach the device",
     "dataloader_prefetch_factor": "how early they are read",
     "dataloader_multiprocessing_context": "how their readers are started",
-    "torch_empty_cache_steps": "gives memory back",
-    "do_train": "Transformers leaves it to scripts; ours has no use for it",
+    "torch_empty_cache_steps": "frees memory",
+    "do_train": "Transformers leaves it to scripts; ours does not use it",
     "do_eval": "the same",
     "do_predict": "the same",
 }
-# What the log says, and how often.
+# Content and frequency of log lines.
 LOGGING = ("logging_steps", "logging_strategy", "logging_first_step")
-# Which checkpoints are kept. They matter where weights are averaged, or the best is taken.
+# Which checkpoints are kept. They matter if weights are averaged, or if the best checkpoint is used.
 SAVING = ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_on_each_node")
-# Evaluations while training, which draw no random number of training. They matter where something waits for them.
+# Evaluations during training. They draw no random numbers of training, but matter if the weights depend on scores.
 EVALUATION = (
     *(
         "validation",
@@ -82,16 +82,16 @@ EVALUATION = (
     *("generation_max_length", "generation_num_beams", "generation_config"),
     *("metric_for_best_model", "greater_is_better"),
 )
-# The scores at the end, and the card. A finished run is scored anew when they change.
+# The scores at the end, and the card. A finished run is scored again when they change.
 SCORING = ("test", "test content", "num_beams", "length_penalty", "license")
-# Digests of the corpora and of the checkpoint to start from: files may change under the same names.
+# Digests of the corpora and of the initial checkpoint: files may change and keep their names.
 CONTENT = ("init_from content", *(f"{split} content" for split in SPLITS))
 # How long the run is.
 LENGTH = ("max_steps", "num_train_epochs")
 
 
 def effective_settings(recipe: Recipe) -> Settings:
-    """Every setting of a recipe by its name, defaults included, as JSON keeps it; nested ones as `config.d_model`."""
+    """All settings of a recipe by name, with defaults, as JSON values. Nested keys become `config.d_model`."""
     model, data = asdict(recipe.model), asdict(recipe.data)
     values = model | data | recipe.training.to_dict()
     family, init_from = str(model["family"]), model["init_from"]
@@ -109,16 +109,16 @@ def effective_settings(recipe: Recipe) -> Settings:
 
 
 def changed_settings(before: Settings, now: Settings) -> Changes:
-    """What differs. A key that only one of them has is of another release of a library, and means its default.
+    """The settings that differ. A key in only one of them comes from another release of a library: it is ignored.
 
-    A corpus that cannot be read any more is not known to differ.
+    A corpus that can no longer be read counts as unchanged.
     """
     changes = {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
     return {name: values for name, values in changes.items() if name not in CONTENT or None not in values}
 
 
-def extends(before: Settings, now: Settings) -> bool:
-    """Whether the run only became longer, by steps where they decide, else by epochs."""
+def is_longer_run(before: Settings, now: Settings) -> bool:
+    """Whether the run only became longer: in steps if `max_steps` is set, otherwise in epochs."""
     steps = before["max_steps"], now["max_steps"]
     if min(steps) > 0:
         return steps[1] > steps[0]
@@ -126,29 +126,29 @@ def extends(before: Settings, now: Settings) -> bool:
 
 
 def refused_changes(before: Settings, now: Settings) -> Changes:
-    """The changes that make it another run."""
+    """The changes that would make it another run."""
     changes = changed_settings(before, now)
     allowed = {*WITHOUT_EFFECT, *LOGGING, *SCORING}
-    allowed |= {*EVALUATION} if not _waits_for_evaluations(before) else set()
-    allowed |= {*SAVING} if not (before["average_checkpoints"] or _waits_for_evaluations(before)) else set()
-    if _waits_for_evaluations(before) and before["generation_num_beams"] != 1:  # else these are greedy
+    allowed |= {*EVALUATION} if not _depends_on_evaluations(before) else set()
+    allowed |= {*SAVING} if not (before["average_checkpoints"] or _depends_on_evaluations(before)) else set()
+    if _depends_on_evaluations(before) and before["generation_num_beams"] != 1:  # with 1, evaluation is greedy
         allowed -= {"num_beams", "length_penalty"}
-    if extends(before, now):
+    if is_longer_run(before, now):
         allowed |= {*LENGTH}
     elif "max_steps" not in changes and before["max_steps"] > 0:
-        allowed.add("num_train_epochs")  # which the number of steps overrides
+        allowed.add("num_train_epochs")  # max_steps overrides it
     return {name: values for name, values in changes.items() if name not in allowed}
 
 
-def _waits_for_evaluations(settings: Settings) -> bool:
-    """Whether evaluations decide which weights the run ends with."""
+def _depends_on_evaluations(settings: Settings) -> bool:
+    """Whether the final weights depend on evaluations."""
     if settings["lr_scheduler_type"] in ("reduce_lr_on_plateau", "greedy") or settings["save_strategy"] == "best":
         return True
     return any(settings[name] for name in ("load_best_model_at_end", "early_stopping_patience", "average_best"))
 
 
-def schedule(settings: Settings) -> str:
-    """The schedule of the learning rate, in words: of which steps it is made."""
+def schedule_description(settings: Settings) -> str:
+    """Describes the schedule of the learning rate and the steps it covers."""
     kind, warmup = settings["lr_scheduler_type"], settings["warmup_steps"]
     unit = "of the steps" if 0 < warmup < 1 else "steps"
     words = f"{kind}, warm-up of {warmup:g} {unit}" if warmup else str(kind)

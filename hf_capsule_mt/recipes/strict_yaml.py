@@ -1,8 +1,8 @@
-"""The YAML of recipes: the core schema of YAML 1.2, keys that come once, and nothing that a recipe does not need.
+"""A strict YAML reader for recipes: the core schema of YAML 1.2, unique keys, and no features a recipe does not need.
 
-`no`, `off`, `1_000`, `1:30` and `2024-01-01` are words; `010` is ten, `0o10` eight and `0x10` sixteen. An alias may
-stand for one value, not for a list or a mapping, so that no file unfolds into a larger one or into itself. Tags
-(`!!bool`) are errors. An error names the line and what is wrong there, and repeats nothing of the file.
+`no`, `off`, `1_000`, `1:30` and `2024-01-01` are words; `010` is ten, `0o10` eight and `0x10` sixteen. An alias must
+stand for a single value, not for a list or a mapping, so a file cannot expand without limit. Tags (`!!bool`) are
+errors. An error names the line and the problem, and shows no values of the file.
 """
 
 import re
@@ -18,12 +18,12 @@ _DECIMAL = re.compile(r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+
 
 
 def number_of(text: str) -> int | float | None:
-    """The number that is written so in YAML, or None."""
+    """The number that the text means in YAML, or None."""
     if _INTEGER.match(text):
         base = {"0o": 8, "0x": 16}.get(text[:2])
         try:
             return int(text[2:], base) if base else int(text)
-        except ValueError:  # Python reads a few thousand digits at most
+        except ValueError:  # Python limits the number of digits
             return None
     if _DECIMAL.match(text):
         return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
@@ -31,7 +31,7 @@ def number_of(text: str) -> int | float | None:
 
 
 class RecipeLoader(yaml.SafeLoader):
-    """Reads one document by the rules of this file."""
+    """Reads one document with the rules of this module."""
 
     depth = 0
 
@@ -41,9 +41,9 @@ class RecipeLoader(yaml.SafeLoader):
             if isinstance(self.anchors.get(event.anchor), yaml.CollectionNode):
                 _stop("an alias stands for a list or a mapping; write it out", event)
         elif getattr(event, "tag", None) is not None:
-            _stop("tags are not read; leave it out", event)
+            _stop("tags are not allowed; remove it", event)
         if self.depth == _DEEPEST:
-            _stop(f"more than {_DEEPEST} lists and mappings inside one another", event)
+            _stop(f"more than {_DEEPEST} nested lists and mappings", event)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -56,7 +56,7 @@ class RecipeLoader(yaml.SafeLoader):
                 _stop("a key is a list or a mapping and must be a word", key_node)
             key = str(self.construct_object(key_node))
             if key in seen:
-                _stop(f"{key[:80]!r} comes twice", key_node)
+                _stop(f"{key[:80]!r} occurs twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -81,7 +81,7 @@ for _tag in (_INT, _FLOAT):
 
 
 class RecipeDumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or 1.2 takes for something else."""
+    """Quotes each text that YAML 1.1 or 1.2 would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -94,12 +94,12 @@ RecipeDumper.yaml_implicit_resolvers = {
 
 
 def dump_yaml(values: dict[str, Any]) -> str:
-    """The text that `parse_yaml` reads as these values."""
+    """YAML text; `parse_yaml` reads it back as the same values."""
     return yaml.dump(values, Dumper=RecipeDumper, sort_keys=False, allow_unicode=True)
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """What the text holds; a ValueError of one line that starts with `where`."""
+    """The content of the text. Raises a `ValueError` of one line that starts with `where`."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{where}: has more than {MOST_CHARACTERS:,} characters, which no recipe needs")
     try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hf_capsule_mt.data import CleaningReport, CleaningRules
 from hf_capsule_mt.data.corpora import cleaning
-from hf_capsule_mt.data.corpora.cleaning import SeenPairs, digest
+from hf_capsule_mt.data.corpora.cleaning import SeenPairs, pair_digest
 
 SIDES = [False, True]
 
@@ -37,16 +37,16 @@ def test_each_rule_drops_what_is_just_outside(
     rules: dict[str, Any], kept: tuple[str, str], dropped: tuple[str, str], rule: str, swap: bool
 ) -> None:
     judge = CleaningRules(**rules)
-    assert judge.broken(*(kept[::-1] if swap else kept)) is None
-    assert judge.broken(*(dropped[::-1] if swap else dropped)) == rule
+    assert judge.first_broken_rule(*(kept[::-1] if swap else kept)) is None
+    assert judge.first_broken_rule(*(dropped[::-1] if swap else dropped)) == rule
     assert rule in judge.names
 
 
 def test_by_default_only_blank_sides_are_dropped() -> None:
     rules = CleaningRules()
     assert rules.names == ("empty",)
-    assert rules.broken("a", "a" * 10_000 + "\ufffd\x07") is None
-    assert CleaningRules(drop_empty=False).broken("", " ") is None
+    assert rules.first_broken_rule("a", "a" * 10_000 + "\ufffd\x07") is None
+    assert CleaningRules(drop_empty=False).first_broken_rule("", " ") is None
 
 
 def test_the_first_rule_that_a_pair_breaks_is_the_one_that_counts() -> None:
@@ -70,16 +70,16 @@ def test_the_first_rule_that_a_pair_breaks_is_the_one_that_counts() -> None:
         ("a b", "c dddddd"),
         ("a b", "a b"),
     ]
-    assert [rules.broken(*pair) for pair in pairs] == list(rules.names[:-1])
+    assert [rules.first_broken_rule(*pair) for pair in pairs] == list(rules.names[:-1])
     assert rules.names[-1] == "duplicates"
 
 
 def test_mending_changes_nothing_by_default_and_is_language_neutral() -> None:
     text = "  Zwei\t\x07Wörter \u200d\u3000中文 "
-    assert CleaningRules().mend(text) == text
-    assert CleaningRules(control_characters="remove").mend(text) == text.replace("\x07", "")
+    assert CleaningRules().changed_text(text) == text
+    assert CleaningRules(control_characters="remove").changed_text(text) == text.replace("\x07", "")
     everything = CleaningRules(control_characters="remove", normalize_whitespace=True)
-    assert everything.mend(text) == "Zwei Wörter \u200d 中文"
+    assert everything.changed_text(text) == "Zwei Wörter \u200d 中文"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_seen_pairs_are_a_set_in_few_runs(in_memory: int, chunks: list[list[int]
             for value in chunk:
                 expected.append(value not in known)
                 known.add(value)
-            assert seen.new(chunk).tolist() == expected
+            assert seen.add(chunk).tolist() == expected
             assert sorted(value for run in seen.runs for value in run.tolist()) == sorted(known)
     assert all(np.array_equal(run, np.sort(run)) for run in seen.runs)
     assert all(len(one) > 2 * len(two) for one, two in zip(seen.runs, seen.runs[1:], strict=False))
@@ -125,8 +125,8 @@ def test_seen_pairs_are_a_set_in_few_runs(in_memory: int, chunks: list[list[int]
 
 def test_digests_know_the_sides_apart() -> None:
     pairs = [("ab", "c"), ("a", "bc"), ("c", "ab"), ("", "abc"), ("abc", ""), ("é", "e\u0301")]
-    assert len({digest(*pair) for pair in pairs}) == len(pairs)
-    assert digest("Ein Satz.", "A sentence.") == 8031085377465743166
+    assert len({pair_digest(*pair) for pair in pairs}) == len(pairs)
+    assert pair_digest("Ein Satz.", "A sentence.") == 8031085377465743166
 
 
 def test_the_report_adds_up_and_prints_a_table() -> None:

@@ -162,7 +162,7 @@ def test_a_corpus_goes_into_the_tokenizer_and_preprocessing() -> None:
         ("{}/half.en", "ends in '.en'; must be .tsv, .csv, .jsonl or .json, .* or .parquet"),
         ("synthetic:many", "must be synthetic, synthetic:PAIRS or synthetic:PAIRS:MAX_WORDS"),
         ("synthetic:1:2", "max_words=2"),
-        ("synthetic:0", "no pair left\npairs read +0"),
+        ("synthetic:0", "no pair left after cleaning\npairs read +0"),
         ("{}/saved", r"has the columns \['id'\]; must have 'translation', or en and de"),
         ("{}/splits", "no split 'train'; it has dev"),
         ("{}/nothing", "nothing' not found: .* no file in .tsv, .*, and is no folder of Dataset.save_to_disk; and"),
@@ -183,7 +183,7 @@ def test_what_cannot_be_found_says_what_was_tried(name: str, message: str, tmp_p
     [
         ({"target": "en"}, "two different languages"),
         ({"source": ""}, "two different languages"),
-        ({"target": "fr"}, "the synthetic pair is of en and de, not of en and fr"),
+        ({"target": "fr"}, "the languages are en and fr; those of the synthetic pair must be en and de"),
         ({"split": "dev"}, "split='dev'"),
         ({"num_proc": 0}, "num_proc=0"),
     ],
@@ -194,7 +194,9 @@ def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
 
 
 def test_nothing_left_shows_the_report(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no pair left\npairs read +7\npairs kept +0\ndropped, empty +1"):
+    with pytest.raises(
+        ValueError, match="no pair left after cleaning\npairs read +7\npairs kept +0\ndropped, empty +1"
+    ):
         load_corpus(write_text(tmp_path), cleaning=CleaningRules(min_words=5))
 
 
@@ -273,7 +275,7 @@ def test_a_damaged_cache_is_made_again_with_a_word(damage: str, tmp_path: Path, 
             report.write_text(written[:20])
         case _:
             report.write_text("[1]")
-    with pytest.warns(UserWarning, match=f"the corpus in {folder} is damaged .* and is made again"):
+    with pytest.warns(UserWarning, match=f"the corpus in {folder} is damaged .* and is built again"):
         corpus = load_corpus(name, cleaning=RULES)
     assert pairs_of(corpus) == KEPT and corpus.report.as_dict() == REPORT
     assert (arrow.read_bytes(), report.read_text()) == (whole, written)
@@ -310,7 +312,7 @@ def test_no_cache_is_written_where_a_corpus_is(tmp_path: Path, own_cache: Path) 
     before = contents(tmp_path)
     for corpus, cache in ((tsv, tmp_path), (saved, saved), (saved, f"{saved}/cache"), (rows, saved)):
         with pytest.raises(
-            ValueError, match="cache_dir=.* is where the corpus is that is read from .*; choose another"
+            ValueError, match="cache_dir=.* is a folder of the corpus, which is read from .*; choose another"
         ):
             load_corpus(corpus, cache_dir=cache)
     tokenizer = train_tokenizer(["a A b B c C"], 260)
@@ -381,7 +383,7 @@ def test_other_processes_work_in_order_on_few_chunks_at_a_time() -> None:
             taken.append(chunk)
             yield chunk
 
-    for number, (process, chunk) in enumerate(corpora._in_order(_process_and, chunks(), 2)):
+    for number, (process, chunk) in enumerate(corpora._run_in_order(_process_and, chunks(), 2)):
         assert chunk == number
         assert process != os.getpid()
         assert len(taken) <= number + 5
@@ -417,10 +419,10 @@ def test_a_long_reading_shows_how_far_it_is(
     tmp_path: Path, small_chunks: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.tsv").write_text(" \ta\n" + "".join(f"{index}\ta\n" for index in range(3 * small_chunks)))
-    monkeypatch.setattr(corpora, "_QUIET", 1e9)
+    monkeypatch.setattr(corpora, "_PROGRESS_DELAY", 1e9)
     load_corpus(str(tmp_path / "x.tsv"), cache_dir=tmp_path / "quick")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(corpora, "_QUIET", 0.0)
+    monkeypatch.setattr(corpora, "_PROGRESS_DELAY", 0.0)
     load_corpus(str(tmp_path / "x.tsv"), cache_dir=tmp_path / "long")
     assert f"Reading {tmp_path / 'x.tsv'}: 3001 pairs" in capsys.readouterr().err
 

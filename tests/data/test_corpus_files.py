@@ -152,14 +152,14 @@ RECORDS = [
     ("tsv", b"b", "line 2: 0 tabs"),
     ("tsv", b"", "line 2: 0 tabs"),
     ("tsv", b"b\tB\tmore", "line 2: 2 tabs"),
-    ("jsonl", b"", "line 2: no JSON"),
-    ("jsonl", b'{"en": "b", "de": "B"', "line 2: no JSON"),
-    ("jsonl", b'{"en": "b\0", "de": "B"}', "line 2: no JSON"),
-    ("jsonl", b"[" * 100_000, "line 2: no JSON"),
+    ("jsonl", b"", "line 2: no valid JSON"),
+    ("jsonl", b'{"en": "b", "de": "B"', "line 2: no valid JSON"),
+    ("jsonl", b'{"en": "b\0", "de": "B"}', "line 2: no valid JSON"),
+    ("jsonl", b"[" * 100_000, "line 2: no valid JSON"),
     ("jsonl", b'["b", "B"]', "line 2: a list; must be an object with the keys en and de"),
     ("jsonl", b'{"translation": "b"}', "line 2: a str; must be an object"),
     ("jsonl", b'{"translation": {"en": "b", "fr": "B"}}', r"line 2: no text 'de' \(it has 'en', 'fr'\)"),
-    ("jsonl", b'{"en": "b", "de": null}', r"line 2: no text 'de' \(it is no text\)"),
+    ("jsonl", b'{"en": "b", "de": null}', r"line 2: no text 'de' \(the value is not a text\)"),
 ]
 
 

@@ -105,7 +105,7 @@ def test_what_is_no_corpus_in_memory_is_named() -> None:
         load_corpus([("a", "A")])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is a stream; pass streaming=True"):
         load_corpus(rows.to_iterable_dataset())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Dataset, row 1: no text 'en' .*it is no text"):
+    with pytest.raises(ValueError, match="Dataset, row 1: no text 'en' .*the value is not a text"):
         load_corpus(datasets.Dataset.from_dict({"en": ["a", None], "de": ["A", "B"]}))
     for wrong in ({"source_column": "en"}, {"source_column": "en", "target_column": "en"}):
         with pytest.raises(ValueError, match="must be two different columns; give both, or neither"):
@@ -114,10 +114,10 @@ def test_what_is_no_corpus_in_memory_is_named() -> None:
 
 CSV_ROWS = [
     (b'a,A\n"b\nb",B\n', "line 3: holds U\\+000A", [("a", "A"), ("b b", "B")], {"line_end": 1}),
-    (b'a,A\n"b"x,B\nc,C\n', "line 3: no CSV", [("a", "A"), ("c", "C")], {}),
+    (b'a,A\n"b"x,B\nc,C\n', "line 3: no valid CSV", [("a", "A"), ("c", "C")], {}),
     (b"a,A\nb,B,C\nc,C\n", "line 3: 3 fields; must be 2, as in the header", [("a", "A"), ("c", "C")], {}),
     (b"a,A\n\nc,C\n", "line 3: 0 fields", [("a", "A"), ("c", "C")], {}),
-    (b'a,A\n"b,B\n', "line 3: no CSV", [("a", "A")], {}),
+    (b'a,A\n"b,B\n', "line 3: no valid CSV", [("a", "A")], {}),
     (b'a,A\n"x\ny",B\nd\0,D\n', "line 3: holds U", [("a", "A"), ("x y", "B"), ("d", "D")], {"line_end": 1, "nul": 1}),
     (b"a,A\nb\xff,B\n", "line 3: is no valid UTF-8", [("a", "A"), ("b\ufffd", "B")], {"invalid_utf8": 1}),
 ]

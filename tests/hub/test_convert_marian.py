@@ -156,7 +156,7 @@ def test_positions_that_would_be_lost_are_refused(tmp_path):
     weights = load_file(folder / "model.safetensors")
     weights[POSITIONS[1]][3, 4] += 0.1
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="opus: model.decoder.embed_positions is no table of sines and cosines"):
+    with pytest.raises(ValueError, match="opus: model.decoder.embed_positions is not a table of sines and cosines"):
         convert_marian(folder, tmp_path / "new", "gdr_marian")
 
 

@@ -82,7 +82,7 @@ def test_an_index_that_leads_out_of_the_folder_is_refused(trained, verified, tmp
     (trained / "model.safetensors").rename(tmp_path / "other.safetensors")
     index = {"metadata": {}, "weight_map": {"lm_head.weight": "../other.safetensors"}}
     (trained / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match="other.safetensors, which .*index.json names, lies outside"):
+    with pytest.raises(ValueError, match="other.safetensors, which .*index.json names, is outside"):
         export.export_checkpoint(trained, tmp_path / "new")
 
 
@@ -176,7 +176,7 @@ def test_other_models_are_refused(verified, tmp_path):
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     MarianMTModel(MarianConfig(vocab_size=20, pad_token_id=1, **sizes, **heads)).save_pretrained(tmp_path / "marian")
-    with pytest.raises(ValueError, match="MarianMTModel, which is no model of hf_capsule_mt"):
+    with pytest.raises(ValueError, match="MarianMTModel, which is not a model of hf_capsule_mt"):
         export.export_checkpoint(tmp_path / "marian", tmp_path / "new")
     assert not verified and not (tmp_path / "new").exists()
 

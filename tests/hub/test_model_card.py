@@ -174,7 +174,7 @@ def test_a_run_without_a_test_set_has_no_scores():
     results = {name: value for name, value in RESULTS.items() if name != "test"}
     found = model_card(results, "me/small", license="mit")
     assert found.data.eval_results is None and "model-index" not in str(found)
-    assert "The run translated no test set." in found.text
+    assert "The run did not translate a test set." in found.text
 
 
 def test_the_baseline_needs_no_code_and_has_no_paper_here():

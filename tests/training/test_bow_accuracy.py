@@ -20,7 +20,7 @@ from hf_capsule_mt import (
     train_tokenizer,
 )
 from hf_capsule_mt.data import marian_token_ids, synthetic_lines
-from hf_capsule_mt.recipes.bow_accuracy import note_bow_accuracy
+from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy
 from hf_capsule_mt.recipes.recipe import parse_recipe
 
 SIZES: dict[str, Any] = {
@@ -45,11 +45,11 @@ def test_it_is_the_overlap_rate_of_the_past(weight: float) -> None:
     model = GDRMarianForConditionalGeneration(config)
     blank = {"en": " ", "de": "leer"}
     pairs = [blank, *({"en": source, "de": target} for source, target in zip(sources, targets, strict=True))]
-    found = note_bow_accuracy(model, tokenizer, pairs, "en", "de")
+    found = measure_bow_accuracy(model, tokenizer, pairs, "en", "de")
     expected = round(overlap_rates(model, tokenizer, sources, targets).past, 4) if weight else None
     assert found == model.config.bow_accuracy == expected
     model.config.bow_accuracy = None
-    assert note_bow_accuracy(model, tokenizer, [blank], "en", "de") is None is model.config.bow_accuracy
+    assert measure_bow_accuracy(model, tokenizer, [blank], "en", "de") is None is model.config.bow_accuracy
 
 
 def test_a_run_keeps_it_in_the_configuration(tmp_path: Path) -> None:

@@ -101,12 +101,12 @@ def test_the_run_goes_on_from_the_last_good_checkpoint(finished: Path, tmp_path:
     (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error: ")]
     assert refused.returncode == 1 and line == (
         f"error: {folder / 'checkpoint-6'} is damaged: model.safetensors was changed after it was written; "
-        f"--resume_from_last_good goes on from {folder / 'checkpoint-4'}"
+        f"--resume_from_last_good continues from {folder / 'checkpoint-4'}"
     )
     done = run_script(TRAIN, *arguments, "--resume_from_last_good")
     assert done.returncode == 0, done.stderr
     assert "checkpoint-6 is damaged: model.safetensors was changed after it was written. It is called" in done.stdout
-    assert f"going on from {folder / 'checkpoint-4'}, after step 4" in done.stdout
+    assert f"continuing from {folder / 'checkpoint-4'}, after step 4" in done.stdout
     assert (folder / "damaged-checkpoint-6").is_dir() and checkpoints(folder) == [4, 6]
     weights = [load_file(one / "model.safetensors") for one in (folder, finished)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
@@ -120,7 +120,10 @@ def test_a_finished_run_needs_no_checkpoint(finished: Path, tmp_path: Path) -> N
     assert "the run is finished" in run_script(TRAIN, *small_arguments("synthetic/marian", folder)).stdout
     for more in ([], ["--resume_from_last_good"]):
         longer = run_script(TRAIN, *small_arguments("synthetic/marian", folder), "--max_steps=8", *more)
-        assert longer.returncode == 1 and "no other one is whole, begin anew elsewhere" in longer.stderr
+        assert (
+            longer.returncode == 1
+            and "no other checkpoint is complete; start again in another folder" in longer.stderr
+        )
     assert checkpoints(folder) == [4, 6]
 
 

@@ -20,7 +20,10 @@ def test_a_folder_with_the_model_of_somebody_else_stays_as_it_is(tmp_path: Path)
     before = file_states(folder)
     done = run_script("scripts/train.py", *small_arguments(MARIAN, folder))
     assert done.returncode == 1 and file_states(folder) == before
-    assert f"error: output_dir='{folder}' holds README.md and no run.json, so no run of ours wrote it" in done.stderr
+    assert (
+        f"error: output_dir='{folder}' holds README.md and no run.json, so no run of this package wrote it"
+        in done.stderr
+    )
 
 
 NEEDS_NO_RUN = ["model-00001-of-00002.safetensors", "config.json", "results.json", "test.translations.txt"]
@@ -53,10 +56,10 @@ def test_a_run_does_not_replace_the_checkpoint_that_it_starts_from(tmp_path: Pat
     run_small(MARIAN, folder, "--max_steps=2", "--eval_strategy=no")
     before = file_states(folder)
     for source in (folder, folder / "checkpoint-2"):
-        with pytest.raises(ValueError, match=f"init_from='{source}' lies in output_dir='{folder}'"):
+        with pytest.raises(ValueError, match=f"init_from='{source}' is in output_dir='{folder}'"):
             run_small(MARIAN, folder, f"--init_from={source}")
     assert file_states(folder) == before
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(ValueError, match="lies in output_dir"):
+    with pytest.raises(ValueError, match="is in output_dir"):
         check_init_from(str(tmp_path / "link"), folder)
     check_init_from(str(folder), folder / "fine_tuned")

@@ -10,7 +10,7 @@ import yaml
 from commands import run_script
 
 from hf_capsule_mt.recipes import run as recipe_run
-from hf_capsule_mt.recipes.file import flat, read_settings
+from hf_capsule_mt.recipes.file import flatten_settings, read_settings
 from hf_capsule_mt.recipes.model import FAMILIES, SHAPE, build_config
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.run import run_recipe
@@ -78,8 +78,8 @@ def test_a_shipped_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     for name in ("synthetic/dla_em", "synthetic/dla_em.yaml"):
         assert (
-            parse_recipe([name, "--use_cpu"]).given
-            == parse_recipe([str(SHIPPED["synthetic/dla_em.yaml"]), "--use_cpu"]).given
+            parse_recipe([name, "--use_cpu"]).explicit
+            == parse_recipe([str(SHIPPED["synthetic/dla_em.yaml"]), "--use_cpu"]).explicit
         )
     with pytest.raises(ValueError, match="synthetic/dla_en: cannot be read .*; did you mean synthetic/dla_em\\?"):
         parse_recipe(["synthetic/dla_en"])
@@ -121,8 +121,8 @@ def test_the_papers_rows_are_the_baseline_and_what_they_say(shipped: dict[str, R
 
 def changed_from(shipped: dict[str, Recipe], name: str, base: str) -> dict[str, Any]:
     """What a recipe sets otherwise than another one, but where it is kept."""
-    given = [shipped[f"wmt14/{one}.yaml"].given for one in (name, base)]
-    found, expected = ({key: setting.value for key, setting in flat(one, "").items()} for one in given)
+    given = [shipped[f"wmt14/{one}.yaml"].explicit for one in (name, base)]
+    found, expected = ({key: setting.value for key, setting in flatten_settings(one, "").items()} for one in given)
     return {key: value for key, value in found.items() if value != expected.get(key) and key != "output_dir"}
 
 
@@ -227,10 +227,10 @@ def test_numbers_that_are_written_as_text_are_numbers(recipe_file: str):
         ("d_model: 16", "own.yaml: no key 'd_model'; did you mean config.d_model?"),
         ("config.d_modl: 16", "own.yaml: no key 'config.d_modl' in family capsule_aggregated_marian; did you mean"),
         ("config.num_capsules: 6", "own.yaml: no key 'config.num_capsules' in family capsule_aggregated_marian"),
-        ("config.vocab_size: 6", "own.yaml: config.vocab_size is taken from the tokenizer"),
+        ("config.vocab_size: 6", "own.yaml: config.vocab_size is set by the tokenizer"),
         ("cleaning: {max_wordz: 6}", "own.yaml: no key 'cleaning.max_wordz'; did you mean cleaning.max_words?"),
         ("cleaning: {max_words: 0}", "CleaningRules: max_words=0 must be"),
-        ("qwertz: 1", "own.yaml: no key 'qwertz'; the keys of a recipe are in --help_all"),
+        ("qwertz: 1", "own.yaml: no key 'qwertz'; --help_all lists the keys of a recipe"),
         ("learning_rate: fast", "own.yaml: learning_rate='fast' is of type str and must be float"),
         ("max_steps: 2.5", "own.yaml: max_steps=2.5 is of type float and must be int"),
         ("seed: true", "own.yaml: seed=True is of type bool and must be int"),
@@ -243,7 +243,7 @@ def test_numbers_that_are_written_as_text_are_numbers(recipe_file: str):
         ("config.dropout: 1.5", "dropout=1.5: must be a probability"),
         ("config: {dropout: 1.5, layer_aggregation: em}\nfamily: marian", "no key 'config.layer_aggregation' in"),
         ("config: 3", "own.yaml: config=3 must hold `key: value` lines"),
-        ("seed: 1\nseed: 2", "own.yaml: cannot be read as YAML: 'seed' comes twice"),
+        ("seed: 1\nseed: 2", "own.yaml: cannot be read as YAML: 'seed' occurs twice"),
         ("seed: [", "own.yaml: cannot be read as YAML"),
         ("new_parameter_learning_rate: 1e-3", "new_parameter_learning_rate needs init_from"),
         ("eval_strategy: epoch", "needs a validation corpus"),
@@ -311,7 +311,7 @@ def test_a_run_a_warm_start_from_it_and_both_taken_up_again(recipe_file: str, tm
     assert [step for step, _ in longer["loss_curve"]] == [1, 2, 3]
     # What was written down makes the same recipe.
     saved = parse_recipe([str(tmp_path / "first" / "recipe.yaml")])
-    assert saved.given == longer["recipe"] and saved.config["layer_aggregation"] == "none"
+    assert saved.explicit == longer["recipe"] and saved.config["layer_aggregation"] == "none"
 
     with pytest.raises(ValueError, match=r"(?s)another recipe:\s+config.layer_aggregation was .*Choose another out"):
         run(recipe_file, tmp_path / "first", "--max_steps", "3")
@@ -336,10 +336,10 @@ def test_bfloat16_is_offered_where_the_processor_has_it(
     for amx, avx in ((False, False), (False, True), (True, False)):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda avx=avx: avx, raising=False)
-        assert recipe_run.cpu_computes_in_bfloat16() is (amx or avx)
+        assert recipe_run.cpu_has_bfloat16() is (amx or avx)
     short = ["--config.layer_aggregation", "none", "--max_steps", "1", "--use_cpu", "true"]
     run(recipe_file, tmp_path / "float32", *short)
-    assert "trains faster with --bf16 --use_cpu" in capsys.readouterr().out
+    assert "train faster with --bf16 --use_cpu" in capsys.readouterr().out
     halved = run(recipe_file, tmp_path / "bfloat16", *short, "--bf16", "true")
     assert halved["recipe"]["bf16"] is True and "bfloat16" not in capsys.readouterr().out
 
@@ -367,12 +367,13 @@ def test_lengths_follow_the_positions_of_the_checkpoint(
     lengths = [second["data"]["max_source_length"], second["data"]["max_target_length"]]
     assert [*lengths, second["training"]["generation_max_length"]] == [24, 24, 24] and second["evaluations"]
     said = capsys.readouterr().out
-    assert f"max_target_length=24: as many as the checkpoint {tmp_path / 'first'} has positions" in said
+    assert f"max_target_length=24: the number of positions of the checkpoint {tmp_path / 'first'}" in said
     with pytest.raises(ValueError, match="generation_max_length=30: the checkpoint .* set it to 24 or less"):
         run(recipe_file, tmp_path / "third", *warm, "--generation_max_length", "30")
     from_scratch = run(recipe_file, tmp_path / "fourth", *plain, "--config.max_position_embeddings", "40")
     assert (
-        from_scratch["data"]["max_target_length"] == 40 and "40: as many as the model has" in capsys.readouterr().out
+        from_scratch["data"]["max_target_length"] == 40
+        and "40: the number of positions of the model" in capsys.readouterr().out
     )
 
 
@@ -394,7 +395,7 @@ def test_a_start_from_what_is_no_checkpoint_is_named(recipe_file: str, tmp_path:
                 run_recipe(parse_recipe([recipe_file, "--use_cpu", "--init_from", name]))
             assert "connect" not in str(raised.value)
         for name, message in (
-            ("somebody/something", "no checkpoint can"),
+            ("somebody/something", "the checkpoint cannot"),
             (str(tmp_path / "empty"), "no config.json"),
         ):
             with pytest.raises(ValueError, match=message) as raised:
@@ -425,5 +426,5 @@ def test_what_training_cannot_do_here_is_one_line(arguments: list[str], message:
 def test_the_help_says_what_resume_and_no_resume_do():
     done = run_script("scripts/train.py", "--help")
     text = " ".join(done.stdout.split())
-    assert "--resume Go on from the last checkpoint in output_dir, if there is one." in text
-    assert "--no_resume Never go on with a run: it is an error if output_dir holds one." in text
+    assert "--resume Continue from the last checkpoint in output_dir, if there is one." in text
+    assert "--no_resume Never continue a run: it is an error if output_dir holds one." in text

@@ -80,11 +80,11 @@ def test_no_run_is_written_where_a_corpus_is(form: str, inside: str, tmp_path: P
     before = contents(data)
     name = ",".join(f"{data}/{part}" for part in form.split(","))
     made = parse_recipe([recipe(tmp_path, train=name, output_dir=str(data / inside))])
-    with pytest.raises(ValueError, match=f"output_dir=.*is where the corpus is that is read from {data}; choose"):
+    with pytest.raises(ValueError, match=f"output_dir=.*is a folder of the corpus, which is read from {data}; choose"):
         run_recipe(made)
     made = parse_recipe([recipe(tmp_path, train=name, cache_dir=str(data))])
     with pytest.raises(
-        ValueError, match=f"cache_dir='{data}' is where the corpus is that is read from {data}; choose"
+        ValueError, match=f"cache_dir='{data}' is a folder of the corpus, which is read from {data}; choose"
     ):
         run_recipe(made)
     assert contents(data) == before

@@ -92,8 +92,8 @@ def test_fuzz_any_settings_are_a_recipe_or_an_error(family: str, settings: dict[
     content = {"family": family, **(RIGHT if right else {}), **settings}
     recipe = read_recipe(json.dumps(content).encode())
     if recipe is not None:
-        again = read_recipe(dump_yaml(recipe.given).encode())
-        assert again is not None and again.given == recipe.given
+        again = read_recipe(dump_yaml(recipe.explicit).encode())
+        assert again is not None and again.explicit == recipe.explicit
 
 
 @given(data=st.lists(st.sampled_from(PIECES) | SCALARS.map(str), max_size=20).map("".join) | st.binary(max_size=40))

@@ -107,7 +107,7 @@ def test_a_finished_run_says_so_and_writes_nothing(finished: Path) -> None:
     assert f"{finished}: the run is finished, 6 steps" in done.stdout
     again = run_script(TRAIN, *small_arguments(MARIAN, finished), "--eval_steps=3", "--logging_first_step")
     assert again.returncode == 0 and file_states(finished) == before
-    assert "Changed, and without effect now: eval_steps, logging_first_step." in again.stdout
+    assert "Changed, but without effect on a finished run: eval_steps, logging_first_step." in again.stdout
 
 
 def test_a_card_that_was_edited_stays_until_there_are_other_results(copied: Path) -> None:
@@ -132,7 +132,7 @@ def test_another_recipe_is_one_error_that_names_every_change(finished: Path) -> 
         "  label_smoothing_factor was 0.0, now 0.3\n"
         "  learning_rate was 0.002, now 0.0007\n"
         "  seed was 1, now 9\n"
-        f"Choose another output_dir, such as {finished}-2, or go on with the settings as they were\n"
+        f"Choose another output_dir, such as {finished}-2, or continue with the old settings\n"
     )
 
 
@@ -178,13 +178,15 @@ def test_logging_saving_and_evaluating_may_change_and_the_segments_say_so(tmp_pa
         "num_beams": [1, 2],
         "save_steps": [2, 3],
     }
-    assert (tmp_path / "run" / "recipe.yaml").read_text().startswith("# Not every step was trained with this")
+    assert (
+        (tmp_path / "run" / "recipe.yaml").read_text().startswith("# Not all steps were trained with these settings")
+    )
 
 
 def test_a_longer_run_says_what_its_schedule_was(copied: Path) -> None:
     done = run_script(TRAIN, *small_arguments(MARIAN, copied), "--max_steps=8")
     assert done.returncode == 0, done.stderr
-    assert f"going on from {copied / 'checkpoint-6'}, after step 6\n  max_steps was 6, now 8\n" in done.stdout
+    assert f"continuing from {copied / 'checkpoint-6'}, after step 6\n  max_steps was 6, now 8\n" in done.stdout
     assert "learning rate from here on: linear, warm-up of 2 steps, to step 8" in done.stdout
     results = json.loads((copied / "results.json").read_text())
     found = [(part["from_step"], part["to_step"], part["learning_rate"]) for part in results["segments"]]
@@ -245,7 +247,7 @@ def test_a_finished_run_is_scored_anew_and_trains_nothing(copied: Path) -> None:
     )
     assert file_states(copied) == states, "scored once"
     with pytest.raises(
-        ValueError, match="(?s)finished run, and these act in training alone:\n  eval_steps was 4, now 3"
+        ValueError, match="(?s)finished run, and these settings only affect training:\n  eval_steps was 4, now 3"
     ):
         run_small(MARIAN, copied, "--eval_steps=3", "--num_beams=2")
 
@@ -253,10 +255,10 @@ def test_a_finished_run_is_scored_anew_and_trains_nothing(copied: Path) -> None:
 def test_a_run_without_a_record_is_not_taken_up(copied: Path) -> None:
     record = (copied / "run.json").read_text()
     (copied / "run.json").write_text(record[:50])
-    with pytest.raises(ValueError, match=r"run.json cannot be read .*put it back"):
+    with pytest.raises(ValueError, match=r"run.json cannot be read .*restore it"):
         run_small(MARIAN, copied, "--max_steps=8")
     (copied / "run.json").unlink()
-    with pytest.raises(ValueError, match=r"checkpoint-6 and no run.json, so what it was trained with is not known"):
+    with pytest.raises(ValueError, match=r"checkpoint-6 and no run.json, so its settings are unknown"):
         run_small(MARIAN, copied, "--max_steps=8")
 
 
@@ -267,7 +269,7 @@ def test_a_run_that_left_no_checkpoint_may_begin_anew_until_it_is_finished(tmp_p
     assert done["segments"][0]["from_step"] == 0 and len(done["segments"]) == 1
     with pytest.raises(ValueError, match="seed was 5, now 1"):
         run_small(MARIAN, tmp_path / "run", *unsaved)
-    with pytest.raises(ValueError, match="finished run of 6 steps and no checkpoint to go on from"):
+    with pytest.raises(ValueError, match="finished run of 6 steps and no checkpoint to continue from"):
         run_small(MARIAN, tmp_path / "run", *unsaved, "--seed=5", "--max_steps=8")
 
 
@@ -355,7 +357,7 @@ def test_killed_by_the_command_line(tmp_path: Path) -> None:
     program.join()
     assert program.exitcode == -signal.SIGKILL
     again = run_script(TRAIN, *killed)
-    assert again.returncode == 0 and f"going on from {tmp_path / 'killed' / 'checkpoint-'}" in again.stdout
+    assert again.returncode == 0 and f"continuing from {tmp_path / 'killed' / 'checkpoint-'}" in again.stdout
     weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("whole", "killed")]
     assert weights[0] == weights[1]
 
@@ -385,7 +387,7 @@ def test_ctrl_c_saves(tmp_path: Path, start_method: str) -> None:
     assert program.exitcode == 130, said
     assert said.count("SIGINT: training ends with a checkpoint after this step") == 1
     last = max(int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*"))
-    assert f"interrupted after step {last}, which is saved; the same command goes on from there" in said
+    assert f"interrupted after step {last}, which is saved; the same command continues from there" in said
     assert "Traceback" not in said and "KeyboardInterrupt" not in said
 
 

@@ -1,1 +1,1 @@
-"""Corpora of sentence pairs: finding, reading, cleaning and keeping them."""
+"""Corpora of sentence pairs: find, read, clean and cache them."""

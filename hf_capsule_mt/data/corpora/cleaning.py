@@ -1,6 +1,6 @@
-"""Rules that say which sentence pairs of a corpus are worth training on, and the report of what each of them dropped.
+"""Rules that drop bad sentence pairs from a corpus, and a report that counts the dropped pairs of each rule.
 
-No rule knows a language: lengths are characters, or words between spaces; nothing depends on an alphabet.
+The rules work for any language and any alphabet. They measure length in characters, or in words between spaces.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from hf_capsule_mt.data.batches.disk_arrays import array_on_disk
 
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # Unicode's category Cc, without the tab
 _CONTROL_CHOICES = ("keep", "remove", "drop")
-_IN_MEMORY = 1 << 16  # digests; longer runs are on disk
+_IN_MEMORY = 1 << 16  # digests; a longer run is a file
 
 
 @dataclass(frozen=True)
 class CleaningRules:
-    """What a pair must be like to be kept. The default drops nothing but pairs with a blank side.
+    """The conditions for keeping a pair. By default only pairs with a blank side are dropped.
 
-    First both sides are changed: `control_characters="remove"`, then `normalize_whitespace`. Then the rules are asked
-    in the order below, and the first that a pair breaks is the one it counts for.
+    Both sides are changed first: `control_characters="remove"`, then `normalize_whitespace`. Then the rules are
+    checked in the order below. The report counts a dropped pair for the first rule that it breaks.
 
     Args:
-        normalize_whitespace: runs of white space become one space, none is left at either end.
-        drop_empty: a side that is empty or blank. Training refuses such pairs.
-        control_characters: "keep", "remove" from the text, or "drop" the pair. Tabs are none.
-        drop_replaced: U+FFFD on either side, which stands where an encoding was broken.
-        min_words, max_words: of either side, split at white space. Of no use for a language without spaces.
-        max_characters: of either side.
-        max_ratio: characters of the longer side to those of the shorter one. 3 suits two alphabets; Chinese needs
-            about a third of the characters of English, so 9 asks the same of that pair.
-        drop_identical: both sides are the same text.
-        drop_duplicates: the same pair came before. It compares digests of 64 bits, which are on disk while the corpus
-            is read, 16 bytes a pair; among ten million pairs the chance that one is taken for another one is 3 in a
-            million.
+        normalize_whitespace: replaces runs of white space by one space and strips both ends.
+        drop_empty: drops a pair if a side is empty or blank. Training refuses such pairs.
+        control_characters: "keep", "remove" from the text, or "drop" the pair. A tab is not a control character.
+        drop_replaced: drops a pair with U+FFFD on a side. This character marks a broken encoding.
+        min_words, max_words: limits for each side, split at white space. Useless for a language without spaces.
+        max_characters: limit for each side.
+        max_ratio: characters of the longer side divided by those of the shorter side. 3 suits two alphabets. Chinese
+            needs about a third of the characters of English, so 9 is as strict for that pair.
+        drop_identical: drops a pair if both sides are the same text.
+        drop_duplicates: drops a pair that was read before. It compares digests of 64 bits, which need 16 bytes a pair
+            on disk while the corpus is read. Among ten million pairs the chance of a false match is 3 in a million.
     """
 
     normalize_whitespace: bool = False
@@ -77,8 +76,8 @@ class CleaningRules:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The rules that can drop a pair, in the order in which they are asked."""
-        switched = {
+        """The rules that can drop a pair, in the order in which they are checked."""
+        settings = {
             "empty": self.drop_empty,
             "control_characters": self.control_characters == "drop",
             "replaced": self.drop_replaced,
@@ -89,16 +88,16 @@ class CleaningRules:
             "identical": self.drop_identical,
             "duplicates": self.drop_duplicates,
         }
-        return tuple(name for name, value in switched.items() if value)
+        return tuple(name for name, value in settings.items() if value)
 
-    def mend(self, text: str) -> str:
-        """One side as it is kept."""
+    def changed_text(self, text: str) -> str:
+        """One side after `control_characters="remove"` and `normalize_whitespace`."""
         if self.control_characters == "remove":
             text = _CONTROL.sub("", text)
         return " ".join(text.split()) if self.normalize_whitespace else text
 
-    def broken(self, source: str, target: str) -> str | None:
-        """The first rule that a mended pair breaks, or None. Duplicates are not seen here: `SeenPairs`."""
+    def first_broken_rule(self, source: str, target: str) -> str | None:
+        """The first rule that a changed pair breaks, or None. `SeenPairs` finds the duplicates."""
         if self.drop_empty and not (source.strip() and target.strip()):
             return "empty"
         if self.control_characters == "drop" and (_CONTROL.search(source) or _CONTROL.search(target)):
@@ -106,10 +105,10 @@ class CleaningRules:
         if self.drop_replaced and ("\ufffd" in source or "\ufffd" in target):
             return "replaced"
         if self.min_words or self.max_words:
-            fewer, more = sorted((len(source.split()), len(target.split())))
-            if self.min_words and fewer < self.min_words:
+            fewest, most = sorted((len(source.split()), len(target.split())))
+            if self.min_words and fewest < self.min_words:
                 return "min_words"
-            if self.max_words and more > self.max_words:
+            if self.max_words and most > self.max_words:
                 return "max_words"
         shorter, longer = sorted((len(source), len(target)))
         if self.max_characters and longer > self.max_characters:
@@ -121,9 +120,9 @@ class CleaningRules:
 
 @dataclass
 class CleaningReport:
-    """Pairs read and kept, pairs dropped by each rule, sentences repaired by each repair.
+    """Counts of pairs read and kept, of pairs dropped by each rule, and of sentences changed by each repair.
 
-    `read` is always `kept` and all of `dropped` together. A header of a table counts as `dropped`, too.
+    `read` is the sum of `kept` and all counts in `dropped`. The header of a table counts as dropped.
     """
 
     read: int = 0
@@ -132,7 +131,7 @@ class CleaningReport:
     repaired: dict[str, int] = field(default_factory=dict)
 
     def start(self, rules: CleaningRules) -> None:
-        """Forgets everything and lists the rules that are on."""
+        """Sets all counts to zero and lists the active rules."""
         self.read = self.kept = 0
         self.dropped = dict.fromkeys(rules.names, 0)
         self.repaired = {}
@@ -160,51 +159,51 @@ class CleaningReport:
         return "\n".join(f"{label:<{width}} {count:>12,}" for label, count in lines)
 
 
-def digest(source: str, target: str) -> int:
-    """64 bits that stand for the pair, the same in every process."""
-    # Neither side can hold a line end.
+def pair_digest(source: str, target: str) -> int:
+    """A 64-bit digest of the pair; equal in every process."""
+    # The line feed separates the sides: no side contains one.
     return int.from_bytes(hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest(), "big")
 
 
 class SeenPairs:
-    """The digests of all pairs so far, as sorted runs of numbers that are merged when they are of like size.
+    """The digests of all pairs so far, in sorted runs. Runs of similar size are merged.
 
-    Long runs are in files in the first of `folders` that takes them, see [`array_on_disk`], so that memory does not
-    grow with the corpus.
+    A long run is a file in the first of `folders` with room for it (see [`array_on_disk`]). So memory does not grow
+    with the corpus.
     """
 
     def __init__(self, *folders: str | Path) -> None:
         self.runs: list[np.ndarray] = []
         self.folders = folders
 
-    def new(self, digests: list[int]) -> np.ndarray:
-        """Which of the digests are here for the first time, as booleans. From now on all of them are known."""
+    def add(self, digests: list[int]) -> np.ndarray:
+        """Adds the digests. Returns a boolean for each: True where it is seen for the first time."""
         values, first = np.unique(np.asarray(digests, dtype=np.uint64), return_index=True)
-        unknown = np.ones(len(values), dtype=bool)
+        not_in_runs = np.ones(len(values), dtype=bool)
         for run in self.runs:
             places = np.searchsorted(run, values)
-            unknown &= run[np.minimum(places, len(run) - 1)] != values
-        if unknown.any():
-            self.runs.append(values[unknown])
+            not_in_runs &= run[np.minimum(places, len(run) - 1)] != values
+        if not_in_runs.any():
+            self.runs.append(values[not_in_runs])
         while len(self.runs) > 1 and len(self.runs[-2]) <= 2 * len(self.runs[-1]):
             last = self.runs.pop()
-            self.runs.append(self._merged(self.runs.pop(), last))
-        fresh = np.zeros(len(digests), dtype=bool)
-        fresh[first[unknown]] = True
-        return fresh
+            self.runs.append(self._merge(self.runs.pop(), last))
+        is_new = np.zeros(len(digests), dtype=bool)
+        is_new[first[not_in_runs]] = True
+        return is_new
 
-    def _merged(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def _merge(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         count = len(one) + len(other)
         if count <= _IN_MEMORY:
             return np.sort(np.concatenate([one, other]))
         merged = array_on_disk(count, np.uint64, *self.folders)
-        taken = [0, 0]
-        while sum(taken) < count:
-            # Of what is left, all up to the smallest number that a block ends with.
-            blocks = [run[start : start + _IN_MEMORY] for run, start in zip((one, other), taken, strict=True)]
+        starts = [0, 0]
+        while sum(starts) < count:
+            # Both blocks are cut at the smaller of their last numbers: no later number is below it.
+            blocks = [run[start : start + _IN_MEMORY] for run, start in zip((one, other), starts, strict=True)]
             last = min(block[-1] for block in blocks if len(block))
             blocks = [block[: np.searchsorted(block, last, side="right")] for block in blocks]
             part = np.sort(np.concatenate(blocks))
-            merged[sum(taken) : sum(taken) + len(part)] = part
-            taken = [start + len(block) for start, block in zip(taken, blocks, strict=True)]
+            merged[sum(starts) : sum(starts) + len(part)] = part
+            starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
         return merged

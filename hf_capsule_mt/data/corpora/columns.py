@@ -1,7 +1,7 @@
-"""Which columns hold the pair, and whether the first row of a table is a header that names them.
+"""Finds the two columns of a table that hold the pair, and decides whether the first row is a header.
 
-Columns are known by their languages (`en`, `English`), by what they are (`source`, `tgt`), or by the names that the
-caller gives. Words such as `text` and `sentence` may stand beside (`text_en`).
+A column is recognised by its language (`en`, `English`), by its side (`source`, `tgt`), or by a name from the caller.
+Its name may also contain neutral words such as `text` and `sentence` (`text_en`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 _SOURCE_WORDS = frozenset({"source", "src", "original", "input", "sentence1", "text1"})
 _TARGET_WORDS = frozenset({"target", "tgt", "trg", "translation", "translated", "output", "sentence2", "text2"})
-_WORDS_BESIDE = frozenset({"text", "texts", "sentence", "sentences", "segment", "segments", "string", "language"})
-# What languages are called beside their code of two letters.
+_NEUTRAL_WORDS = frozenset({"text", "texts", "sentence", "sentences", "segment", "segments", "string", "language"})
+# Names of languages, apart from their code of two letters.
 _LANGUAGE_NAMES = {
     "ar": "ara arabic",
     "bg": "bul bulgarian",
@@ -50,8 +50,8 @@ _LANGUAGE_NAMES = {
 }
 _NAMES = {code: frozenset({code, *names.split()}) for code, names in _LANGUAGE_NAMES.items()}
 _HEADER_WORDS = _SOURCE_WORDS.union(_TARGET_WORDS, *_NAMES.values())
-# `en_US`, `zh-Hant-TW`, `deu_Latn`: a language with its script or country. Hyphens join words of sentences too, so
-# that the letters must be large and small there as the standard has them.
+# `en_US`, `zh-Hant-TW`, `deu_Latn`: a language with its script or country. A hyphen may also join two words of a
+# sentence. So after a hyphen, upper and lower case must follow the standard.
 _VARIANT = re.compile(
     r"([a-z]{2,3})(?:-[A-Z][a-z]{3})?(?:-(?:[A-Z]{2}|[0-9]{3}))?|"
     r"([a-zA-Z]{2,3})(?:_[a-zA-Z]{4})?(?:_(?:[a-zA-Z]{2}|[0-9]{3}))?"
@@ -59,10 +59,10 @@ _VARIANT = re.compile(
 
 
 class PairColumns(NamedTuple):
-    """Where the pair is in a row.
+    """The names under which a row holds the pair.
 
-    The languages are keys of `translation`, or names of columns. `columns` are the names that the caller gave instead,
-    and `header` is what the caller says of the first row of a TSV or CSV file.
+    `languages` are keys of `translation`, or names of columns. `columns` replaces them by names from the caller.
+    `header` says whether the first row of a TSV or CSV file is a header; None decides by the row.
     """
 
     languages: tuple[str, str]
@@ -79,7 +79,7 @@ class PairColumns(NamedTuple):
         header: bool | None = None,
         name: str = "load_corpus",
     ) -> PairColumns:
-        """The arguments of the function of this name; a ValueError that says what is wrong with them."""
+        """Checks the arguments of the function `name`. A `ValueError` describes each wrong one."""
         columns = None
         if not all(isinstance(one, str) and one for one in (source, target)) or source == target:
             raise ValueError(f"{name}: source={source!r} and target={target!r} must be two different languages")
@@ -98,7 +98,7 @@ class PairColumns(NamedTuple):
         return cls((source, target), columns, header)
 
     def find(self, names: Iterable[str]) -> tuple[int, int] | None:
-        """The places of source and target among the columns of these names; None unless each is there once."""
+        """The positions of source and target among the column names; None unless each occurs exactly once."""
         names = [name.strip() for name in names]
         if self.columns is not None:
             places = [[place for place, name in enumerate(names) if name == column] for column in self.columns]
@@ -108,18 +108,18 @@ class PairColumns(NamedTuple):
                 or [place for place, name in enumerate(names) if _names_variant(name, language)]
                 for language, words in zip(self.languages, (_SOURCE_WORDS, _TARGET_WORDS), strict=True)
             ]
-        if any(len(found) != 1 for found in places) or places[0] == places[1]:
+        if any(len(matches) != 1 for matches in places) or places[0] == places[1]:
             return None
         return places[0][0], places[1][0]
 
     def __str__(self) -> str:
-        """The two columns as an error names them."""
+        """The two columns, as error messages name them."""
         return " and ".join(self.columns or self.languages)
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The places of source and target in a row, how many fields a row has, and whether the first row is a header."""
+    """The positions of source and target in a row, the number of fields, and whether the first row is a header."""
 
     columns: tuple[int, int] = (0, 1)
     width: int = 2
@@ -127,61 +127,61 @@ class TableLayout:
 
 
 def table_layout(
-    first_row: list[str] | None, wanted: PairColumns, where: str, needs_header: bool = False
+    first_row: list[str] | None, pair_columns: PairColumns, where: str, needs_header: bool = False
 ) -> TableLayout:
-    """The layout of a table with this first row, None for an empty table.
+    """The layout of a table with this first row; None stands for an empty table.
 
-    Where the caller does not say whether the first row is a header, the row itself has to tell. A table that
-    `needs_header` is not read without one unless the caller asks for that.
+    If the caller leaves `header` open, the words of the row decide. With `needs_header` a table without a header is
+    an error, unless the caller passed `header=False`.
     """
-    if wanted.header is False and wanted.columns is not None:
+    if pair_columns.header is False and pair_columns.columns is not None:
         raise ValueError(
-            f"load_corpus: header=False, but source_column={wanted.columns[0]!r} and "
-            f"target_column={wanted.columns[1]!r} name columns of a header; leave one of them out"
+            f"load_corpus: header=False, but source_column={pair_columns.columns[0]!r} and "
+            f"target_column={pair_columns.columns[1]!r} name columns of a header; leave one of them out"
         )
-    if first_row is None or wanted.header is False:
+    if first_row is None or pair_columns.header is False:
         return TableLayout()
-    columns = wanted.find(first_row)
+    columns = pair_columns.find(first_row)
     if columns is not None:
         return TableLayout(columns, len(first_row), has_header=True)
-    named = wanted.columns is not None
-    if wanted.header and not named and len(first_row) == 2:
+    named = pair_columns.columns is not None
+    if pair_columns.header and not named and len(first_row) == 2:
         return TableLayout(has_header=True)
-    if not (wanted.header or named or needs_header or all(map(_is_header_word, first_row))):
+    if not (pair_columns.header or named or needs_header or all(map(_is_header_word, first_row))):
         return TableLayout()
-    fix = "" if wanted.header or named else ", or pass header=False if this row is a pair"
+    fix = "" if pair_columns.header or named else ", or pass header=False if this row is a pair"
     raise ValueError(
-        f"load_corpus: {where} names the columns {quoted(first_row)} and must name {wanted} once each; "
+        f"load_corpus: {where} names the columns {quoted(first_row)} and must name {pair_columns} once each; "
         f"name two of them with source_column and target_column{fix}"
     )
 
 
-def column_problem(where: str, columns: list[str], wanted: PairColumns) -> str:
-    """What an error says where a data set has columns, but not those of the pair."""
+def column_problem(where: str, columns: list[str], pair_columns: PairColumns) -> str:
+    """The error message for a data set without the columns of the pair."""
     has = f"{where} has the columns {columns}"
-    if wanted.columns is not None:
-        return f"{has}; must have {wanted}, which source_column and target_column name"
-    return f"{has}; must have 'translation', or {wanted}; name two of them with source_column and target_column"
+    if pair_columns.columns is not None:
+        return f"{has}; must have {pair_columns}, which source_column and target_column name"
+    return f"{has}; must have 'translation', or {pair_columns}; name two of them with source_column and target_column"
 
 
 def _names_side(name: str, language: str, side_words: frozenset[str]) -> bool:
-    """Whether a header's cell names the side of this language."""
+    """Whether a cell of a header names the side of this language."""
     if name.casefold() == language.casefold():
         return True
     code, *variant = _words(language) or [""]  # `eng_Latn`: the language, then its script or country
-    own = next((names for names in _NAMES.values() if code in names), frozenset({code})) | side_words
+    side_names = next((names for names in _NAMES.values() if code in names), frozenset({code})) | side_words
     words = _words(name)
-    return any(word in own for word in words) and own.union(_WORDS_BESIDE, variant).issuperset(words)
+    return any(word in side_names for word in words) and side_names.union(_NEUTRAL_WORDS, variant).issuperset(words)
 
 
 def _names_variant(name: str, language: str) -> bool:
-    """Whether a header's cell names this language with a script or country that the caller has left open."""
-    code, asked = _code_of_variant(name), language.casefold()
-    return code is not None and (code == asked or any({code, asked} <= names for names in _NAMES.values()))
+    """Whether a cell of a header names this language with a script or country that the caller did not name."""
+    code, language = _code_of_variant(name), language.casefold()
+    return code is not None and (code == language or any({code, language} <= names for names in _NAMES.values()))
 
 
 def _code_of_variant(name: str) -> str | None:
-    """The language of `en_US`; None of other names."""
+    """`en` for `en_US`; None for a name of another form."""
     match = _VARIANT.fullmatch(name.strip())
     return (match[1] or match[2]).casefold() if match else None
 
@@ -190,7 +190,7 @@ def _is_header_word(name: str) -> bool:
     if _code_of_variant(name) in _HEADER_WORDS:
         return True
     words = set(_words(name))
-    return bool(words & _HEADER_WORDS) and words <= _HEADER_WORDS | _WORDS_BESIDE
+    return bool(words & _HEADER_WORDS) and words <= _HEADER_WORDS | _NEUTRAL_WORDS
 
 
 def _words(name: str) -> list[str]:
@@ -198,6 +198,6 @@ def _words(name: str) -> list[str]:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names as an error lists them, not all of very many."""
+    """A list of names for an error message, cut after 200 characters."""
     text = ", ".join(map(repr, names))
     return text if len(text) <= 200 else f"{text[:200]} …"

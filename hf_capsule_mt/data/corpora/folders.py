@@ -1,7 +1,6 @@
-"""Which files of a folder are the corpus: those of one name, in as many parts as there are.
+"""Finds the files of a folder that form the corpus: all parts of one name.
 
-A folder that holds several corpora for a split is an error that lists them: none of them is taken by chance. And
-nothing is written where a corpus is.
+If a folder holds several corpora for a split, an error lists them. Output folders must not be inside a corpus.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _SPLIT_WORDS = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-_ABOUT = ("dataset_info.json", "dataset_infos.json")  # describe a data set, hold none
+_METADATA_FILES = ("dataset_info.json", "dataset_infos.json")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-_LISTED = 12
+_LIST_LIMIT = 12  # names in an error message
 
 
 @dataclass(frozen=True)
 class Parts(PairSource):
-    """The files of one corpus, one after the other."""
+    """A corpus in several files, read one after the other."""
 
     parts: tuple[PairSource, ...]
 
@@ -37,16 +36,16 @@ class Parts(PairSource):
             part.check()
 
     def records(self, repaired: Counter[str]) -> Iterator[tuple[int, int, Any]]:
-        for which, part in enumerate(self.parts):
+        for part_number, part in enumerate(self.parts):
             for number, record in enumerate(part.records(repaired)):
-                yield which, number, record
+                yield part_number, number, record
 
     def parse(self, record: tuple[int, int, Any]) -> tuple[str, str]:
         return self.parts[record[0]].parse(record[2])
 
     def place(self, number: int, side: int, record: tuple[int, int, Any]) -> str:
-        which, number, inner = record
-        return self.parts[which].place(number, side, inner)
+        part_number, number, record_of_part = record
+        return self.parts[part_number].place(number, side, record_of_part)
 
     def skipped(self) -> dict[str, int]:
         return dict(sum((Counter(part.skipped()) for part in self.parts), Counter()))
@@ -55,19 +54,21 @@ class Parts(PairSource):
         return ["parts", *(part.stamp() for part in self.parts)]
 
 
-def check_apart(folder: str | Path, corpus: Any, languages: tuple[str, str], split: str, argument: str) -> None:
-    """A ValueError if `folder`, the value of `argument`, is where the corpus is, or inside a folder that is one."""
-    place = Path(folder).expanduser().resolve()
-    for home, is_corpus in _homes(corpus, languages, split):
-        if place == home or (is_corpus and place.is_relative_to(home)):
+def check_outside_corpus(
+    folder: str | Path, corpus: Any, languages: tuple[str, str], split: str, argument: str
+) -> None:
+    """Raises a `ValueError` if `folder`, the value of `argument`, is a folder of the corpus or inside one."""
+    output = Path(folder).expanduser().resolve()
+    for home, is_corpus in _corpus_homes(corpus, languages, split):
+        if output == home or (is_corpus and output.is_relative_to(home)):
             raise ValueError(
-                f"{argument}={str(folder)!r} is where the corpus is that is read from {home}; choose another folder, "
-                "so that nothing is written beside the corpus or over it"
+                f"{argument}={str(folder)!r} is a folder of the corpus, which is read from {home}; choose another "
+                "folder, so that nothing is written beside the corpus or over it"
             )
 
 
-def _homes(corpus: Any, languages: tuple[str, str], split: str) -> Iterator[tuple[Path, bool]]:
-    """The folders of a corpus, and whether all of a folder is the corpus."""
+def _corpus_homes(corpus: Any, languages: tuple[str, str], split: str) -> Iterator[tuple[Path, bool]]:
+    """The folders of a corpus, each with whether the whole folder is the corpus."""
     if not isinstance(corpus, str | Path):
         import datasets
 
@@ -90,61 +91,64 @@ def _homes(corpus: Any, languages: tuple[str, str], split: str) -> Iterator[tupl
 
 
 def file_ending(path: Path) -> str:
-    """`.tsv` of `x.tsv` and of `x.tsv.gz`."""
+    """`.tsv` for `x.tsv` and for `x.tsv.gz`."""
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
 def corpus_in_folder(
     folder: Path, languages: tuple[str, str], split: str, open_files: Callable[[tuple[Path, ...]], PairSource]
 ) -> PairSource | None:
-    """The one corpus for this split; None where the folder holds no file that could be one.
+    """The one corpus for this split; None if no file of the folder can be a corpus.
 
-    `open_files` opens one file, or the source file and the target file of a corpus.
+    `open_files` opens one file, or a source file and its target file.
     """
     candidates = _candidates(folder, languages)
     if not candidates:
         return None
     splits = {name: _splits_of(name, split) for name in candidates}
-    chosen = [name for name, named in splits.items() if _known_split(split) in named]
-    if not chosen and split == "train":
-        chosen = [name for name, named in splits.items() if not named]
-    if len(chosen) != 1:
-        found = "several corpora" if chosen else "no corpus"
+    matches = [name for name, named in splits.items() if _standard_split(split) in named]
+    if not matches and split == "train":
+        matches = [name for name, named in splits.items() if not named]
+    if len(matches) != 1:
+        count = "several corpora" if matches else "no corpus"
         raise ValueError(
-            f"load_corpus: {folder} holds {found} for split {split!r}: {_listed(chosen or list(candidates))}; "
+            f"load_corpus: {folder} holds {count} for split {split!r}: {_listed(matches or list(candidates))}; "
             "name the one to read"
         )
-    parts = tuple(open_files(files) for files in candidates[chosen[0]])
+    parts = tuple(open_files(files) for files in candidates[matches[0]])
     return parts[0] if len(parts) == 1 else Parts(parts)
 
 
 def _candidates(folder: Path, languages: tuple[str, str]) -> dict[str, list[tuple[Path, ...]]]:
-    """Names of corpora in the folder, and the files of each part."""
-    found: dict[str, list[tuple[Path, ...]]] = {}
+    """Names of corpora in the folder, with the files of each part."""
+    candidates: dict[str, list[tuple[Path, ...]]] = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        if any(part.startswith(".") for part in inside.parts) or path.name in _ABOUT or not path.is_file():
+        is_hidden = any(part.startswith(".") for part in inside.parts)
+        if is_hidden or path.name in _METADATA_FILES or not path.is_file():
             continue
         ending, gz = file_ending(path), ".gz" if path.suffix == ".gz" else ""
         stem = str(inside).removesuffix(f"{ending}{gz}")
         if ending in TABLE_ENDINGS and not (gz and ending == ".parquet"):
-            found.setdefault(f"{_PART.sub('', stem)}{ending}{gz}", []).append((path,))
+            candidates.setdefault(f"{_PART.sub('', stem)}{ending}{gz}", []).append((path,))
         elif ending == f".{languages[0]}":
-            others = [folder / f"{stem}.{languages[1]}{end}" for end in ("", ".gz")]
-            found |= {f"{stem}{ending}{gz} with {other.name}": [(path, other)] for other in others if other.is_file()}
-    return found
+            for other in (folder / f"{stem}.{languages[1]}{end}" for end in ("", ".gz")):
+                if other.is_file():
+                    candidates[f"{stem}{ending}{gz} with {other.name}"] = [(path, other)]
+    return candidates
 
 
 def _splits_of(name: str, split: str) -> set[str]:
-    """The splits that a name speaks of: `train-clean.en` of one, `pairs.tsv` of none."""
-    words = {_known_split(word) for word in re.findall(r"[^\W_]+", name)}
-    return words & {*_SPLIT_WORDS, _known_split(split)}
+    """The splits that a file name contains: one in `train-clean.en`, none in `pairs.tsv`."""
+    words = {_standard_split(word) for word in re.findall(r"[^\W_]+", name)}
+    return words & {*_SPLIT_WORDS, _standard_split(split)}
 
 
-def _known_split(word: str) -> str:
+def _standard_split(word: str) -> str:
+    """`validation` for `dev`; a word that names no split stays as it is."""
     return next((split for split, words in _SPLIT_WORDS.items() if word.lower() in words), word)
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    more = f" and {len(names) - _LIST_LIMIT} more" if len(names) > _LIST_LIMIT else ""
+    return ", ".join(names[:_LIST_LIMIT]) + more

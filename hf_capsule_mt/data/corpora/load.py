@@ -1,7 +1,7 @@
-"""Corpora of sentence pairs from files, folders, data sets or the synthetic grammar, cleaned into one Arrow file.
+"""Reads sentence pairs from files, folders, data sets or the synthetic grammar, and cleans them into one Arrow file.
 
-Pairs are read one after the other and written to disk as they come, and the finished file is memory-mapped: ten
-million pairs take no more memory than ten thousand. What `drop_duplicates` has to know of each is on disk meanwhile.
+Pairs are read one by one and written at once. The finished file is memory-mapped, and `drop_duplicates` keeps its
+digests on disk. So memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_capsule_mt.data.corpora.cache import PAIRS, corpus_folder, open_corpus, seal_corpus
-from hf_capsule_mt.data.corpora.cleaning import CleaningReport, CleaningRules, SeenPairs, digest
+from hf_capsule_mt.data.corpora.cleaning import CleaningReport, CleaningRules, SeenPairs, pair_digest
 from hf_capsule_mt.data.corpora.columns import PairColumns
-from hf_capsule_mt.data.corpora.folders import check_apart
+from hf_capsule_mt.data.corpora.folders import check_outside_corpus
 from hf_capsule_mt.data.corpora.sources import find_source
 from hf_capsule_mt.data.corpora.text_files import BrokenRecord, PairSource, flaw, repair_text
 
 if TYPE_CHECKING:
     import datasets
 
-# Pairs that are cleaned and written together. For every such chunk the mapped file takes some 4 kB of memory, and a
-# page or more of it is touched.
+# Pairs that are cleaned and written together. The mapped file needs about 4 kB of memory for each chunk, and at least
+# one of its pages is read.
 _CHUNK = 10_000
 _STREAMED_CHUNK = 1_000
-_QUIET = 2.0  # seconds until there is a progress bar
+_PROGRESS_DELAY = 2.0  # seconds until a progress bar appears
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs in the column `translation`, which `preprocess_pairs` takes, and what cleaning them did."""
+    """Sentence pairs in the column `translation`, ready for `preprocess_pairs`, and the report of their cleaning."""
 
     pairs: Any  # datasets.Dataset, or datasets.IterableDataset if streaming
     report: CleaningReport
@@ -59,9 +59,9 @@ def load_corpus(
     target_column: str | None = None,
     header: bool | None = None,
 ) -> Corpus:
-    """Sentence pairs as `{"translation": {source: …, target: …}}`, memory-mapped from disk.
+    """Loads sentence pairs as `{"translation": {source: …, target: …}}`, memory-mapped from disk.
 
-    | `corpus` | what is read |
+    | `corpus` | content |
     | --- | --- |
     | `data/train` | `data/train.en` and `data/train.de`, or with `.gz` |
     | `data/{split}.{lang}.gz` | a file for each language |
@@ -70,31 +70,32 @@ def load_corpus(
     | `pairs.csv`, `pairs.csv.gz` | a header, then rows with commas and double quotes, as the `csv` module reads them |
     | `pairs.jsonl`, `.json`, with `.gz` | lines of `{"translation": {"en": …, "de": …}}` |
     | `pairs.parquet` | a column `translation`, or two columns of texts |
-    | `folder` | what `Dataset.save_to_disk` wrote, or the one corpus of these forms for the split |
+    | `folder` | written by `Dataset.save_to_disk`, or with one corpus of the forms above for the split |
     | a `Dataset` or `DatasetDict` | its rows |
     | `synthetic`, `synthetic:5000`, `synthetic:5000:12` | the synthetic pair: pairs, longest sentence in words |
-    | `name`, `name:config` | a data set of the Hub; the network is used for this form alone |
+    | `name`, `name:config` | a data set of the Hub; only this form uses the network |
 
     Args:
-        split: of a data set or of the synthetic pair; files have none but by `{split}` in the name.
-        cleaning: [`CleaningRules`]; by default pairs with a blank side are dropped.
-        num_proc: processes that parse and clean (or draw, if synthetic) while this one reads and writes; not used when
-            streaming. The pairs, their order and the report are the same for any number.
-        cache_dir: where the Arrow file is kept, by default the cache of `datasets`; never the folder of the corpus.
-            The same call on the same content finds it there. A damaged file is made again, with a warning. Processes
-            that make it at the same time do not harm each other.
-        streaming: nothing is written, but what `drop_duplicates` keeps while one iterates; the report counts while one
-            iterates, and starts anew with every pass.
-        repair: invalid UTF-8, NUL characters and line ends inside a sentence (U+0085 is one) are repaired and
-            counted, and records that hold no pair are dropped and counted. Otherwise each of them is an error. Files
-            of different length are an error always.
-        seed: of the synthetic pair.
-        source_column, target_column: names of the columns that hold the pair, where a corpus has columns. By default
-            they are known by the languages (`en`, `text_en`, `English`) or by `source`, `src`, `target` and the like.
-        header: whether the first row of a TSV or CSV file is a header. None looks: in a TSV file a row such as `en`,
-            `de` or `source`, `target` is one; a CSV file has to have one. The report counts it as `dropped, header`.
+        split: the split of a data set or of the synthetic pair. Files have a split only if the name contains
+            `{split}`.
+        cleaning: [`CleaningRules`]; the default drops pairs with a blank side.
+        num_proc: number of processes that parse and clean (or draw synthetic pairs) while this process reads and
+            writes. The pairs, their order and the report do not depend on it. Streaming ignores it.
+        cache_dir: folder for the Arrow file; the default is the cache of `datasets`. It must not be a folder of the
+            corpus. The same call on the same content reuses the file. A damaged file is built again, with a warning.
+            Several processes may build it at the same time.
+        streaming: does not write the corpus; only `drop_duplicates` needs disk space during a pass. The report counts
+            during a pass and restarts with the next one.
+        repair: repairs and counts invalid UTF-8, NUL characters and line ends inside a sentence (U+0085 is one), and
+            drops and counts records that hold no pair. Without it each of these is an error. Files of different
+            length are always an error.
+        seed: seed of the synthetic pair.
+        source_column, target_column: names of the two columns, for a corpus with columns. By default a column is
+            recognised by its language (`en`, `text_en`, `English`) or by words such as `source`, `src`, `target`.
+        header: whether the first row of a TSV or CSV file is a header. With None, a TSV row such as `en`, `de` or
+            `source`, `target` is a header, and a CSV file must have one. The report counts it as `dropped, header`.
     """
-    wanted = PairColumns.checked(source, target, source_column, target_column, header)
+    pair_columns = PairColumns.checked(source, target, source_column, target_column, header)
     if num_proc is not None and (not isinstance(num_proc, int) or num_proc < 1):
         raise ValueError(f"load_corpus: num_proc={num_proc!r} must be an integer of at least 1, or None")
     import datasets
@@ -104,70 +105,72 @@ def load_corpus(
     languages = (source, target)
     features = datasets.Features({"translation": datasets.Translation(languages=list(languages))})
     cache = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir).expanduser()
-    check_apart(cache, corpus, languages, split, "load_corpus: cache_dir")
-    found = find_source(corpus, wanted, split=split, seed=seed, streaming=streaming)
+    check_outside_corpus(cache, corpus, languages, split, "load_corpus: cache_dir")
+    pair_source = find_source(corpus, pair_columns, split=split, seed=seed, streaming=streaming)
     if streaming:
-        found.check()
+        pair_source.check()
         report = CleaningReport()
 
         def generate() -> Iterator[dict[str, Any]]:
-            for rows in _cleaned(found, rules, repair, report, SeenPairs(cache), _STREAMED_CHUNK):
+            for rows in _clean_pairs(pair_source, rules, repair, report, SeenPairs(cache), _STREAMED_CHUNK):
                 for row in rows:
                     yield {"translation": dict(zip(languages, row, strict=True))}
 
         return Corpus(datasets.IterableDataset.from_generator(generate, features=features), report, name)
 
-    folder = corpus_folder(cache, [found.stamp(), languages, asdict(rules), repair])
+    folder = corpus_folder(cache, [pair_source.stamp(), languages, asdict(rules), repair])
     opened = open_corpus(folder)
     if opened is None:
-        _write(folder, name, found, rules, repair, num_proc, languages, features)
+        _write_corpus(folder, name, pair_source, rules, repair, num_proc, languages, features)
         opened = open_corpus(folder)
     if opened is None:
-        raise OSError(f"load_corpus: {folder} cannot be read just after it was written; check the disk")
+        raise OSError(f"load_corpus: {folder} was just written and cannot be read; check the disk")
     pairs, report = opened
     if not report.kept:
-        raise ValueError(f"load_corpus: {name!r} has no pair left\n{report}")
+        raise ValueError(f"load_corpus: {name!r} has no pair left after cleaning\n{report}")
     return Corpus(pairs, report, name)
 
 
-def _write(
+def _write_corpus(
     folder: Path,
     name: str,
-    found: PairSource,
+    pair_source: PairSource,
     rules: CleaningRules,
     repair: bool,
     num_proc: int | None,
     languages: tuple[str, str],
     features: Any,
 ) -> None:
-    """Makes the folder at once, when all is in it; where another process was first, its folder stays."""
+    """Writes the corpus to a temporary folder and renames it. If another process was first, its folder stays."""
     from datasets.arrow_writer import ArrowWriter
-    from datasets.utils import tqdm  # heeds disable_progress_bars()
+    from datasets.utils import tqdm  # obeys disable_progress_bars()
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as temporary:
-        made = Path(temporary) / "corpus"
-        made.mkdir()
+        unfinished = Path(temporary) / "corpus"
+        unfinished.mkdir()
         report = CleaningReport()
-        arrow = str(made / PAIRS)
+        arrow = str(unfinished / PAIRS)
         with (
             ArrowWriter(features=features, path=arrow, writer_batch_size=_CHUNK) as writer,
-            tqdm(desc=f"Reading {name}", unit=" pairs", delay=_QUIET) as bar,
+            tqdm(desc=f"Reading {name}", unit=" pairs", delay=_PROGRESS_DELAY) as bar,
         ):
-            for rows in _cleaned(found, rules, repair, report, SeenPairs(folder.parent), _CHUNK, num_proc or 1):
+            for rows in _clean_pairs(
+                pair_source, rules, repair, report, SeenPairs(folder.parent), _CHUNK, num_proc or 1
+            ):
                 writer.write_batch({"translation": [dict(zip(languages, row, strict=True)) for row in rows]})
                 bar.update(report.read - bar.n)
             writer.finalize()
-        seal_corpus(made, report)
+        seal_corpus(unfinished, report)
         try:
-            os.rename(made, folder)
+            os.rename(unfinished, folder)
         except OSError:
             if not folder.exists():
                 raise
 
 
-def _cleaned(
-    found: PairSource,
+def _clean_pairs(
+    pair_source: PairSource,
     rules: CleaningRules,
     repair: bool,
     report: CleaningReport,
@@ -175,25 +178,27 @@ def _cleaned(
     size: int,
     num_proc: int = 1,
 ) -> Iterator[list[tuple[str, str]]]:
-    """The pairs that are kept, in order and in chunks; fills the report."""
+    """The pairs that pass the rules, in order and in chunks. Fills the report."""
     report.start(rules)
-    report.add(0, Counter(found.skipped()), Counter())
-    marks: Counter[str] = Counter()
-    work = partial(_clean_chunk, found, rules, repair)
-    for rows, digests, dropped, repaired in _in_order(work, _chunks(found.records(marks), size), num_proc):
+    report.add(0, Counter(pair_source.skipped()), Counter())
+    file_repairs: Counter[str] = Counter()
+    work = partial(_clean_chunk, pair_source, rules, repair)
+    for rows, digests, dropped, repaired in _run_in_order(
+        work, _chunks(pair_source.records(file_repairs), size), num_proc
+    ):
         if digests:
-            fresh = seen.new(digests)
-            dropped["duplicates"] = len(rows) - int(fresh.sum())
-            rows = [row for row, first in zip(rows, fresh, strict=True) if first]
-        repaired.update(marks)
-        marks.clear()
+            is_new = seen.add(digests)
+            dropped["duplicates"] = len(rows) - int(is_new.sum())
+            rows = [row for row, new in zip(rows, is_new, strict=True) if new]
+        repaired.update(file_repairs)
+        file_repairs.clear()
         report.add(len(rows), dropped, repaired)
         if rows:
             yield rows
 
 
 def _chunks(records: Iterator[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
-    """Lists of records, and the number of the first."""
+    """Lists of records, each with the number of its first record."""
     start = 0
     while chunk := list(islice(records, size)):
         yield start, chunk
@@ -203,40 +208,42 @@ def _chunks(records: Iterator[Any], size: int) -> Iterator[tuple[int, list[Any]]
 Cleaned = tuple[list[tuple[str, str]], list[int], Counter[str], Counter[str]]
 
 
-def _clean_chunk(found: PairSource, rules: CleaningRules, repair: bool, chunk: tuple[int, list[Any]]) -> Cleaned:
-    """The pairs kept of one chunk, their digests, how many were dropped and repaired."""
+def _clean_chunk(pair_source: PairSource, rules: CleaningRules, repair: bool, chunk: tuple[int, list[Any]]) -> Cleaned:
+    """The remaining pairs of one chunk, their digests, and the counts of dropped pairs and repaired sentences."""
     start, records = chunk
     rows = []
     dropped: Counter[str] = Counter()
     repaired: Counter[str] = Counter()
     for number, record in enumerate(records, start):
         try:
-            texts = list(found.parse(record))
+            texts = list(pair_source.parse(record))
         except BrokenRecord as error:
             if not repair:
                 raise ValueError(
-                    f"{found.place(number, 0, record)}: {error}; repair=True drops such records"
+                    f"{pair_source.place(number, 0, record)}: {error}; repair=True drops such records"
                 ) from None
             dropped["broken_record"] += 1
             continue
         for side, text in enumerate(texts):
-            if (wrong := flaw(text)) is None:
+            if (problem := flaw(text)) is None:
                 continue
             if not repair:
-                raise ValueError(f"{found.place(number, side, record)}: {wrong}; mend it, or pass repair=True")
+                raise ValueError(
+                    f"{pair_source.place(number, side, record)}: {problem}; correct it, or pass repair=True"
+                )
             texts[side] = repair_text(text, repaired)
-        row = rules.mend(texts[0]), rules.mend(texts[1])
-        rule = rules.broken(*row)
+        row = rules.changed_text(texts[0]), rules.changed_text(texts[1])
+        rule = rules.first_broken_rule(*row)
         if rule is None:
             rows.append(row)
         else:
             dropped[rule] += 1
-    digests = [digest(*row) for row in rows] if rules.drop_duplicates else []
+    digests = [pair_digest(*row) for row in rows] if rules.drop_duplicates else []
     return rows, digests, dropped, repaired
 
 
-def _in_order(work: Callable[[Any], Cleaned], chunks: Iterable[Any], num_proc: int) -> Iterator[Cleaned]:
-    """The results in the order of the chunks; few chunks are under way at any time, so that memory stays small."""
+def _run_in_order(work: Callable[[Any], Cleaned], chunks: Iterable[Any], num_proc: int) -> Iterator[Cleaned]:
+    """The results in the order of the chunks. Few chunks are in progress at a time, so memory stays small."""
     if num_proc == 1:
         yield from map(work, chunks)
         return

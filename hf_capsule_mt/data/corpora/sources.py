@@ -1,4 +1,4 @@
-"""What a corpus is called, and what it is read from: files, a folder or a name of `datasets`, the synthetic pair."""
+"""Turns the name of a corpus into its source of pairs: files, a folder, a data set, or the synthetic pair."""
 
 from __future__ import annotations
 
@@ -28,39 +28,40 @@ class Rows(PairSource):
 
     dataset: Any
     name: str
-    wanted: PairColumns
+    pair_columns: PairColumns
 
     @classmethod
-    def of(cls, dataset: Any, name: str, wanted: PairColumns) -> Rows:
-        """The rows with only the columns of the pair, as Python objects whatever format the caller has set."""
+    def of(cls, dataset: Any, name: str, pair_columns: PairColumns) -> Rows:
+        """Selects the columns of the pair. Rows are Python objects, whatever format the caller has set."""
         names, place = dataset.column_names, f"{name}, row"
-        if names is None:  # a stream that tells nothing of itself
-            return cls(dataset, place, wanted)
-        if wanted.columns is None and "translation" in names:
-            return cls(_plain(dataset).select_columns(["translation"]), place, wanted)
-        places = wanted.find(names)
+        if names is None:  # a stream without a list of columns
+            return cls(dataset, place, pair_columns)
+        if pair_columns.columns is None and "translation" in names:
+            return cls(_in_python_format(dataset).select_columns(["translation"]), place, pair_columns)
+        places = pair_columns.find(names)
         if places is None:
-            raise ValueError(column_problem(f"load_corpus: {name}", names, wanted))
+            raise ValueError(column_problem(f"load_corpus: {name}", names, pair_columns))
         columns = (names[places[0]], names[places[1]])
-        return cls(_plain(dataset).select_columns(list(columns)), place, wanted._replace(columns=columns))
+        rows = _in_python_format(dataset).select_columns(list(columns))
+        return cls(rows, place, pair_columns._replace(columns=columns))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "dataset": None}  # another process parses rows, it does not read them
+        return {**self.__dict__, "dataset": None}  # other processes only parse; this one reads
 
     def records(self, repaired: Counter[str]) -> Iterator[Any]:
         return iter(self.dataset)
 
     def parse(self, record: Any) -> tuple[str, str]:
-        return pair_of(record, self.wanted)
+        return pair_of(record, self.pair_columns)
 
     def place(self, number: int, side: int, record: Any) -> str:
         return f"{self.name} {number}"
 
     def stamp(self) -> list[Any]:
-        return ["rows", self.wanted.columns, rows_digest(self.dataset)]
+        return ["rows", self.pair_columns.columns, rows_digest(self.dataset)]
 
 
-def _plain(dataset: Any) -> Any:
+def _in_python_format(dataset: Any) -> Any:
     return dataset.with_format(None)
 
 
@@ -86,11 +87,11 @@ class Synthetic(PairSource):
         return ["synthetic", self.size, vars(self.pairs)]
 
 
-def find_source(corpus: Any, wanted: PairColumns, *, split: str, seed: int, streaming: bool) -> PairSource:
-    """What a name stands for, or a data set in memory; see `load_corpus`."""
+def find_source(corpus: Any, pair_columns: PairColumns, *, split: str, seed: int, streaming: bool) -> PairSource:
+    """The source of pairs for a name or a data set; see `load_corpus` for the forms."""
     if not isinstance(corpus, str | Path):
-        return _given_rows(corpus, wanted, split, streaming)
-    corpus, languages = str(corpus), wanted.languages
+        return _dataset_rows(corpus, pair_columns, split, streaming)
+    corpus, languages = str(corpus), pair_columns.languages
     if corpus == "synthetic" or corpus.startswith("synthetic:"):
         return _synthetic(corpus, languages, split, seed)
     name = corpus.replace("{split}", split)
@@ -98,12 +99,12 @@ def find_source(corpus: Any, wanted: PairColumns, *, split: str, seed: int, stre
         return _text_files(corpus, [[name.replace("{lang}", language)] for language in languages])
     path = Path(name).expanduser()
     if path.is_file():
-        return _one_file(path, wanted)
+        return _one_file(path, pair_columns)
     sides = [[f"{name}.{language}", f"{name}.{language}.gz"] for language in languages]
     if any(Path(candidate).expanduser().is_file() for side in sides for candidate in side):
         return _text_files(corpus, sides)
     if path.is_dir():
-        return _folder(path, wanted, split, streaming)
+        return _folder_source(path, pair_columns, split, streaming)
     if "," in name:
         parts = name.split(",")
         if len(parts) != 2:
@@ -111,18 +112,18 @@ def find_source(corpus: Any, wanted: PairColumns, *, split: str, seed: int, stre
         return _text_files(corpus, [[part.strip()] for part in parts])
     tried = f"there is no file or folder {name}, and no {' or '.join(sides[0])} with {' or '.join(sides[1])}"
     if not _HUB_NAME.fullmatch(name):
-        raise ValueError(f"load_corpus: {corpus!r} not found: {tried}; and no data set of the Hub has such a name")
+        raise ValueError(f"load_corpus: {corpus!r} not found: {tried}; and it cannot be the name of a Hub data set")
     name, _, config = name.partition(":")
-    return _load(name, config or None, wanted, split, streaming, tried)
+    return _load_dataset(name, config or None, pair_columns, split, streaming, tried)
 
 
-def corpus_digest(corpus: Any, wanted: PairColumns, *, split: str, seed: int) -> str:
-    """Of the content of a corpus, whatever its files are called."""
-    stamp = find_source(corpus, wanted, split=split, seed=seed, streaming=False).stamp()
+def corpus_digest(corpus: Any, pair_columns: PairColumns, *, split: str, seed: int) -> str:
+    """A digest of the content of a corpus; it does not depend on the names of the files."""
+    stamp = find_source(corpus, pair_columns, split=split, seed=seed, streaming=False).stamp()
     return hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:16]
 
 
-def _given_rows(corpus: Any, wanted: PairColumns, split: str, streaming: bool) -> Rows:
+def _dataset_rows(corpus: Any, pair_columns: PairColumns, split: str, streaming: bool) -> Rows:
     """The rows of a `Dataset`, or of a split of a `DatasetDict`."""
     import datasets
 
@@ -137,7 +138,7 @@ def _given_rows(corpus: Any, wanted: PairColumns, split: str, streaming: bool) -
         )
     if isinstance(corpus, datasets.IterableDataset) and not streaming:
         raise ValueError(f"load_corpus: the corpus is of type {name}, which is a stream; pass streaming=True")
-    return Rows.of(corpus, name, wanted)
+    return Rows.of(corpus, name, pair_columns)
 
 
 def _synthetic(corpus: str, languages: tuple[str, str], split: str, seed: int) -> Synthetic:
@@ -145,15 +146,17 @@ def _synthetic(corpus: str, languages: tuple[str, str], split: str, seed: int) -
     if len(options) > 2 or not all(option.isdecimal() for option in options):
         raise ValueError(f"load_corpus: {corpus!r} must be synthetic, synthetic:PAIRS or synthetic:PAIRS:MAX_WORDS")
     if set(languages) != {"en", "de"}:
-        raise ValueError(f"load_corpus: the synthetic pair is of en and de, not of {' and '.join(languages)}")
+        raise ValueError(
+            f"load_corpus: the languages are {' and '.join(languages)}; those of the synthetic pair must be en and de"
+        )
     split = "valid" if split == "validation" else split
     pairs = SyntheticPair(seed, split, max_words=int(options[1]) if len(options) > 1 else LONGEST)
     return Synthetic(int(options[0]) if options else _SYNTHETIC_SIZES[split], pairs, languages[0] == "de")
 
 
 def _text_files(corpus: str, sides: list[list[str]]) -> TextFiles:
-    """The file there is for each side; two of them for one side are an error."""
-    found = []
+    """The one existing file of each side; none or two files for a side are an error."""
+    files = []
     for candidates in sides:
         paths = [path for path in (Path(name).expanduser() for name in candidates) if path.is_file()]
         if not paths:
@@ -163,43 +166,43 @@ def _text_files(corpus: str, sides: list[list[str]]) -> TextFiles:
                 f"load_corpus: {corpus!r}: there are {' and '.join(map(str, paths))}; remove one, or name both files "
                 "as source,target"
             )
-        found.append(paths[0])
-    return TextFiles((found[0], found[1]))
+        files.append(paths[0])
+    return TextFiles((files[0], files[1]))
 
 
-def _one_file(path: Path, wanted: PairColumns) -> PairSource:
+def _one_file(path: Path, pair_columns: PairColumns) -> PairSource:
     match file_ending(path):
         case ".tsv":
-            return TsvFile.open(path, wanted)
+            return TsvFile.open(path, pair_columns)
         case ".csv":
-            return CsvFile.open(path, wanted)
+            return CsvFile.open(path, pair_columns)
         case ".jsonl" | ".json":
-            return JsonLines(path, wanted)
+            return JsonLines(path, pair_columns)
         case ".parquet" if path.suffix == ".parquet":
-            return ParquetFile.open(path, wanted)
+            return ParquetFile.open(path, pair_columns)
     raise ValueError(
-        f"load_corpus: {path} ends in {file_ending(path)!r}; must be .tsv, .csv, .jsonl or .json, perhaps with .gz, "
-        "or .parquet; plain text needs two files: source,target"
+        f"load_corpus: {path} ends in {file_ending(path)!r}; must be .tsv, .csv, .jsonl or .json, with or without "
+        ".gz, or .parquet; plain text needs two files: source,target"
     )
 
 
-def _folder(path: Path, wanted: PairColumns, split: str, streaming: bool) -> PairSource:
-    """What `save_to_disk` wrote, or the one corpus among the files; otherwise what `load_dataset` finds."""
+def _folder_source(path: Path, pair_columns: PairColumns, split: str, streaming: bool) -> PairSource:
+    """The output of `save_to_disk`, the one corpus among the files, or the data set that `load_dataset` finds."""
     import datasets
 
     if not any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
 
         def open_files(files: tuple[Path, ...]) -> PairSource:
-            return _one_file(files[0], wanted) if len(files) == 1 else TextFiles((files[0], files[1]))
+            return _one_file(files[0], pair_columns) if len(files) == 1 else TextFiles((files[0], files[1]))
 
-        corpus = corpus_in_folder(path, wanted.languages, split, open_files)
+        corpus = corpus_in_folder(path, pair_columns.languages, split, open_files)
         if corpus is not None:
             return corpus
         tried = f"{path} holds no file in {', '.join(TABLE_ENDINGS)}, and is no folder of Dataset.save_to_disk"
-        return _load(str(path), None, wanted, split, streaming, tried)
+        return _load_dataset(str(path), None, pair_columns, split, streaming, tried)
     try:
         loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever it meets in a damaged folder
+    except Exception as error:  # a damaged folder can raise anything
         raise ValueError(
             f"load_corpus: {path} cannot be read as a folder of Dataset.save_to_disk: {type(error).__name__}: {error}"
         ) from error
@@ -207,13 +210,13 @@ def _folder(path: Path, wanted: PairColumns, split: str, streaming: bool) -> Pai
         if split not in loaded:
             raise ValueError(f"load_corpus: {path} has no split {split!r}; it has {', '.join(loaded)}")
         loaded = loaded[split]
-    return Rows.of(loaded, f"{path}, {split}", wanted)
+    return Rows.of(loaded, f"{path}, {split}", pair_columns)
 
 
-def _load(
+def _load_dataset(
     name: str,
     config: str | None,
-    wanted: PairColumns,
+    pair_columns: PairColumns,
     split: str,
     streaming: bool,
     tried: str,
@@ -222,8 +225,8 @@ def _load(
 
     try:
         loaded = datasets.load_dataset(name, config, split=split, streaming=streaming)
-    except Exception as error:  # of the network, of files that are not there, or of whatever is in them
+    except Exception as error:  # the network, missing files and their content can raise anything
         raise ValueError(
             f"load_corpus: {name!r} not found: {tried}; and datasets.load_dataset says {type(error).__name__}: {error}"
         ) from error
-    return Rows.of(loaded, f"{name}, {split}", wanted)
+    return Rows.of(loaded, f"{name}, {split}", pair_columns)

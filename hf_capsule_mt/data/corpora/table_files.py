@@ -1,10 +1,10 @@
-"""Pairs out of tables: TSV, CSV and Parquet files.
+"""Reads pairs from tables: TSV, CSV and Parquet files.
 
 | file | rows | first row |
 | --- | --- | --- |
-| TSV | one a line; nothing is quoted | a pair, or a header that names both columns |
-| CSV | commas, double quotes, as the `csv` module reads them strictly | a header, unless `header=False` |
-| Parquet | read a few thousand at a time | columns have names of their own |
+| TSV | one row a line, without quotes | a pair, or a header that names both columns |
+| CSV | commas and double quotes, read by the `csv` module in strict mode | a header, unless `header=False` |
+| Parquet | read a thousand at a time | a pair; the file names its columns |
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from hf_capsule_mt.data.corpora.columns import PairColumns, TableLayout, column_
 from hf_capsule_mt.data.corpora.text_files import BrokenRecord, PairSource, decode, lines_of
 
 _ROWS = 1_000  # of a Parquet file, in memory together
-CsvRow = tuple[int, list[str] | str]  # the line where a row starts, and its fields or what is wrong with it
+CsvRow = tuple[int, list[str] | str]  # the line where a row starts, and its fields or the problem with it
 
 
 @dataclass(frozen=True)
 class TsvFile(PairSource):
-    """Lines of source, tab, target; with a header of any columns, in any order."""
+    """Lines of source, tab, target. With a header the columns may be more and in any order."""
 
     path: Path
     layout: TableLayout
 
     @classmethod
-    def open(cls, path: Path, wanted: PairColumns) -> TsvFile:
+    def open(cls, path: Path, pair_columns: PairColumns) -> TsvFile:
         first = next(lines_of(path, Counter()), None)
         row = None if first is None else decode(first).split("\t")
-        return cls(path, table_layout(row, wanted, f"{path}, line 1"))
+        return cls(path, table_layout(row, pair_columns, f"{path}, line 1"))
 
     def records(self, repaired: Counter[str]) -> Iterator[bytes]:
         return islice(lines_of(self.path, repaired), int(self.layout.has_header), None)
@@ -44,8 +44,8 @@ class TsvFile(PairSource):
     def parse(self, record: bytes) -> tuple[str, str]:
         texts, width = decode(record).split("\t"), self.layout.width
         if len(texts) != width:
-            wanted = "exactly one, between source and target" if width == 2 else f"{width - 1}, as in the header"
-            raise BrokenRecord(f"{len(texts) - 1} tabs; must be {wanted}")
+            rule = "exactly one, between source and target" if width == 2 else f"{width - 1}, as in the header"
+            raise BrokenRecord(f"{len(texts) - 1} tabs; must be {rule}")
         source, target = self.layout.columns
         return texts[source], texts[target]
 
@@ -61,17 +61,17 @@ class TsvFile(PairSource):
 
 @dataclass(frozen=True)
 class CsvFile(PairSource):
-    """Rows of fields between commas. A field in double quotes may hold commas, quotes written twice, and line ends."""
+    """Rows of fields between commas. A field in double quotes may hold commas, doubled quotes and line ends."""
 
     path: Path
     layout: TableLayout
 
     @classmethod
-    def open(cls, path: Path, wanted: PairColumns) -> CsvFile:
+    def open(cls, path: Path, pair_columns: PairColumns) -> CsvFile:
         _, row = next(_csv_rows(path, Counter()), (0, None))
         if isinstance(row, str):
             raise ValueError(f"load_corpus: {path}, line 1: {row}")
-        return cls(path, table_layout(row, wanted, f"{path}, line 1", needs_header=True))
+        return cls(path, table_layout(row, pair_columns, f"{path}, line 1", needs_header=True))
 
     def records(self, repaired: Counter[str]) -> Iterator[CsvRow]:
         return islice(_csv_rows(self.path, repaired), int(self.layout.has_header), None)
@@ -81,8 +81,8 @@ class CsvFile(PairSource):
         if isinstance(row, str):
             raise BrokenRecord(row)
         if len(row) != width:
-            wanted = f"{width}, as in the header" if self.layout.has_header else "2, source and target"
-            raise BrokenRecord(f"{len(row)} fields; must be {wanted}")
+            rule = f"{width}, as in the header" if self.layout.has_header else "2, source and target"
+            raise BrokenRecord(f"{len(row)} fields; must be {rule}")
         source, target = self.layout.columns
         return row[source], row[target]
 
@@ -106,7 +106,10 @@ def _csv_rows(path: Path, repaired: Counter[str]) -> Iterator[CsvRow]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield start, f"no CSV ({error}); must be fields between commas, with double quotes around all of a field"
+            yield (
+                start,
+                f"no valid CSV ({error}); must be fields between commas; a double quote must open and close it",
+            )
         else:
             yield start, row
 
@@ -120,7 +123,7 @@ class ParquetFile(PairSource):
     languages: tuple[str, str]
 
     @classmethod
-    def open(cls, path: Path, wanted: PairColumns) -> ParquetFile:
+    def open(cls, path: Path, pair_columns: PairColumns) -> ParquetFile:
         import pyarrow
         from pyarrow import parquet
 
@@ -128,12 +131,12 @@ class ParquetFile(PairSource):
             names = parquet.read_schema(path).names
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"load_corpus: {path}: no Parquet file ({_one_line(error)})") from error
-        if wanted.columns is None and "translation" in names:
-            return cls(path, None, wanted.languages)
-        places = wanted.find(names)
+        if pair_columns.columns is None and "translation" in names:
+            return cls(path, None, pair_columns.languages)
+        places = pair_columns.find(names)
         if places is None:
-            raise ValueError(column_problem(f"load_corpus: {path}", names, wanted))
-        return cls(path, (names[places[0]], names[places[1]]), wanted.languages)
+            raise ValueError(column_problem(f"load_corpus: {path}", names, pair_columns))
+        return cls(path, (names[places[0]], names[places[1]]), pair_columns.languages)
 
     def records(self, repaired: Counter[str]) -> Iterator[tuple[Any, Any]]:
         import pyarrow
@@ -149,7 +152,7 @@ class ParquetFile(PairSource):
             raise ValueError(f"{self.path}, after row {number}: the file is damaged ({_one_line(error)})") from error
 
     def _sides(self, batch: Any) -> list[list[Any]]:
-        """Both sides as bytes, which need not be UTF-8; what is no text as it is."""
+        """Both sides. Texts are returned as bytes, which may be invalid UTF-8; other values stay as they are."""
         import pyarrow
 
         if self.columns is not None:
@@ -162,7 +165,7 @@ class ParquetFile(PairSource):
                     f"load_corpus: {self.path}: the column 'translation' holds {quoted(names) or both.type} and must "
                     f"hold {' and '.join(self.languages)}; check the names of the two languages"
                 )
-            flat = both.flatten()  # with the nulls of the column itself
+            flat = both.flatten()  # keeps the nulls of the column itself
             sides = [flat[names.index(language)] for language in self.languages]
         texts = []
         for side in sides:

@@ -1,8 +1,8 @@
-"""Sentence pairs out of files, one after the other, so that memory does not depend on how long a file is.
+"""Reads sentence pairs from files one by one, so memory does not depend on the length of a file.
 
-A line ends in a line feed and nowhere else (a carriage return before it goes), so that line *i* of one file stays with
-line *i* of the other one, whatever characters are inside. What a line must not hold is an error that names file and
-line, or is repaired and counted.
+Only a line feed ends a line; a carriage return before it is removed. So line *i* of both files belong together,
+whatever characters they contain. A forbidden character is an error that names file and line, or is repaired and
+counted.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from hf_capsule_mt.data.corpora.cache import file_digest
 from hf_capsule_mt.data.corpora.columns import PairColumns, quoted
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# What no sentence may hold and what a repair puts in its place. Surrogates stand for bytes that are no UTF-8; the line
-# ends are all that `str.splitlines` knows.
+# Characters that no sentence may hold, and their replacements. A surrogate stands for an invalid UTF-8 byte. The line
+# ends are those of `str.splitlines`.
 _REPAIRS = {
     "nul": (re.compile("\0"), ""),
     "invalid_utf8": (re.compile("[\ud800-\udfff]"), "\ufffd"),
     "line_end": (re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]"), " "),
 }
-_UNSOUND = re.compile("|".join(flaws.pattern for flaws, _ in _REPAIRS.values()))
+_FORBIDDEN = re.compile("|".join(forbidden.pattern for forbidden, _ in _REPAIRS.values()))
 
 
 class BrokenRecord(ValueError):
-    """A record that holds no pair of texts; says why."""
+    """A record without a pair of texts. The message says why."""
 
 
 class PairSource(ABC):
-    """Where pairs come from. `records` reads, `parse` makes two texts of a record, in another process if need be."""
+    """A source of pairs. `records` reads; `parse` turns a record into two texts, also in another process."""
 
     def check(self) -> None:
-        """Raises what can be found out before the first pair is read: nothing, for most."""
+        """Raises the errors that show before the first pair is read. Most sources have none."""
         return None
 
     @abstractmethod
     def records(self, repaired: Counter[str]) -> Iterator[Any]:
-        """The records as read; what was repaired on the way is counted."""
+        """Yields the records and counts the repairs made while reading."""
 
     @abstractmethod
     def parse(self, record: Any) -> tuple[str, str]:
-        """Source and target; a byte that is no UTF-8 is a surrogate in them. Raises BrokenRecord."""
+        """Source and target. An invalid UTF-8 byte becomes a surrogate. Raises `BrokenRecord`."""
 
     @abstractmethod
     def place(self, number: int, side: int, record: Any) -> str:
-        """What an error calls side 0 or 1 of this record, which is the one of this number, counted from 0."""
+        """The place that an error names for side 0 or 1 of record `number`, counted from 0."""
 
     def skipped(self) -> dict[str, int]:
-        """Rows that `records` leaves out because they hold no pair, by what they are."""
+        """Counts of the rows that `records` leaves out because they hold no pair, by kind."""
         return {}
 
     @abstractmethod
     def stamp(self) -> list[Any]:
-        """Of the content, as JSON: changes whenever the pairs may have changed."""
+        """JSON that identifies the content: it changes whenever the pairs may have changed."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class TextFiles(PairSource):
         counts = [_count_lines(path) for path in self.paths]
         if counts[0] != counts[1]:
             raise ValueError(
-                f"{self.paths[0]} has {counts[0]} lines and {self.paths[1]} has {counts[1]} lines; must be as many, "
-                "for line by line they belong together: find what is missing"
+                f"{self.paths[0]} has {counts[0]} lines and {self.paths[1]} has {counts[1]} lines; must be equal, "
+                "because line i of one file translates line i of the other; find the missing lines"
             )
 
     def records(self, repaired: Counter[str]) -> Iterator[tuple[bytes, bytes]]:
@@ -98,10 +98,10 @@ class TextFiles(PairSource):
 
 @dataclass(frozen=True)
 class JsonLines(PairSource):
-    """One object a line: {"translation": {"en": …, "de": …}}, or the inner one alone."""
+    """One object a line: {"translation": {"en": …, "de": …}}, or only the inner object."""
 
     path: Path
-    wanted: PairColumns
+    pair_columns: PairColumns
 
     def records(self, repaired: Counter[str]) -> Iterator[bytes]:
         return lines_of(self.path, repaired)
@@ -113,42 +113,43 @@ class JsonLines(PairSource):
         try:
             row = json.loads(decode(record))
         except (ValueError, RecursionError) as error:
-            raise BrokenRecord(f"no JSON ({error}); must be JSON Lines, one object a line") from None
-        return pair_of(row, self.wanted)
+            raise BrokenRecord(f"no valid JSON ({error}); must be JSON Lines, one object a line") from None
+        return pair_of(row, self.pair_columns)
 
     def stamp(self) -> list[Any]:
-        return ["json", self.wanted.columns, file_digest(self.path)]
+        return ["json", self.pair_columns.columns, file_digest(self.path)]
 
 
-def pair_of(row: Any, wanted: PairColumns) -> tuple[str, str]:
-    """The two texts of {"translation": {"en": …, "de": …}}, of {"en": …, "de": …}, or of the columns by name."""
-    texts = row.get("translation", row) if isinstance(row, dict) and wanted.columns is None else row
-    keys, kind = wanted.columns or wanted.languages, "languages" if wanted.columns is None else "columns"
+def pair_of(row: Any, pair_columns: PairColumns) -> tuple[str, str]:
+    """The two texts of {"translation": {"en": …, "de": …}}, of {"en": …, "de": …}, or of the named columns."""
+    texts = row.get("translation", row) if isinstance(row, dict) and pair_columns.columns is None else row
+    keys = pair_columns.columns or pair_columns.languages
+    kind = "languages" if pair_columns.columns is None else "columns"
     if not isinstance(texts, dict):
         raise BrokenRecord(f"a {type(texts).__name__}; must be an object with the keys {' and '.join(keys)}")
     for key in keys:
         if not isinstance(texts.get(key), str):
-            has = f"it has {quoted(texts)}" if key not in texts else "it is no text"
-            raise BrokenRecord(f"no text {key!r} ({has}); check the names of the two {kind}")
+            reason = f"it has {quoted(texts)}" if key not in texts else "the value is not a text"
+            raise BrokenRecord(f"no text {key!r} ({reason}); check the names of the two {kind}")
     return texts[keys[0]], texts[keys[1]]
 
 
 def flaw(text: str) -> str | None:
-    """What a sentence must not hold and does, in words; None for a sound one."""
-    found = _UNSOUND.search(text)
-    if found is None:
+    """Describes the first forbidden character of a sentence; None for a valid sentence."""
+    match = _FORBIDDEN.search(text)
+    if match is None:
         return None
-    if found[0] == "\0":
+    if match[0] == "\0":
         return "holds a NUL character"
-    if "\ud800" <= found[0] <= "\udfff":
-        return f"is no valid UTF-8, at character {found.start() + 1}"
-    return f"holds U+{ord(found[0]):04X}, which many tools take for the end of a line"
+    if "\ud800" <= match[0] <= "\udfff":
+        return f"is no valid UTF-8, at character {match.start() + 1}"
+    return f"holds U+{ord(match[0]):04X}, which many tools take for the end of a line"
 
 
 def repair_text(text: str, repaired: Counter[str]) -> str:
-    """The text without its flaws; every kind of flaw counts a sentence once."""
-    for name, (flaws, instead) in _REPAIRS.items():
-        text, count = flaws.subn(instead, text)
+    """Replaces forbidden characters. Each kind of repair counts a sentence once."""
+    for name, (forbidden, replacement) in _REPAIRS.items():
+        text, count = forbidden.subn(replacement, text)
         repaired[name] += bool(count)
     return text
 
@@ -159,13 +160,13 @@ def decode(line: bytes) -> str:
 
 def _open(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
-        # Much faster than the lines of a GzipFile itself.
+        # Much faster than iterating over the GzipFile itself.
         return io.BufferedReader(gzip.open(path, "rb"), 1 << 20)
     return open(path, "rb", buffering=1 << 20)
 
 
 def lines_of(path: Path, repaired: Counter[str]) -> Iterator[bytes]:
-    """Lines without their ends; a byte order mark at the start of the file goes and is counted."""
+    """Lines without their ends. Removes and counts a byte order mark at the start of the file."""
     number = 0
     with _open(path) as file:
         try:
@@ -176,7 +177,7 @@ def lines_of(path: Path, repaired: Counter[str]) -> Iterator[bytes]:
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(
-                f"{path}, after line {number}: the gzip file is damaged ({error}); get it anew"
+                f"{path}, after line {number}: the gzip file is damaged ({error}); download or copy it again"
             ) from error
 
 

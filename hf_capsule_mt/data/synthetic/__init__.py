@@ -1,1 +1,1 @@
-"""A synthetic English-German pair: a grammar, a lexicon, and the sentences of both sides."""
+"""A synthetic English-German pair: a grammar, a lexicon, and renderers for both languages."""

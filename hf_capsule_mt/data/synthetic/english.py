@@ -1,4 +1,4 @@
-"""Spells a sentence tree out in English: subject before verb, do-support, and commas only after a fronted clause."""
+"""Renders a sentence tree in English: subject before verb, do-support, and a comma only after a fronted clause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _COMMA: Token = (",", NO_TAG)
 
 
 def english(tree: Tree) -> list[Token]:
-    """The words of the sentence with their tags, commas apart, without the final punctuation."""
+    """The words of the sentence with their tags. Commas are separate tokens; the final punctuation is missing."""
     tokens = clause_tokens(tree.clauses[0])
     if tree.joiner is not None:
         tag, word, _ = tree.joiner
@@ -19,7 +19,7 @@ def english(tree: Tree) -> list[Token]:
 
 
 def clause_tokens(clause: Clause, infinitive: bool = False) -> list[Token]:
-    """One clause with everything below it; an infinitive clause leaves its subject out."""
+    """One clause with all clauses inside it. An infinitive clause has no subject."""
     tokens: list[Token] = []
     if clause.front_clause is not None:
         tag, conjunction, _, inner = clause.front_clause
@@ -72,10 +72,10 @@ def _slots(clause: Clause) -> dict[str, list[Token]]:
         "time": _tag(clause.time[1], clause.time[0]) if clause.time else [],
     }
     if clause.verb is not None:
-        for name, governed in (("object", clause.verb.object), ("indirect", clause.verb.indirect)):
+        for name, government in (("object", clause.verb.object), ("indirect", clause.verb.indirect)):
             phrase: Phrase | None = getattr(clause, name)
-            if phrase is not None and governed is not None:
-                slots[name] = [*_tag(governed.en, phrase.tag), *phrase_tokens(phrase, after=governed.en)]
+            if phrase is not None and government is not None:
+                slots[name] = [*_tag(government.en, phrase.tag), *phrase_tokens(phrase, after=government.en)]
     if clause.agent is not None:
         slots["agent"] = [("by", clause.agent.tag), *phrase_tokens(clause.agent)]
     if clause.direction is not None:
@@ -102,8 +102,7 @@ def _predicate(clause: Clause) -> list[Token]:
 
 
 def _verb_chain(clause: Clause) -> list[Token]:
-    """The verb with its auxiliaries, the negation and a mid-sentence adverb; the finite verb comes first of its
-    own."""
+    """The verb with its auxiliaries, the negation and a mid-sentence adverb, in their order."""
     subject, tag = clause.subject, clause.verb_tag
     agreement = (subject.person, subject.plural)
     tense = "past" if "past" in clause.tense else "present"
@@ -157,7 +156,7 @@ def _finite(clause: Clause, tense: str, person: int, plural: bool) -> tuple[list
 
 
 def phrase_tokens(phrase: Phrase, subject: bool = False, after: str = "") -> list[Token]:
-    """A noun phrase; ``subject`` picks *he* over *him*, ``after`` is the preposition before it, if any."""
+    """A noun phrase. ``subject`` selects *he* instead of *him*; ``after`` is the preposition before it, or ""."""
     tag = phrase.tag
     if phrase.kind == "pronoun":
         return [(forms.english_pronoun(phrase.person, phrase.plural, phrase.gender, subject), tag)]

@@ -1,4 +1,5 @@
-"""Spells a sentence tree out in German: verb second in main clauses, last in subordinate ones, first in questions."""
+"""Renders a sentence tree in German. The verb is second in main clauses, last in subordinate clauses, first in
+questions."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _MIDDLE = (
 
 
 def german(tree: Tree) -> list[Token]:
-    """The words of the sentence with their tags, commas apart, without the final punctuation."""
+    """The words of the sentence with their tags. Commas are separate tokens; the final punctuation is missing."""
     tokens = clause_tokens(tree.clauses[0], "second")
     if tree.joiner is not None:
         tag, _, word = tree.joiner
@@ -25,7 +26,7 @@ def german(tree: Tree) -> list[Token]:
 
 
 def clause_tokens(clause: Clause, order: str) -> list[Token]:
-    """One clause; ``order`` says where its verb stands: ``second``, ``last`` or ``zu`` (an infinitive, last)."""
+    """One clause. ``order`` is the position of its verb: ``second``, ``last`` or ``zu`` (an infinitive, last)."""
     slots = _slots(clause)
     finite, rest = _verb(clause)
     tag = clause.verb_tag
@@ -65,7 +66,7 @@ def _is_simple(clause: Clause) -> bool:
 
 
 def _verb(clause: Clause) -> tuple[str, list[Token]]:
-    """The finite verb, and what stands at the end of a main clause: prefix, participle or infinitive."""
+    """The finite verb, and the word at the end of a main clause: prefix, participle or infinitive."""
     person, plural = clause.subject.person, clause.subject.plural
     tense = "past" if "past" in clause.tense else "present"
     if clause.verb is None:
@@ -73,7 +74,7 @@ def _verb(clause: Clause) -> tuple[str, list[Token]]:
     verb = clause.verb.de
     rest, auxiliary = verb.prefix, verb
     if clause.modal:
-        # "must not" forbids, and "nicht müssen" would not.
+        # "must not" forbids; "nicht müssen" means "need not".
         modal = "may" if clause.modal == "must" and clause.negation is not None else clause.modal
         auxiliary, rest = MODALS[modal][2], verb.prefix + verb.infinitive
     elif clause.tense in ("perfect", "pluperfect"):
@@ -102,17 +103,17 @@ def _slots(clause: Clause) -> dict[str, list[Token]]:
             slots["reflexive"] = [(forms.reflexive(clause.subject.person, clause.subject.plural), clause.verb_tag)]
         if clause.object is not None and verb.object is not None:
             indefinite = clause.object.determiner in _INDEFINITE and clause.object.kind == "noun"
-            tokens = _governed(clause.object, verb.object, "no" if clause.kein else "")
+            tokens = _object_phrase(clause.object, verb.object, "no" if clause.kein else "")
             slots["governed" if verb.object.de else _object_slot(clause.object, "object")] = tokens
         if clause.indirect is not None and verb.indirect is not None:
-            slots[_object_slot(clause.indirect, "indirect")] += _governed(clause.indirect, verb.indirect)
+            slots[_object_slot(clause.indirect, "indirect")] += _object_phrase(clause.indirect, verb.indirect)
     for name in ("time", "manner"):
         value: tuple[int, str, str] | None = getattr(clause, name)
         slots[name] = _tag(value[2], value[0]) if value else []
     if clause.preference is not None:
         slots["preference"] = _tag(clause.preference[2], clause.preference[0])
     if clause.mid is not None:
-        # New information comes last: "nie ein Buch", but "das Buch nie".
+        # New information is last: "nie ein Buch", but "das Buch nie".
         slots["early" if indefinite else "mid"] = _tag(clause.mid[2], clause.mid[0])
     if clause.negation is not None and not clause.kein:
         slots["nicht"] = [("nicht", clause.negation)]
@@ -130,8 +131,8 @@ def _object_slot(phrase: Phrase, slot: str) -> str:
     return "pronouns" if phrase.kind == "pronoun" else slot
 
 
-def _governed(phrase: Phrase, governed: Government, determiner: str = "") -> list[Token]:
-    return phrase_tokens(phrase, governed.case, governed.de, determiner)
+def _object_phrase(phrase: Phrase, government: Government, determiner: str = "") -> list[Token]:
+    return phrase_tokens(phrase, government.case, government.de, determiner)
 
 
 def _prepositional(phrase: Phrase, case: str, preposition: str, tag: int) -> list[Token]:
@@ -173,7 +174,7 @@ def _tag(words: str, tag: int) -> list[Token]:
 
 
 def phrase_tokens(phrase: Phrase, case: str, preposition: str = "", determiner: str = "") -> list[Token]:
-    """A noun phrase in a case, behind its preposition; ``determiner`` replaces the phrase's own (for *kein*)."""
+    """A noun phrase in a case, after its preposition. ``determiner`` replaces that of the phrase (for *kein*)."""
     tag = phrase.tag
     before = _tag(preposition, tag)
     if phrase.kind in ("pronoun", "it"):

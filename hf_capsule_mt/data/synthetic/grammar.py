@@ -1,9 +1,9 @@
-"""Draws sentence trees: which verb, who does it to whom, in which tense, and what hangs below.
+"""Draws sentence trees: the verb, its subject and objects, the tense, and the subordinate clauses.
 
-The drawing keeps the pair deterministic: nothing that German expresses is left open in English. The one danger is
-attachment: *saw the dog that Anna found yesterday* could put *gestern* into either clause. So a clause that ends in
-another one (a complement, an adverbial clause, a relative clause on its last phrase) says nothing after it, and
-whatever follows in English belongs to the innermost clause.
+English must determine everything that German expresses, so that each sentence has one translation. The danger is
+attachment: in *saw the dog that Anna found yesterday*, *gestern* could be in either clause. So nothing follows a
+clause inside another clause (a complement, an adverbial clause, a relative clause on the last phrase). All English
+words after its start belong to the innermost clause.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from hf_capsule_mt.data.synthetic.phrases import PEOPLE, PhraseGrammar
 from hf_capsule_mt.data.synthetic.tree import Clause, Phrase, Predicate, Tree
 from hf_capsule_mt.data.synthetic.verbs import VERBS, VERBS_OF_OBJECT, VERBS_OF_SUBJECT, Verb
 
-Joined = tuple[int, str, str, Clause]  # tag of the conjunction, English, German, the clause behind it
+Joined = tuple[int, str, str, Clause]  # tag of the conjunction, English, German, the clause after it
 
 _FEMININE_JOBS = tuple(noun for noun in PEOPLE if noun.feminine)
-_DESCRIBED = tuple(noun for noun in lexicon.NOUNS if ADJECTIVES_OF[noun] and noun.kind != "ambiguous")
+_NOUNS_WITH_ADJECTIVES = tuple(noun for noun in lexicon.NOUNS if ADJECTIVES_OF[noun] and noun.kind != "ambiguous")
 _TRANSITIVE = [verb for verb in VERBS if verb.object is not None and not verb.complement]
-# "the goat after which she looked" is no English.
+# "the goat after which she looked" is not English.
 _RELATIVE = [verb for verb in _TRANSITIVE if verb.object is not None and verb.object.en != "after"]
-_COMPARED = [adjective for adjective in lexicon.ADJECTIVES if adjective.en_comparative != "-"]
+_COMPARABLE = [adjective for adjective in lexicon.ADJECTIVES if adjective.en_comparative != "-"]
 _PLAIN_OBJECT = [verb for verb in _TRANSITIVE if verb.object is not None and verb.object.en + verb.object.de == ""]
-# Verbs whose object can be asked for: with the object hidden, its English form must still have one translation.
+# Verbs whose object can be asked for: the English verb alone, without its object, must have one translation.
 _ASKABLE = [verb for verb in _PLAIN_OBJECT if sum(other.key == verb.key for other in _TRANSITIVE) == 1]
 _ASK_WHO = [verb for verb in _ASKABLE if BY_GERMAN["Mann"] in verb.objects]
 _ASK_WHAT = [verb for verb in _ASKABLE if BY_GERMAN["Mann"] not in verb.objects and not verb.indirect]
@@ -33,7 +33,7 @@ _DEFINITE = ("the", "this", "my", "our", "his", "her", "their", "name")
 _STATIVE = """know like love need have belong fear trust hope remember see forget notice believe decide promise live
     find miss lose think""".split()
 _NO_PASSIVE = "like have know need lose miss spend need wear see catch".split()
-_KIN = lexicon.select("Mutter Vater Schwester Bruder Hund Katze Freund Kind Tante Onkel Nachbar".split())
+_NOUNS_AFTER_WHOSE = lexicon.select("Mutter Vater Schwester Bruder Hund Katze Freund Kind Tante Onkel Nachbar".split())
 _CONJUNCTIONS = {
     "past": [
         *[("because", "weil"), ("although", "obwohl"), ("when", "als"), ("while", "während"), ("before", "bevor")],
@@ -41,28 +41,28 @@ _CONJUNCTIONS = {
     ],
     "present": [("because", "weil"), ("although", "obwohl"), ("when", "wenn"), ("if", "wenn"), ("while", "während")],
 }
-# English does not begin a sentence with these and no comma.
+# English needs a comma after these at the start of a sentence, so they are not fronted.
 _COMPANY = ("with", "without", "for")
 _COMPLEMENTS = {"that": ("that", "dass"), "if": ("if", "ob"), "inf": ("", "")}
 
 
 class Grammar(PhraseGrammar):
-    """Draws one tree after the other; ``draw(budget)`` aims at that many English words and lands near it."""
+    """Draws sentence trees. ``draw(budget)`` gives a tree of about ``budget`` English words."""
 
     def draw(self, budget: int) -> Tree:
         self._roles = []
         if budget >= 12 and self._chance(0.2 if budget < 22 else 0.75):
             first = int(budget * (0.4 + 0.2 * self._random()))
-            left = self._main(first)
+            left = self._main_clause(first)
             joiner = (self._tag("conjunction"), *self._pick([("and", "und"), ("but", "aber")]))
-            return Tree([left, self._main(budget - first - 1)], joiner, self._roles)
+            return Tree([left, self._main_clause(budget - first - 1)], joiner, self._roles)
         if budget <= 18 and self._chance(0.12):
             return Tree([self._question(budget)], None, self._roles)
-        return Tree([self._main(budget)], None, self._roles)
+        return Tree([self._main_clause(budget)], None, self._roles)
 
     # -- main clauses and questions ----------------------------------------------------------------------------------
 
-    def _main(self, budget: int) -> Clause:
+    def _main_clause(self, budget: int) -> Clause:
         tense = "past" if self._chance(0.55) else "present"
         if budget >= 11 and self._chance(0.3 if budget < 18 else 0.6):
             share = max(5, int(budget * (0.35 + 0.2 * self._random())))
@@ -127,10 +127,10 @@ class Grammar(PhraseGrammar):
         style: str = "free",
         trails: bool = True,
     ) -> Clause:
-        """A clause around a drawn verb, in ``past``, ``present``, ``pluperfect`` or ``infinitive``.
+        """A clause with a random verb, in ``past``, ``present``, ``pluperfect`` or ``infinitive``.
 
-        ``subject`` is a phrase already there and ``head`` the noun it stands for. ``style="question"`` leaves out
-        what does not go with questions; ``trails=False`` keeps it from ending in a further clause.
+        ``subject`` is a phrase drawn before, and ``head`` is its noun. ``style="question"`` leaves out everything that
+        does not fit a question. ``trails=False`` allows no subordinate clause at the end.
         """
         if verb is None and subject is None and style == "free" and tense in _CONJUNCTIONS and self._chance(0.12):
             return self._copula(tense, budget)
@@ -142,19 +142,25 @@ class Grammar(PhraseGrammar):
                 verb = self._pick(options)
         room = budget - 3 - (2 if verb.object else 0) - (3 if verb.indirect or verb.complement in ("to", "at") else 0)
         extends = verb.complement in _COMPLEMENTS
-        below = 0
+        last_clause_budget = 0
         if extends:
-            below = max(4, room)
+            last_clause_budget = max(4, room)
         elif trails and room >= 4 and self._chance(0.45 if room < 7 else 0.85):
-            below = room - int(self._random() * 3)
-        room -= below
+            last_clause_budget = room - int(self._random() * 3)
+        room -= last_clause_budget
         if subject is None:
-            if self._passivable(verb, tense, style):
-                return self._passive(verb, room + below, trails)
+            if self._draws_passive(verb, tense, style):
+                return self._passive(verb, room + last_clause_budget, trails)
             subject = self._subject(verb.subjects, room)
-            if subject.kind == "noun" and subject.owner is None and below >= 9 and not extends and self._chance(0.35):
+            if (
+                subject.kind == "noun"
+                and subject.owner is None
+                and last_clause_budget >= 9
+                and not extends
+                and self._chance(0.35)
+            ):
                 subject.relative = self._relative(subject, 5 + int(self._random() * 3), trails=False)
-                below -= 6
+                last_clause_budget -= 6
         clause = Clause(self._tag("verb"), verb, subject, tense)
         if verb.object is not None:
             clause.object = self._object(verb.objects, room, subject)
@@ -162,15 +168,15 @@ class Grammar(PhraseGrammar):
             clause.indirect = self._object(PEOPLE, 0, subject, "indirect object")
         if verb.complement in ("to", "at"):
             clause.direction, clause.place_needed = self._direction(verb.complement == "to"), verb.complement == "at"
-        self._colour(clause, style)
+        self._draw_tense_and_modal(clause, style)
         self._negate(clause, style)
-        self._extend(clause, room, ends=not below)
-        if below >= 4:
-            self._trail(clause, below)
+        self._add_adjuncts(clause, room, ends=not last_clause_budget)
+        if last_clause_budget >= 4:
+            self._add_last_clause(clause, last_clause_budget)
         return clause
 
     def _copula(self, tense: str, budget: int) -> Clause:
-        """Something is old, older than something else, or someone is a doctor."""
+        """A clause with *be*: X is old, X is older than Y, or X is a doctor."""
         kind = self._random()
         if kind < 0.2:
             while True:
@@ -180,13 +186,13 @@ class Grammar(PhraseGrammar):
                 del self._roles[subject.tag :]
             predicate = Predicate(self._tag("predicate"), profession=self._pick(_FEMININE_JOBS))
         elif kind < 0.5:
-            adjective = self._pick(_COMPARED)
+            adjective = self._pick(_COMPARABLE)
             subject = self._noun_phrase(self._pick(NOUNS_OF[adjective]), "subject", 0, subject=True)
             predicate = Predicate(self._tag("predicate"), adjective=adjective)
             predicate.than_tag = self._tag("comparison")
             predicate.than = self._article_phrase(self._pick(NOUNS_OF[adjective]), predicate.than_tag)
         else:
-            subject = self._noun_phrase(self._pick(_DESCRIBED), "subject", budget - 4, subject=True)
+            subject = self._noun_phrase(self._pick(_NOUNS_WITH_ADJECTIVES), "subject", budget - 4, subject=True)
             assert subject.noun is not None
             predicate = Predicate(self._tag("predicate"), adjective=self._pick(ADJECTIVES_OF[subject.noun]))
             predicate.degree = self._pick(lexicon.DEGREES) if self._chance(0.5) else None
@@ -195,7 +201,7 @@ class Grammar(PhraseGrammar):
             clause.trailing = self._adverbial_clause(budget - 5, tense)
         return clause
 
-    def _passivable(self, verb: Verb, tense: str, style: str) -> bool:
+    def _draws_passive(self, verb: Verb, tense: str, style: str) -> bool:
         fits = (
             verb in _PLAIN_OBJECT and verb.object is not None and verb.object.case == "acc" and verb.indirect is None
         )
@@ -211,8 +217,8 @@ class Grammar(PhraseGrammar):
             clause.time = self._adverb("time", lexicon.TIMES["past"])
         return clause
 
-    def _colour(self, clause: Clause, style: str) -> None:
-        """Perfect, progressive or modal, where the clause is free to have them."""
+    def _draw_tense_and_modal(self, clause: Clause, style: str) -> None:
+        """Draws perfect, progressive, a modal or a preference, where the clause allows them."""
         assert clause.verb is not None
         progresses = clause.verb.en.base not in _STATIVE
         willing = ["want"] * clause.subject.human
@@ -221,7 +227,7 @@ class Grammar(PhraseGrammar):
             if chance < 0.1 and progresses:
                 clause.tense = "progressive past"
             elif chance < 0.25:
-                # "had to" neither inverts nor negates.
+                # "had to" has no question form, and no negation with "not".
                 clause.modal = self._pick(["can", *willing, "may"] + ["must"] * (style != "question"))
         elif clause.tense == "present":
             if chance < 0.12 and progresses:
@@ -236,8 +242,8 @@ class Grammar(PhraseGrammar):
 
     def _negate(self, clause: Clause, style: str) -> None:
         verb, target = clause.verb, clause.object
-        wanted = style == "free" and clause.tense not in ("infinitive", "pluperfect") and not clause.preference
-        if not wanted or clause.subject.determiner == "no" or (clause.modal == "must" and clause.tense == "past"):
+        allowed = style == "free" and clause.tense not in ("infinitive", "pluperfect") and not clause.preference
+        if not allowed or clause.subject.determiner == "no" or (clause.modal == "must" and clause.tense == "past"):
             return
         if not self._chance(0.13):
             return
@@ -255,7 +261,7 @@ class Grammar(PhraseGrammar):
         else:
             clause.negation = self._tag("negation")
 
-    def _extend(self, clause: Clause, room: int, ends: bool) -> None:
+    def _add_adjuncts(self, clause: Clause, room: int, ends: bool) -> None:
         """Adverbs and prepositional phrases for about ``room`` words."""
         assert clause.verb is not None
         finite = clause.tense != "infinitive"
@@ -268,7 +274,7 @@ class Grammar(PhraseGrammar):
         if room >= 1 and finite and clause.tense not in ("perfect", "pluperfect") and self._chance(0.55):
             clause.time = self._adverb("time", lexicon.TIMES[self._time_of(clause)])
             room -= 2
-        kinds = ["around"] + ["company"] * clause.subject.human + ["place", "spot"] * (clause.direction is None)
+        kinds = ["occasion"] + ["company"] * clause.subject.human + ["place", "spot"] * (clause.direction is None)
         while room >= 2 and not negated and kinds and self._chance(0.7):
             kind = self._pick(kinds)
             kinds = [other for other in kinds if other != kind and {other, kind} != {"place", "spot"}]
@@ -289,22 +295,22 @@ class Grammar(PhraseGrammar):
             return "past"
         return "future" if clause.modal in ("must", "should", "will", "may") else "present"
 
-    # -- clauses below -----------------------------------------------------------------------------------------------
+    # -- subordinate clauses -----------------------------------------------------------------------------------------
 
-    def _trail(self, clause: Clause, budget: int) -> None:
-        """Ends the clause in another one: its complement, a relative clause on its object, or an adverbial clause."""
+    def _add_last_clause(self, clause: Clause, budget: int) -> None:
+        """Adds the last clause: a complement, a relative clause on the object, or an adverbial clause."""
         assert clause.verb is not None
         complement = clause.verb.complement
-        below = "past" if "past" in clause.tense or clause.tense == "pluperfect" else "present"
+        tense = "past" if "past" in clause.tense or clause.tense == "pluperfect" else "present"
         if clause.tense == "infinitive":
-            below = self._pick(["past", "present"]) if complement != "if" else "present"
+            tense = self._pick(["past", "present"]) if complement != "if" else "present"
         if complement == "inf":
             controlled = self._clause(budget - 1, "infinitive", subject=clause.subject, head=clause.subject.noun)
             clause.trailing = (self._tag("infinitive"), "", "", controlled)
             return
         if complement in _COMPLEMENTS:
             tag = self._tag("conjunction")
-            clause.trailing = (tag, *_COMPLEMENTS[complement], self._clause(budget - 1, below))
+            clause.trailing = (tag, *_COMPLEMENTS[complement], self._clause(budget - 1, tense))
             return
         target = clause.object
         last = clause.indirect is None and not (clause.direction or clause.adjuncts or clause.manner or clause.time)
@@ -312,7 +318,7 @@ class Grammar(PhraseGrammar):
             assert target.noun is not None
             thing = target.noun not in PEOPLE and ADJECTIVES_OF[target.noun] and not target.plural
             if thing and budget <= 7 and self._chance(0.6) and target.noun.kind not in ("animal", "mount", "bird"):
-                clause.trailing = self._because_it(target.noun, below)
+                clause.trailing = self._because_it(target.noun, tense)
                 return
             if self._chance(0.6):
                 target.relative = self._relative(target, budget)
@@ -322,7 +328,7 @@ class Grammar(PhraseGrammar):
             purpose = self._clause(budget - 2, "infinitive", subject=clause.subject, head=clause.subject.noun)
             clause.trailing = (tag, "in order", "um", purpose)
             return
-        clause.trailing = self._adverbial_clause(budget, below)
+        clause.trailing = self._adverbial_clause(budget, tense)
 
     def _adverbial_clause(self, budget: int, tense: str) -> Joined:
         tag = self._tag("conjunction")
@@ -330,22 +336,22 @@ class Grammar(PhraseGrammar):
         return tag, english, german, self._clause(budget - 1, "pluperfect" if english == "after" else tense)
 
     def _because_it(self, noun: Noun, tense: str) -> Joined:
-        """*because it was warm*: the pronoun takes the gender of the German noun."""
+        """*because it was warm*: the German pronoun has the gender of the German noun."""
         tag = self._tag("conjunction")
         subject = Phrase(self._tag("subject"), "it", gender=noun.gender)
         predicate = Predicate(self._tag("predicate"), adjective=self._pick(ADJECTIVES_OF[noun]))
         return tag, "because", "weil", Clause(self._tag("verb"), None, subject, tense, predicate=predicate)
 
     def _relative(self, head: Phrase, budget: int, trails: bool = True) -> Clause:
-        """A relative clause about ``head``: it is the subject, the object, or the owner of the subject."""
+        """A relative clause about ``head``, which is its subject, its object, or the owner of its subject."""
         noun = head.noun
         assert noun is not None
         tense = "past" if self._chance(0.6) else "present"
-        does: Sequence[Verb] = [] if noun.kind == "ambiguous" else VERBS_OF_SUBJECT.get(noun, [])
-        suffers = [verb for verb in VERBS_OF_OBJECT.get(noun, []) if verb in _RELATIVE]
+        subject_verbs: Sequence[Verb] = [] if noun.kind == "ambiguous" else VERBS_OF_SUBJECT.get(noun, [])
+        object_verbs = [verb for verb in VERBS_OF_OBJECT.get(noun, []) if verb in _RELATIVE]
         kind = self._random()
         if head.human and kind < 0.15:
-            owned = self._pick(_KIN)
+            owned = self._pick(_NOUNS_AFTER_WHOSE)
             slot = "p" if head.plural else noun.gender
             subject = Phrase(
                 self._tag("subject"), "noun", owned, gender=slot, determiner="whose", human=owned in PEOPLE
@@ -354,9 +360,9 @@ class Grammar(PhraseGrammar):
         pronoun = Phrase(
             self._tag("relative pronoun"), "relative", noun, head.plural, gender=noun.gender, human=head.human
         )
-        if does and (not suffers or kind < 0.6):
+        if subject_verbs and (not object_verbs or kind < 0.6):
             return self._clause(budget, tense, subject=pronoun, head=noun, trails=trails)
-        verb = self._pick(suffers)
+        verb = self._pick(object_verbs)
         clause = self._clause(budget, tense, verb=verb, trails=trails)
         if clause.tense == "passive past":
             clause.tense, clause.subject, clause.agent = "past", clause.agent or clause.subject, None

@@ -1,9 +1,8 @@
 """Nouns, adjectives, names, places and adverbials of the synthetic language pair.
 
-Every table is text, parsed once at import. A noun is written ``english/German/German plural/gender``; ``_`` stands
-for a space and ``-`` for "has none" (a plural of ``-`` makes a mass noun). Lists of nouns elsewhere name either a
-class (lower case: ``animal``) or one German noun (``Schlüssel``), which tells the senses of an ambiguous English
-noun apart.
+Each table is text, parsed once at import. A noun is written ``english/German/German plural/gender``. ``_`` stands for
+a space, and ``-`` for "has none" (a mass noun has the plural ``-``). Other lists name nouns by class (lower case:
+``animal``) or by the German noun (``Schlüssel``), because an ambiguous English noun has several senses.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """One sense of an English noun and its German translation; compared by identity."""
+    """One sense of an English noun, with its German translation. Nouns are compared by identity."""
 
     en: str
     en_plural: str
     de: str
     de_plural: str
     gender: str  # "m", "f" or "n"
-    kind: str  # the class it is listed under
-    weak: bool = False  # takes -(e)n in every case but the nominative: der Junge, den Jungen
-    sex: str = ""  # "m" or "f" where the word itself says so
-    feminine: str = ""  # the word for a woman of that profession
-    forced: tuple[str, ...] = ()  # one of these German adjectives always stands by it and gives its sense away
+    kind: str  # its class in the table
+    weak: bool = False  # ends in -(e)n in every case except the nominative: der Junge, den Jungen
+    sex: str = ""  # "m" or "f" if the word implies it
+    feminine: str = ""  # the word for a woman in this profession
+    forced: tuple[str, ...] = ()  # German adjectives; one of them always precedes the noun and shows its sense
 
     @property
     def countable(self) -> bool:
@@ -45,7 +44,7 @@ class Adjective:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A place, the prepositions for being there (German dative) and for going there."""
+    """A place, with the prepositions for being there (German dative) and for going there."""
 
     noun: Noun
     en_at: str
@@ -99,7 +98,7 @@ _NOUNS = {
     "money": "money/Geld/-/n",
     "price": "price/Preis/Preise/m rent/Miete/Mieten/f",
     "song": "song/Lied/Lieder/n",
-    # One English word, two German ones: the verb, or an adjective, decides.
+    # One English word with two German words; the verb or an adjective decides.
     "ambiguous": """key/Schlüssel/Schlüssel/m key/Taste/Tasten/f letter/Brief/Briefe/m letter/Buchstabe/Buchstaben/m
         match/Spiel/Spiele/n match/Streichholz/Streichhölzer/n date/Dattel/Datteln/f date/Datum/Daten/n
         plant/Pflanze/Pflanzen/f plant/Fabrik/Fabriken/f seal/Siegel/Siegel/n port/Portwein/-/m port/Hafen/Häfen/m
@@ -117,7 +116,7 @@ _FEMININE = """Lehrer/Lehrerin Arzt/Ärztin Bauer/Bäuerin Bäcker/Bäckerin Stu
     Maler/Malerin Richter/Richterin Gärtner/Gärtnerin"""
 _FORCED = {"Ufer": ("schlammig", "grün"), "Bank": ("reich", "modern")}
 
-# english/comparative/German/comparative: the nouns it goes with. The same English word twice: the noun decides.
+# english/comparative/German/comparative: the nouns it fits. If an English word occurs twice, the noun decides.
 _ADJECTIVES = """
 old/older/alt/älter: person job animal mount clothing text thing furniture surface image vehicle bike instrument place
 young/younger/jung/jünger: person job animal mount bird creature
@@ -218,7 +217,7 @@ MANNERS = [
     *[("gladly", "gerne"), ("together", "zusammen"), ("alone", "allein"), ("without a break", "ohne Pause")],
 ]
 DEGREES = [("very", "sehr"), ("too", "zu"), ("quite", "ziemlich"), ("surprisingly", "überraschend")]
-# near things: (English, German preposition with the dative, nouns)
+# Positions near things: (English preposition, German preposition with the dative, nouns)
 SPOTS = [
     ("on", "auf", "Tisch Stuhl Bett"),
     ("under", "unter", "Tisch Bett Baum Stuhl"),
@@ -226,7 +225,7 @@ SPOTS = [
     ("next to", "neben", "Bett Lampe Schrank Fahrrad Schule"),
     ("in front of", "vor", "Haus Tür Auto Kino Museum"),
 ]
-# whose what: "the mother of the boy", "the door of the house" (German genitive)
+# Heads and their owners: "the mother of the boy", "the door of the house" (German genitive)
 _GENITIVES = {
     "Mutter Vater Schwester Bruder Freund Nachbar Lehrer Hund": "person job",
     "Tür Wand": "Haus Schule Kirche Museum Küche",
@@ -271,8 +270,8 @@ BY_GERMAN: dict[str, Noun] = {noun.de: noun for noun in NOUNS}
 
 def select(names: Iterable[str]) -> tuple[Noun, ...]:
     """The nouns of some classes (``animal``) and single nouns (``Hund``), each once, in table order."""
-    wanted = set(names)
-    return tuple(noun for noun in NOUNS if noun.kind in wanted or noun.de in wanted)
+    name_set = set(names)
+    return tuple(noun for noun in NOUNS if noun.kind in name_set or noun.de in name_set)
 
 
 ADJECTIVES: list[Adjective] = []
@@ -284,8 +283,8 @@ for _line in _ADJECTIVES.strip().splitlines():
     _adjective = Adjective(_en, _en_more, _de, _de_more, _STEMS.get(_de, _de))
     ADJECTIVES.append(_adjective)
     NOUNS_OF[_adjective] = select(_goes_with.split())
-    for _found in NOUNS_OF[_adjective]:
-        ADJECTIVES_OF[_found].append(_adjective)
+    for _fitting_noun in NOUNS_OF[_adjective]:
+        ADJECTIVES_OF[_fitting_noun].append(_adjective)
 GENITIVES: dict[Noun, tuple[Noun, ...]] = {
     BY_GERMAN[head]: select(owners.split()) for heads, owners in _GENITIVES.items() for head in heads.split()
 }

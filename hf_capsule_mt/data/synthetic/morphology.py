@@ -1,6 +1,6 @@
 """German and English word forms: articles, adjective endings, pronouns, finite verbs.
 
-Cases are ``nom``, ``acc``, ``dat`` and ``gen``; a *slot* below is a gender letter, or ``p`` for any plural.
+Cases are ``nom``, ``acc``, ``dat`` and ``gen``. A *slot* is the letter of a gender (m, f, n), or ``p`` for plural.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _STRONG = {
     "dat": {"m": "em", "f": "er", "n": "em", "p": "en"},
     "gen": {"m": "en", "f": "er", "n": "en", "p": "er"},
 }
-# Endings of dieser, jeder, alle: those of the strong adjective but for the genitive.
+# Endings of dieser, jeder, alle: those of the strong adjective, except in the genitive.
 _DER_WORD = {**_STRONG, "gen": {"m": "es", "f": "er", "n": "es", "p": "er"}}
-# Endings of ein, kein, mein: as above, with none in three places.
+# Endings of ein, kein, mein: those of dieser, but empty in three places.
 _EIN_WORD = {
     **_DER_WORD,
     "nom": {"m": "", "f": "e", "n": "", "p": "e"},
@@ -69,8 +69,8 @@ _CONTRACTIONS = {
 
 
 def determiner(key: str, case: str, slot: str, head_slot: str = "") -> str:
-    """The German determiner, "" for none: ``determiner("my", "dat", "f") == "meiner"``. ``head_slot`` is for
-    *whose*."""
+    """The German determiner, "" for none: ``determiner("my", "dat", "f") == "meiner"``. Only *whose* uses
+    ``head_slot``."""
     stem, declension = DETERMINERS[key][2:]
     if key == "whose":
         return "dessen" if head_slot in "mn" else "deren"
@@ -89,7 +89,7 @@ def determiner(key: str, case: str, slot: str, head_slot: str = "") -> str:
 
 
 def adjective_ending(key: str, case: str, slot: str) -> str:
-    """The ending an adjective takes after that determiner: weak, mixed or strong."""
+    """The ending of an adjective after this determiner: weak, mixed or strong."""
     declension = DETERMINERS[key][3]
     if declension in ("none", "fixed", "loose"):
         return _STRONG[case][slot]
@@ -99,7 +99,7 @@ def adjective_ending(key: str, case: str, slot: str) -> str:
 
 
 def noun_form(noun: Noun, case: str, plural: bool) -> str:
-    """``noun_form(Hund, "gen", False) == "Hundes"``; dative plurals take their -n, weak nouns their -(e)n."""
+    """``noun_form(Hund, "gen", False) == "Hundes"``. Dative plurals end in -n, weak nouns in -(e)n."""
     if plural:
         dative = case == "dat" and not noun.de_plural.endswith(("n", "s"))
         return noun.de_plural + ("n" if dative else "")
@@ -151,12 +151,12 @@ def reflexive(person: int, plural: bool) -> str:
 
 
 def contract(preposition: str, article: str) -> str:
-    """``contract("zu", "der") == "zur"``; "" where the two do not merge."""
+    """``contract("zu", "der") == "zur"``; "" if the two words have no contraction."""
     return _CONTRACTIONS.get((preposition, article), "")
 
 
 def german_finite(verb: GermanVerb, tense: str, person: int, plural: bool) -> str:
-    """A finite form, without separable prefix; ``tense`` is ``present`` or ``past``."""
+    """A finite form without the separable prefix. ``tense`` is ``present`` or ``past``."""
     if tense == "past":
         if not plural:
             return verb.past
@@ -186,5 +186,5 @@ def english_be(tense: str, person: int, plural: bool) -> str:
 
 
 def article_a(following: str) -> str:
-    """The English indefinite article before that word."""
+    """The English indefinite article before the word ``following``."""
     return "an" if following[0] in "aeiou" else "a"

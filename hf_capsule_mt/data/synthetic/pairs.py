@@ -1,7 +1,7 @@
 """A synthetic language pair: a seeded synchronous grammar from an English-like to a German-like language.
 
-Every sentence is drawn as a tree and spelled out twice, so the two sides mean the same and every word knows its
-partner::
+Each sentence is drawn as a tree and written out in both languages. So both sides mean the same, and the alignment of
+all words is known::
 
     >>> pair = SyntheticPair(seed=0, max_words=14).pair(322)
     >>> pair.source
@@ -11,11 +11,16 @@ partner::
     >>> pair.constituents[1]
     Constituent(role='verb', source=(2,), target=(2, 11))
 
-What a word-for-word system gets wrong in it: verb-second main clauses with inversion, verb-final subordinate
-clauses, verb brackets and separable prefixes, gender, case and number agreement, datives and prepositions that a
-verb governs, *kein*, clauses inside clauses, and words whose translation another word decides (*spend*: ausgeben or
-verbringen; *key*: Schlüssel or Taste; *when*: als, wenn or wann; *it*: er, sie or es). There is one translation for
-a sentence, so a perfect model reaches BLEU 100. All words and sentences are written for this project.
+A word-for-word system fails on these phenomena:
+
+- word order: verb-second main clauses with inversion, verb-final subordinate clauses, verb brackets, separable
+  prefixes, nested clauses;
+- forms: agreement in gender, case and number, datives and prepositions that a verb governs, *kein*;
+- words whose translation depends on another word (*spend*: ausgeben or verbringen; *key*: Schlüssel or Taste;
+  *when*: als, wenn or wann; *it*: er, sie or es).
+
+Each sentence has one translation, so a perfect model reaches BLEU 100. All words and sentences were written for this
+project.
 """
 
 from __future__ import annotations
@@ -36,17 +41,16 @@ if TYPE_CHECKING:
 
 LONGEST = 40
 SPLITS = ("train", "valid", "test")
-# Sentence budgets the grammar is asked for, as (share of the sentences, shortest, longest).
+# Budgets of words for the grammar, as (share of the sentences, shortest, longest).
 _BUDGETS = ((0.27, 3, 7), (0.43, 7, 12), (0.22, 12, 21), (0.08, 21, 38))
-# Of a hundred sentences, which by their digest; the rest is for training.
+# Digests modulo 100 of the validation and test sentences; all other sentences are for training.
 _HELD_OUT = {"valid": range(0, 5), "test": range(5, 10)}
 _ATTEMPTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Constituent:
-    """A part of the sentence and where its words stand, as indices into ``text.split()``; they need not be
-    adjacent."""
+    """A part of the sentence, with the positions of its words in ``text.split()``. They may have gaps."""
 
     role: str  # subject, verb, object, time, place, conjunction, relative pronoun, ...
     source: tuple[int, ...]
@@ -55,10 +59,10 @@ class Constituent:
 
 @dataclass(frozen=True, slots=True)
 class SentencePair:
-    """A sentence, its only translation, and its constituents: every word of either side is in exactly one of them.
+    """A sentence, its only translation, and its constituents. Each word of a side is in exactly one constituent.
 
-    To see what deleting a constituent from the target damages: its ``source`` indices. Punctuation sticks to the
-    word before it.
+    If a constituent is deleted from the target, its ``source`` positions are the words without a translation.
+    Punctuation belongs to the word before it.
     """
 
     source: str
@@ -67,11 +71,10 @@ class SentencePair:
 
 
 class SyntheticPair:
-    """An endless, deterministic corpus: ``pair(i)`` is a function of ``(seed, split, i)`` and the limits alone.
+    """An endless, deterministic corpus: ``pair(i)`` depends only on ``(seed, split, i)`` and the limits.
 
-    Which split a sentence belongs to is a digest of its source, 90/5/5 in a hundred, so no source sentence of one
-    split is in another one, whatever the seeds. Both sides have at least ``min_words`` and at most ``max_words``
-    words.
+    A digest of the source sentence decides its split (90, 5 and 5 %). So no source sentence is in two splits, for any
+    seeds. Both sides have at least ``min_words`` and at most ``max_words`` words.
     """
 
     def __init__(self, seed: int = 0, split: str = "train", max_words: int = LONGEST, min_words: int = 1) -> None:
@@ -100,10 +103,10 @@ class SyntheticPair:
             index += 1
 
     def pair(self, index: int) -> SentencePair:
-        """The pair at that index, counted from 0, without drawing those before it."""
+        """The pair at this index, counted from 0. Earlier pairs are not drawn."""
         if index < 0:
             raise ValueError(f"pair: index={index} must be 0 or more; the corpus is endless and has no last pair")
-        # A string seeds through SHA-512: the same on every platform, and unlike hash() in every process.
+        # A string seed is hashed with SHA-512: unlike hash(), this is the same on every platform and in every process.
         rng = random.Random(f"synthetic-{self.seed}-{self.split}-{index}")
         grammar = Grammar(rng)
         for _ in range(_ATTEMPTS):
@@ -121,7 +124,7 @@ class SyntheticPair:
 
     def _budget(self, rng: random.Random) -> int:
         if self.min_words > 6:
-            # The default spread would be rejected too often.
+            # With the default budgets too many sentences would be rejected.
             return self.min_words + int(rng.random() * (self.max_words - self.min_words + 1))
         chance = rng.random()
         low, high = _BUDGETS[-1][1:]
@@ -159,7 +162,7 @@ def synthetic_dataset(size: int, seed: int = 0, split: str = "train", **limits: 
 
 
 def _spell(tokens: list[Token], mark: str) -> tuple[str, list[int]]:
-    """The text of tagged tokens and the tag of each of its words. Commas merge, and vanish at either end."""
+    """The text of tagged tokens, and the tag of each word. Adjacent commas merge; commas at the ends are dropped."""
     words: list[str] = []
     tags: list[int] = []
     pending = False
@@ -182,4 +185,6 @@ def _constituents(roles: list[str], source_tags: list[int], target_tags: list[in
     for tags, positions in ((source_tags, source), (target_tags, target)):
         for position, tag in enumerate(tags):
             positions.setdefault(tag, []).append(position)
-    return tuple(Constituent(roles[tag], tuple(where), tuple(target.get(tag, ()))) for tag, where in source.items())
+    return tuple(
+        Constituent(roles[tag], tuple(positions), tuple(target.get(tag, ()))) for tag, positions in source.items()
+    )

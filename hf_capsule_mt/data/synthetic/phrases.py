@@ -20,9 +20,23 @@ _OWNED_KINDS = """animal mount food clothing text tableware thing furniture imag
     event money dish flower"""
 _OWNABLE = frozenset(lexicon.select([*_OWNED.split(), *_OWNED_KINDS.split()]))
 _POSSESSIVES = ("my", "our", "his", "her", "their", "name")
-_PLURALS = ("the", "the", "the", "this", "two", "three", "five", "ten", "some", "many", "all", "both", "most")
-_ONLY_THE = ("weather", "span", "price")
-_AROUND = [
+_PLURAL_DETERMINERS = (
+    "the",
+    "the",
+    "the",
+    "this",
+    "two",
+    "three",
+    "five",
+    "ten",
+    "some",
+    "many",
+    "all",
+    "both",
+    "most",
+)
+_NEVER_PLURAL_KINDS = ("weather", "span", "price")
+_OCCASIONS = [
     ("during", "während", "gen"),
     ("after", "nach", "dat"),
     ("before", "vor", "dat"),
@@ -32,7 +46,7 @@ _COMPANY = [("with", "mit", "dat"), ("without", "ohne", "acc"), ("for", "für", 
 
 
 class PhraseGrammar:
-    """Draws phrases from ``rng``; the clause grammar builds on it."""
+    """Draws phrases from ``rng``. Base class of the clause grammar."""
 
     def __init__(self, rng: random.Random) -> None:
         self._random = rng.random
@@ -42,7 +56,7 @@ class PhraseGrammar:
         return self._random() < probability
 
     def _pick(self, options: Sequence[T]) -> T:
-        # random.choice has changed between Python versions; random() has not.
+        # random.choice differs between Python versions; random() does not.
         return options[int(self._random() * len(options))]
 
     def _tag(self, role: str) -> int:
@@ -53,7 +67,7 @@ class PhraseGrammar:
         return (self._tag(role), *self._pick(options))
 
     def _noun(self, nouns: Sequence[Noun]) -> Noun:
-        """One noun; ambiguous ones come up more often than their number would have it."""
+        """One noun. Ambiguous nouns are drawn more often than their share."""
         if self._chance(0.3):
             ambiguous = [noun for noun in nouns if noun.kind == "ambiguous"]
             if ambiguous:
@@ -61,7 +75,7 @@ class PhraseGrammar:
         return self._pick(nouns)
 
     def _subject(self, nouns: Sequence[Noun], room: int, role: str = "subject", pronouns: bool = True) -> Phrase:
-        """Someone who does it: a name, a pronoun, a pair, or a noun with at most ``room`` adjectives."""
+        """A subject: a name, a pronoun, a pair, or a noun with at most ``room`` adjectives."""
         if nouns[0] in _PERSON_SET and self._chance(0.7 if nouns[-1] not in _PERSON_SET else 1.0):
             kind = self._random()
             if kind < 0.22:
@@ -88,7 +102,7 @@ class PhraseGrammar:
         return Phrase(tag, "noun", noun, determiner="the", human=noun in _PERSON_SET, sex=noun.sex)
 
     def _object(self, nouns: Sequence[Noun], room: int, subject: Phrase | None, role: str = "object") -> Phrase:
-        """Someone or something it is done to."""
+        """An object: a name, a pronoun, or a noun with at most ``room`` adjectives."""
         people = [noun for noun in nouns[:1] if noun in _PERSON_SET]
         if people and PEOPLE[-1] in nouns and self._chance(0.5):
             kind = self._random()
@@ -107,8 +121,8 @@ class PhraseGrammar:
         return self._noun_phrase(self._noun(nouns), role, room)
 
     def _noun_phrase(self, noun: Noun, role: str, room: int, subject: bool = False) -> Phrase:
-        """A noun with its determiner, up to two adjectives, and perhaps an owner in the genitive."""
-        plural = noun.countable and noun.kind not in _ONLY_THE and self._chance(0.27)
+        """A noun with its determiner, and optionally up to two adjectives or an owner in the genitive."""
+        plural = noun.countable and noun.kind not in _NEVER_PLURAL_KINDS and self._chance(0.27)
         phrase = Phrase(self._tag(role), "noun", noun, plural, human=noun in _PERSON_SET, sex=noun.sex)
         owners = GENITIVES.get(noun)
         if owners and room >= 3 and self._chance(0.5):
@@ -128,7 +142,7 @@ class PhraseGrammar:
             if phrase.determiner == "name":
                 phrase.name = self._pick(NAMES[self._pick("mf")])
         elif phrase.plural:
-            phrase.determiner = "bare" if not subject and chance > 0.75 else self._pick(_PLURALS)
+            phrase.determiner = "bare" if not subject and chance > 0.75 else self._pick(_PLURAL_DETERMINERS)
         elif noun.kind == "weather":
             phrase.determiner = "the"
         elif not noun.countable:
@@ -163,7 +177,7 @@ class PhraseGrammar:
         return place, phrase
 
     def _direction(self, goes: bool) -> tuple[int, Place | None, Phrase | None, str, str]:
-        """Where to, or where at: a place, a town, home, or (going only) a person."""
+        """A direction if ``goes``, otherwise a location: a place, a town or home; a direction may be a person."""
         tag = self._tag("direction" if goes else "place")
         kind = self._random()
         if kind < 0.1:
@@ -181,15 +195,15 @@ class PhraseGrammar:
         return Phrase(tag, "town", name=en, german_name=de)
 
     def _adjunct(self, kind: str) -> Adjunct:
-        tag = self._tag({"company": "company", "around": "occasion"}.get(kind, "place"))
+        tag = self._tag(kind if kind in ("company", "occasion") else "place")
         if kind == "company":
             en, de, case = self._pick(_COMPANY)
             phrase = self._object(PEOPLE, 1, None, "company")
             phrase.tag = tag
             self._roles.pop()
             return Adjunct(tag, en, de, case, phrase)
-        if kind == "around":
-            en, de, case = self._pick(_AROUND)
+        if kind == "occasion":
+            en, de, case = self._pick(_OCCASIONS)
             return Adjunct(tag, en, de, case, self._article_phrase(self._pick(_EVENTS), tag))
         if kind == "spot":
             en, de, nouns = self._pick(lexicon.SPOTS)

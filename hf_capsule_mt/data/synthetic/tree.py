@@ -1,7 +1,7 @@
-"""The abstract sentence both languages are spelled out from: clauses, noun phrases and adjuncts, each with a tag.
+"""The abstract sentence: clauses, noun phrases and adjuncts, each with a tag. Both languages are rendered from it.
 
-A *tag* is the number of a constituent. Both renderers put it on every word they write, which is how the two sides of a
-pair stay aligned word for word without any aligner.
+A *tag* is the number of a constituent. Both renderers attach it to every word. So the two sides of a pair are aligned
+word for word without an aligner.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ NO_TAG = -1
 class Phrase:
     """A noun phrase.
 
-    ``kind`` is noun, name, town, pronoun, it (German by the gender of what it stands for), pair (two joined by "and"),
-    relative, who or what.
+    ``kind`` is noun, name, town, pronoun, it (the German gender is that of the noun it refers to), pair (two phrases
+    joined by "and"), relative, who or what.
     """
 
     tag: int
@@ -37,12 +37,12 @@ class Phrase:
     relative: Clause | None = None
     pair: tuple[Phrase, ...] = ()
     human: bool = False
-    sex: str = ""  # known sex of the one spoken of; professions take the feminine by it
+    sex: str = ""  # of the person, if known; "f" selects the feminine form of a profession
 
 
 @dataclass
 class Adjunct:
-    """A prepositional phrase: with someone, on the table, in the park, during the concert."""
+    """A prepositional phrase, such as *with Anna*, *on the table*, *in the park*, *during the concert*."""
 
     tag: int
     en: str
@@ -53,10 +53,9 @@ class Adjunct:
 
 @dataclass
 class Clause:
-    """One clause; ``front`` names the slot standing before the finite verb in both languages.
+    """One clause. ``front`` names the slot before the finite verb in both languages.
 
-    It is ``none`` where a clause or a question word stands there (``front_clause``, ``wh``), or nothing does, as in a
-    yes-or-no question.
+    It is ``none`` if a clause (``front_clause``), a question word (``wh``) or nothing (a yes-or-no question) is there.
     """
 
     verb_tag: int
@@ -65,11 +64,11 @@ class Clause:
     tense: str = "past"  # present, past, perfect, pluperfect, passive (past), progressive, past progressive
     modal: str = ""
     negation: int | None = None  # the tag of "not"
-    kein: bool = False  # the negation is the "kein" of the object
+    kein: bool = False  # German negates with "kein" before the object
     object: Phrase | None = None
     indirect: Phrase | None = None
     agent: Phrase | None = None
-    time: tuple[int, str, str] | None = None  # tag, English, German; likewise below
+    time: tuple[int, str, str] | None = None  # tag, English, German; the same for the fields below
     mid: tuple[int, str, str] | None = None
     manner: tuple[int, str, str] | None = None
     preference: tuple[int, str, str] | None = None  # "likes to" / "gern"
@@ -86,7 +85,7 @@ class Clause:
 
 @dataclass
 class Predicate:
-    """What follows the copula: an adjective, a comparison, or a profession."""
+    """The predicate of a copula: an adjective, a comparison, or a profession."""
 
     tag: int
     adjective: Adjective | None = None
@@ -98,7 +97,7 @@ class Predicate:
 
 @dataclass
 class Tree:
-    """A whole sentence: one or two main clauses and the roles of the tags in them."""
+    """A whole sentence: one or two main clauses, and the role of each tag."""
 
     clauses: list[Clause]
     joiner: tuple[int, str, str] | None

@@ -1,7 +1,7 @@
-"""Verbs of the synthetic language pair: their forms on both sides, what they govern, and what they go with.
+"""Verbs of the synthetic language pair: forms in both languages, governed cases and prepositions, fitting nouns.
 
-One line is one sense: the same English verb on two lines has objects (or subjects, or complements) that tell them
-apart, ``spend the money`` / ``Geld ausgeben`` against ``spend the evening`` / ``den Abend verbringen``.
+Each line is one sense. If an English verb has two lines, its objects (or subjects, or complements) tell the senses
+apart: ``spend the money`` / ``Geld ausgeben`` and ``spend the evening`` / ``den Abend verbringen``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hf_capsule_mt.data.synthetic.lexicon import Noun, select
 
 @dataclass(frozen=True, eq=False)
 class GermanVerb:
-    """Principal parts: everything a finite form, a participle or an infinitive with *zu* is made from."""
+    """Principal parts, from which finite forms, participles and infinitives with *zu* are built."""
 
     infinitive: str  # without its separable prefix
     third: str
@@ -22,8 +22,8 @@ class GermanVerb:
     aux: str = "haben"
     prefix: str = ""
     reflexive: bool = False
-    first: str = ""  # first person singular where it is irregular
-    plural: str = ""  # plural of the present where it is not the infinitive
+    first: str = ""  # first person singular, if irregular
+    plural: str = ""  # plural of the present, if it differs from the infinitive
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class EnglishVerb:
 
 @dataclass(frozen=True)
 class Government:
-    """One object: its preposition in English and in German ("" for none) and its German case."""
+    """An object: its English and German prepositions ("" for none) and its German case."""
 
     en: str
     de: str
@@ -62,25 +62,26 @@ class Government:
 
 @dataclass(frozen=True, eq=False)
 class Verb:
-    """One sense of an English verb with its German translation and its frame."""
+    """One sense of an English verb, with its German translation and its frame."""
 
     en: EnglishVerb
     de: GermanVerb
     object: Government | None
     indirect: Government | None
-    complement: str  # "", "that", "if", "inf", "to" (a direction) or "at" (a place it needs)
+    complement: str  # "", "that", "if", "inf", "to" (a direction) or "at" (a required place)
     subjects: tuple[Noun, ...]
     objects: tuple[Noun, ...]
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is seen of the verb in English when its object is not."""
+        """The English verb without its object: base form, particle and preposition."""
         return (self.en.base, self.en.particle, self.object.en if self.object else "")
 
 
 # English base past participle [particle] | German infinitive third past participle [+sein] | government | subjects |
-# objects Government: "for>auf+acc" is English "for", German "auf" with the accusative; ">+dat" a bare dative object;
-# "that", "if", "inf", "to" and "at" are clauses, infinitives, directions and places.
+# objects
+# Government: "for>auf+acc" is English "for", German "auf" with the accusative; ">+dat" is a dative object without a
+# preposition; "that", "if", "inf", "to" and "at" are clauses, infinitives, directions and places.
 _PEOPLE = "person job"
 _ANIMALS = "animal mount bird creature"
 _TABLE = f"""
@@ -271,7 +272,7 @@ def _verb(line: str) -> Verb:
 
 
 def _columns(line: str) -> list[str]:
-    # The separable prefix is written with a bare "|"; columns are split at " |".
+    # A separable prefix ends in "|" without a space; columns are split at " |".
     return [column.strip() for column in (line + " ").split(" |")[1:]]
 
 
@@ -279,7 +280,7 @@ VERBS: list[Verb] = [_verb(line) for line in _TABLE.strip().splitlines()]
 HAVE = GermanVerb("haben", "hat", "hatte", "gehabt", first="habe")
 BE = GermanVerb("sein", "ist", "war", "gewesen", "sein", first="bin", plural="sind")
 WERDEN = GermanVerb("werden", "wird", "wurde", "geworden", "sein")
-# English present, English past ("" where it has none), German: all take an infinitive without "zu".
+# English present, English past ("" for none), German. All are followed by an infinitive without "zu".
 MODALS = {
     "can": ("can", "could", GermanVerb("können", "kann", "konnte", "", first="kann")),
     "must": ("must", "had to", GermanVerb("müssen", "muss", "musste", "", first="muss")),
