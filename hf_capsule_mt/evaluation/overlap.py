@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_capsule_mt.evaluation.decoding import source_limit
-from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
+from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
 from hf_capsule_mt.evaluation.texts import check_texts
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches, padded
 
 GUESSES_PER_WORD = 5
 
@@ -65,39 +65,34 @@ def overlap_rates(
         raise ValueError("no sentences to measure: give at least one")
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: must be 1 or more")
-    longest = source_limit(model, tokenizer) or 1_000_000
-    inputs = _token_ids(tokenizer, sources, "source", longest)
-    labels = _token_ids(tokenizer, references, "reference", longest)
-    order = sorted(range(len(sources)), key=lambda index: -len(labels[index]) - len(inputs[index]))
+    limit = source_limit(model, tokenizer)
+    inputs = _token_ids(tokenizer, sources, "source", limit)
+    labels = _token_ids(tokenizer, references, "reference", limit)
+    lengths = [len(source) + len(label) for source, label in zip(inputs, labels, strict=True)]
     past: list[float] = []
     future: list[float] = []
 
     from tqdm.auto import tqdm
 
-    with evaluation_mode(model):
-        for start in tqdm(range(0, len(order), batch_size), "overlap rates", unit="batch", disable=not show_progress):
-            chosen = order[start : start + batch_size]
-            batch = tokenizer(
-                [sources[index] for index in chosen],
-                padding=True,
-                padding_side="right",  # on the left it would move the positions
-                truncation=True,
-                max_length=longest,
-                return_tensors="pt",
-                return_token_type_ids=False,
-            ).to(model.device)
-            words = [torch.tensor(labels[index]) for index in chosen]
-            padded = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-100)  # [B, T]
-            with torch.no_grad():
-                outputs = model(**batch, labels=padded.to(model.device), output_past_future=True, return_dict=True)
-                before, after = scores_of(outputs)
-                del outputs
-                for row, kept in enumerate(words):
-                    real = slice(0, len(kept))
-                    rates = sentence_overlap(before[row, real], after[row, real], kept.to(model.device))
-                    past += rates[0].tolist()
-                    future += rates[1].tolist()
-                del before, after
+    batches = tqdm(length_batches(lengths, batch_size), "overlap rates", unit="batch", disable=not show_progress)
+    with evaluation_mode(model), torch.no_grad():
+        for batch in batches:
+            words = [torch.tensor(labels[index]) for index in batch]
+            targets = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-100)  # [B, T]
+            outputs = model(
+                **padded([inputs[index] for index in batch], tokenizer.pad_token_id, model.device),
+                labels=targets.to(model.device),
+                output_past_future=True,
+                return_dict=True,
+            )
+            before, after = scores_of(outputs)
+            del outputs
+            for row, target in enumerate(words):
+                real = slice(0, len(target))
+                rates = sentence_overlap(before[row, real], after[row, real], target.to(model.device))
+                past += rates[0].tolist()
+                future += rates[1].tolist()
+            del before, after
     if not future:
         raise ValueError("every reference is a single token: there is no future to measure")
     return OverlapRates(fmean(past), fmean(future))
@@ -133,18 +128,15 @@ def _ranks(scores: Tensor, words: Tensor) -> Tensor:
 
 
 def _token_ids(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], name: str, longest: int
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], name: str, limit: int | None
 ) -> list[list[int]]:
     for index, sentence in enumerate(sentences):
         if not sentence.strip():
             raise ValueError(f"{name} {index} is empty: leave the pair out")
-    side = "text" if name == "source" else "text_target"
-    ids = tokenizer(**{side: list(sentences)}, verbose=False)["input_ids"]
-    long = [index for index, sentence in enumerate(ids) if len(sentence) > longest]
-    if long:
+    tokens, too_long = encode_texts(tokenizer, sentences, limit, "text" if name == "source" else "text_target")
+    for index, length in list(too_long.items())[:1]:
         warnings.warn(
-            f"{name} {long[0]} has {len(ids[long[0]])} tokens, truncated to the model's {longest} ({len(long)} such)",
+            f"{name} {index} has {length} tokens, truncated to the model's {limit} ({len(too_long)} such)",
             stacklevel=3,
         )
-        ids = tokenizer(**{side: list(sentences)}, truncation=True, max_length=longest)["input_ids"]
-    return ids
+    return tokens
