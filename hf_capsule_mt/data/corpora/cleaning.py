@@ -9,16 +9,12 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hf_capsule_mt.data.batches.disk_arrays import array_on_disk
-
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # Unicode's category Cc, without the tab
 _CONTROL_CHOICES = ("keep", "remove", "drop")
-_IN_MEMORY = 1 << 16  # digests; longer runs are on disk
 
 
 @dataclass(frozen=True)
@@ -38,9 +34,9 @@ class CleaningRules:
         max_ratio: characters of the longer side to those of the shorter one. 3 suits two alphabets; Chinese needs
             about a third of the characters of English, so 9 asks the same of that pair.
         drop_identical: both sides are the same text.
-        drop_duplicates: the same pair came before. It compares digests of 64 bits, which are on disk while the corpus
-            is read, 16 bytes a pair; among ten million pairs the chance that one is taken for another one is 3 in a
-            million.
+        drop_duplicates: the same pair came before. It compares digests of 64 bits, which need up to 16 bytes of memory
+            a pair while the corpus is read. Among ten million pairs the chance that two different pairs have the same
+            digest is 3 in a million.
     """
 
     normalize_whitespace: bool = False
@@ -167,44 +163,24 @@ def digest(source: str, target: str) -> int:
 
 
 class SeenPairs:
-    """The digests of all pairs so far, as sorted runs of numbers that are merged when they are of like size.
+    """The digests of all pairs so far, as sorted runs of numbers; two runs of like size are merged."""
 
-    Long runs are in files in the first of `folders` that takes them, see [`array_on_disk`], so that memory does not
-    grow with the corpus.
-    """
-
-    def __init__(self, *folders: str | Path) -> None:
+    def __init__(self) -> None:
         self.runs: list[np.ndarray] = []
-        self.folders = folders
 
     def new(self, digests: list[int]) -> np.ndarray:
-        """Which of the digests are here for the first time, as booleans. From now on all of them are known."""
+        """Which of the digests come for the first time, as booleans; from now on all of them have come."""
         values, first = np.unique(np.asarray(digests, dtype=np.uint64), return_index=True)
-        unknown = np.ones(len(values), dtype=bool)
+        is_new = np.ones(len(values), dtype=bool)
         for run in self.runs:
             places = np.searchsorted(run, values)
-            unknown &= run[np.minimum(places, len(run) - 1)] != values
-        if unknown.any():
-            self.runs.append(values[unknown])
+            is_new &= run[np.minimum(places, len(run) - 1)] != values
+        if is_new.any():
+            self.runs.append(values[is_new])
         while len(self.runs) > 1 and len(self.runs[-2]) <= 2 * len(self.runs[-1]):
-            last = self.runs.pop()
-            self.runs.append(self._merged(self.runs.pop(), last))
-        fresh = np.zeros(len(digests), dtype=bool)
-        fresh[first[unknown]] = True
-        return fresh
-
-    def _merged(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        count = len(one) + len(other)
-        if count <= _IN_MEMORY:
-            return np.sort(np.concatenate([one, other]))
-        merged = array_on_disk(count, np.uint64, *self.folders)
-        taken = [0, 0]
-        while sum(taken) < count:
-            # Of what is left, all up to the smallest number that a block ends with.
-            blocks = [run[start : start + _IN_MEMORY] for run, start in zip((one, other), taken, strict=True)]
-            last = min(block[-1] for block in blocks if len(block))
-            blocks = [block[: np.searchsorted(block, last, side="right")] for block in blocks]
-            part = np.sort(np.concatenate(blocks))
-            merged[sum(taken) : sum(taken) + len(part)] = part
-            taken = [start + len(block) for start, block in zip(taken, blocks, strict=True)]
-        return merged
+            merged = np.concatenate([self.runs.pop(), self.runs.pop()])
+            merged.sort(kind="stable")
+            self.runs.append(merged)
+        result = np.zeros(len(digests), dtype=bool)
+        result[first[is_new]] = True
+        return result
