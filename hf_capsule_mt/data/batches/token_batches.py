@@ -31,10 +31,10 @@ class TokenBatchSampler(Sampler[list[int]]):
         seed: for everything that is drawn.
         num_processes, process_index: of this run. The other arguments must be the same in every process.
         max_pairs: the largest number of pairs in a batch, None for no limit.
-        longest_first: draws nothing. In every epoch the longest batches come first. For evaluation.
+        longest_first: shuffles nothing. In every epoch the longest batches come first. For evaluation.
     """
 
-    order_version = 2  # rises when the same seed and epoch give another order: a run cannot go on with that
+    order_version = 2  # rises when the same seed and epoch give another order; a run must not go on with another
 
     def __init__(
         self,
