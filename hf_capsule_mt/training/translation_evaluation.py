@@ -13,8 +13,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify
 
 from hf_capsule_mt.data.batches.dataset_lengths import most_tokens, pair_lengths
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
-from hf_capsule_mt.evaluation.decoding import length_limit
-from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode, generate
 
 NO_LIMIT = 2**62
 
@@ -150,9 +149,9 @@ class TranslationEvaluation(Seq2SeqTrainer):
             totals[1] += count
             settings = dict(getattr(self, "_gen_kwargs", {}))
             settings = {name: value for name, value in settings.items() if value is not None}
-            settings |= length_limit(model, source["input_ids"].shape[1], settings)
             # Last: beam search repeats what is in the encoder's output.
-            tokens = model.generate(encoder_outputs=encoded, attention_mask=source.get("attention_mask"), **settings)
+            inputs = {"encoder_outputs": encoded, "attention_mask": source.get("attention_mask")}
+            tokens = generate(model, inputs, source["input_ids"].shape[1], settings)
         totals[2] += int((tokens[:, 1:] != self._padding).sum())
         return tokens
 

@@ -36,8 +36,7 @@ from transformers import (
 
 from benchmarks.measure import commit
 from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
-from hf_capsule_mt.data import load_corpus, marian_token_ids, preprocess_pairs, train_tokenizer
-from hf_capsule_mt.data.batches.dataset_lengths import ArrowLengths
+from hf_capsule_mt.data import load_corpus, marian_token_ids, pair_lengths, preprocess_pairs, train_tokenizer
 from hf_capsule_mt.training.versions import versions
 
 KINDS = ("stock", "stock-large", "ours")
@@ -82,7 +81,7 @@ class Benchmark:
         self.valid = preprocess_pairs(pairs, self.tokenizer, args.source, args.target)
         self.model_of = {**dict.fromkeys(KINDS, "marian"), **{f"ours {name}": name for name in args.models}}
         self.models = {name: self.make(name, build) for name in dict.fromkeys(self.model_of.values())}
-        tokens = sum(int(block.sum()) for block in ArrowLengths(self.train))
+        tokens = int(pair_lengths(self.train).sum())
         per_batch = round(args.budget * len(self.train) / tokens)
         self.pairs = {kind: 8 if kind == "stock" else per_batch for kind in self.model_of}
 

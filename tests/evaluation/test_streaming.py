@@ -139,6 +139,7 @@ def test_blank_lines_and_errors(made: tuple[Any, Any]) -> None:
     found = list(translate_lines(model, tokenizer, ["", SOURCES[0], "  "], num_beams=2, n_best=2, with_scores=True))
     assert [(part.text, part.score) for part in found[0]] == [("", 0.0)] * 2 == [(p.text, p.score) for p in found[2]]
     assert len(found[1]) == 2 and found[1][0].score < 0.0 and list(translate_lines(model, tokenizer, [])) == []
+    assert [[part.text for part in parts] for parts in translate_lines(model, tokenizer, ["", " "])] == [[""], [""]]
     with pytest.raises(ValueError, match="n_best=3: must be 1 to the number of beams, 2"):
         list(translate_lines(model, tokenizer, SOURCES, num_beams=2, n_best=3))
     for option in ("window", "max_tokens"):
