@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hf_capsule_mt.ops.implementations import FAST_IMPLEMENTATIONS
+
 IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
 VARIABLE = "HF_CAPSULE_MT_ROUTING"
 
@@ -32,10 +34,6 @@ class FastImplementation(NamedTuple):
     size_obstacle: Callable[[torch.Size], str]
     device_obstacle: Callable[[torch.device], str]
     functions: dict[str, Callable[..., Any]]
-
-
-# `hf_capsule_mt.ops` adds "native" and "fused". In the code of a checkpoint this stays empty.
-FAST_IMPLEMENTATIONS: dict[str, FastImplementation] = {}
 
 
 class RoutingChoice(NamedTuple):
@@ -123,7 +121,7 @@ def _obstacle(implementation: str, votes: Tensor) -> str:
     if implementation in ("reference", "blockwise"):
         return ""
     if implementation not in FAST_IMPLEMENTATIONS:
-        return "the code of a checkpoint routes with PyTorch operations only"
+        return "it was not added to FAST_IMPLEMENTATIONS"
     return FAST_IMPLEMENTATIONS[implementation].obstacle(votes)
 
 
