@@ -63,7 +63,7 @@ if TYPE_CHECKING:  # the names of `_LAZY`, for type checkers and editors, which 
         translate,
         translate_lines,
     )
-    from hf_capsule_mt.inference import (
+    from hf_capsule_mt.inference.int8 import (
         quantize_for_cpu,
     )
     from hf_capsule_mt.training import (
@@ -101,7 +101,7 @@ _LAZY = {
     "CapsuleSeq2SeqTrainer": "hf_capsule_mt.training",
     "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",
     "TokenBatchSampler": "hf_capsule_mt.data",
-    "quantize_for_cpu": "hf_capsule_mt.inference",
+    "quantize_for_cpu": "hf_capsule_mt.inference.int8",
 }
 
 # Spelled out: type checkers do not follow a name into a table.

@@ -1,4 +1,4 @@
-"""The model families, one row each. Registration, recipes, warm starts and model cards read this table."""
+"""The table of model families. Registration, recipes, warm starts and model cards read it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +31,9 @@ class Family:
 
     Args:
         config, model, translation_model: its configuration, its bare model and its translation model.
-        papers: what the family is from.
-        marian_start: the settings with which it starts where a Marian checkpoint is; None where it cannot.
+        papers: the papers that it implements.
+        marian_start: the settings with which it gives the outputs of a Marian checkpoint; None if it cannot start
+            from one.
     """
 
     config: type[PreTrainedConfig]
@@ -63,5 +64,5 @@ FAMILIES = {
         Family(CapsNMTConfig, CapsNMTModel, CapsNMTForConditionalGeneration, CAPS_NMT),
     )
 }
-# The papers' baseline, which is Transformers' own.
+# The baseline of the papers, from Transformers.
 MARIAN = Family(MarianConfig, MarianModel, MarianMTModel)

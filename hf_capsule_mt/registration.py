@@ -1,4 +1,4 @@
-"""Makes the package's families known to the Auto classes of Transformers, and translation to its `pipeline`."""
+"""Registers the package's families with the Auto classes of Transformers, and translation with its `pipeline`."""
 
 import os
 from os import PathLike
@@ -10,15 +10,20 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.families import FAMILIES
+from hf_capsule_mt.modeling.losses.lean import add_lean_losses
+from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
+from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
+from hf_capsule_mt.modeling.translation_head import TranslationHead
 from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
 
 PATCH_PIPELINE = "HF_CAPSULE_MT_PATCH_PIPELINE"
 
 
 def register() -> None:
-    """Register every family; called once, when the package is imported.
+    """Register every family. Importing the package calls this once.
 
-    Without `exist_ok`: a name that is taken must be an error, never a replacement for the whole process.
+    `exist_ok` stays off: a name that is already registered must be an error. With it the classes of another package
+    would be replaced in the whole process.
     """
     for family in FAMILIES.values():
         AutoConfig.register(family.name, family.config)
@@ -27,23 +32,32 @@ def register() -> None:
         setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
     register_translation()
     CarriedCode.code_writer = write_code
+    add_lean_losses()
+    TranslationHead.choose_search = choose_search
+    SafeLoadingMixin.file_checks = FileChecks(load_with_checks, save_with_checks)
+
+
+def choose_search(model: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """The faster search for a call of `generate()`, see `inference/search/choose.py`."""
+    from hf_capsule_mt.inference.search.choose import search_arguments  # only now, as many programs never translate
+
+    return search_arguments(model, positional, keywords)
 
 
 def write_code(config: CarriedCode, folder: str | PathLike[str]) -> None:
     """Write the code that `config` carries into a checkpoint folder."""
-    from hf_capsule_mt.hub.remote_code import flat_files  # needed by few, and only now
+    from hf_capsule_mt.hub.remote_code import flat_files  # imported late, because few programs need it
 
     for name, text in flat_files(config).items():
         Path(folder, name).write_text(text, encoding="utf-8")
 
 
 def register_translation() -> None:
-    """Let `transformers.pipeline` know `"translation"` and `"translation_xx_to_yy"`, [`CapsuleTranslationPipeline`].
+    """Register [`CapsuleTranslationPipeline`] as `"translation"` and `"translation_xx_to_yy"`.
 
-    Transformers 5 has no such pipeline and refuses these names, even when they are registered, for as long as
-    "translation" is among its removed tasks: it is taken out of them. Where somebody has registered the task, a later
-    version of Transformers above all, everything stays as it is; so it does with `HF_CAPSULE_MT_PATCH_PIPELINE=0` in
-    the environment.
+    Transformers 5 has no such pipeline. It refuses the names in its list of removed tasks even after they are
+    registered, so "translation" is removed from that list. Nothing changes if the task is registered already, for
+    example by a later Transformers, or with `HF_CAPSULE_MT_PATCH_PIPELINE=0` in the environment.
     """
     if os.environ.get(PATCH_PIPELINE) == "0":
         return
@@ -55,19 +69,19 @@ def register_translation() -> None:
         TASK, pipeline_class=CapsuleTranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text"
     )
     if hasattr(CapsuleTranslationPipeline, "_registered_impl"):
-        # With this mark, saving a pipeline adds a copy of its file, which would ask for this package where it is not.
+        # With this mark, saving a pipeline would add a copy of its file, which needs this package.
         del CapsuleTranslationPipeline._registered_impl
     registry.task_aliases = LanguagePairs(registry.task_aliases)
 
 
 class LanguagePairs(dict[str, str]):
-    """Aliases of tasks, of which `"translation_xx_to_yy"` is one for any two languages, unless it is a task itself."""
+    """Aliases of tasks. `"translation_xx_to_yy"` is an alias for any two languages, unless it is itself a task."""
 
     def __contains__(self, task: object) -> bool:
         if super().__contains__(task):
             return True
-        known = transformers.pipelines.PIPELINE_REGISTRY.supported_tasks
-        return isinstance(task, str) and task not in known and LANGUAGE_PAIR.fullmatch(task) is not None
+        tasks = transformers.pipelines.PIPELINE_REGISTRY.supported_tasks
+        return isinstance(task, str) and task not in tasks and LANGUAGE_PAIR.fullmatch(task) is not None
 
     def __missing__(self, task: str) -> str:
         if task in self:
@@ -79,10 +93,10 @@ CUSTOM_PIPELINES = "custom_pipelines"
 
 
 class CustomPipelines(dict[str, Any]):
-    """The pipelines that a checkpoint brings with it, without the tasks that are registered.
+    """The pipelines in a checkpoint's own code, except those of registered tasks.
 
-    As with model classes, what is installed goes before the code in a checkpoint; without this `pipeline` would ask
-    for `trust_remote_code=True`. The keys stay, since `pipeline(model=…)` infers the task from them.
+    As with model classes, the installed pipeline is used instead of the checkpoint's code. Otherwise `pipeline` would
+    require `trust_remote_code=True`. The keys stay, because `pipeline(model=…)` infers the task from them.
     """
 
     def __contains__(self, task: object) -> bool:
@@ -94,4 +108,4 @@ def _custom_pipelines(config: PreTrainedConfig) -> CustomPipelines:
 
 
 def _set_custom_pipelines(config: PreTrainedConfig, pipelines: dict[str, Any] | None) -> None:
-    vars(config)[CUSTOM_PIPELINES] = pipelines  # where configurations are saved from
+    vars(config)[CUSTOM_PIPELINES] = pipelines  # saving a configuration reads its `vars`

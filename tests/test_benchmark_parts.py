@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import CompileConfig
 
-from hf_capsule_mt.ops.native_library import MISSING
+from hf_capsule_mt.ops.native_library import WHY_MISSING
 
 ROOT = Path(__file__).parent.parent
 TINY = "--size tiny --threads 1 --rounds 2 --warmup 0".split()
@@ -116,7 +116,7 @@ def test_op(report_of, capsys, monkeypatch):
     assert report["rows"]["em/reference"]["forward"]["bytes"] == 4 * 8 * (6 * 6 + 6)
     for name, row in report["rows"].items():
         if "not_measured" in row:
-            expected = "Triton" if name.endswith("/fused") else MISSING
+            expected = "Triton" if name.endswith("/fused") else WHY_MISSING
             assert name.endswith(("/fused", "/native")) and expected and expected in row["not_measured"]
             continue
         for direction in ("forward", "backward"):

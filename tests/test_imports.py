@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 
 import hf_capsule_mt
-from hf_capsule_mt.hub.remote_code import flat_name
+from hf_capsule_mt.families import FAMILIES
+from hf_capsule_mt.hub.remote_code import copy_name, needed_files
 
 ROOT = Path(hf_capsule_mt.__file__).resolve().parent
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -120,7 +121,10 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
     "outputs.py": (set(), set()),
     "pipelines.py": ({"torch", "transformers", "huggingface_hub"}, {"configuration", "modeling", "analysis"}),
     "families.py": ({"transformers"}, {"configuration", "modeling"}),
-    "registration.py": ({"transformers", "huggingface_hub"}, {"configuration", "families", "pipelines", "hub"}),
+    "registration.py": (
+        {"transformers", "huggingface_hub"},
+        {"configuration", "families", "pipelines", "hub", "inference", "modeling"},
+    ),
 }
 
 
@@ -170,11 +174,25 @@ def test_flat_folders_import_siblings_by_file_and_name() -> None:
     assert [line for path in flat_files() for found in imports(path) for line in judge_flat(found)] == []
 
 
+def test_what_is_copied_imports_siblings_at_the_top() -> None:
+    """The exporter rewrites no other import."""
+    for family in FAMILIES.values():
+        config = family.config()
+        config.carry_code()
+        for path in needed_files(config):
+            guarded = [found for found in imports(ROOT / path) if found.guarded and part(found.module) in FLAT]
+            assert guarded == [], path
+
+
 def test_copies_of_files_have_names_of_their_own() -> None:
-    names = [flat_name(path.relative_to(ROOT).as_posix()) for path in flat_files()]
-    assert len(names) > 5 and {"capsules_router.py", "modeling_gdr_marian.py", "pipelines.py"} <= {*names}
-    assert sorted(names) == sorted(set(names))
-    assert not {name.removesuffix(".py") for name in names} & set(sys.stdlib_module_names)
+    places = {path.relative_to(ROOT).as_posix() for path in flat_files()}
+    names = {place: copy_name(place, "configuration_gdr_marian") for place in places}
+    assert names["modeling/capsules/router.py"] == "capsules" and names["ops/em/routing.py"] == "ops"
+    assert names["configuration/config_checks.py"] == "configuration_gdr_marian"
+    for place, name in names.items():
+        if place.count("/") < 2 and not place.startswith(("ops", "configuration")):
+            assert name == Path(place).stem, "a file directly in modeling/ has a copy of its own"
+    assert not {*names.values()} & set(sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Configuration classes, one family a file. Importing them needs no torch."""
+"""Configuration classes, one file for each family. Importing them needs no torch."""
 
 from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig

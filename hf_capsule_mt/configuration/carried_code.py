@@ -1,32 +1,32 @@
 """Code in a checkpoint folder: a configuration with an `auto_map` is saved with the files that the map names.
 
-With them the checkpoint loads where this package is not installed (`trust_remote_code=True`). Where it is, its own
-classes are used and the files are not read.
+With these files the checkpoint loads without this package (`trust_remote_code=True`). If the package is installed,
+Transformers uses its classes and does not read the files.
 """
 
 from os import PathLike
 from typing import Any, ClassVar
 
-# The task that a checkpoint brings itself, as Transformers reads it from `custom_pipelines`.
+# The entry of `custom_pipelines` for the pipeline in the checkpoint's own code.
 TRANSLATION_TASK = {"impl": "pipelines.CapsuleTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
 
 
 class CarriedCode:
-    """Goes before a configuration class of Transformers in the bases of ours."""
+    """Mixin; list it before a configuration class of Transformers."""
 
-    # Writes the code of a configuration into a folder. The package sets it when it is imported; in a copy of this
-    # file that was loaded from a checkpoint it stays None, and Transformers copies the copies.
+    # Writes the code of a configuration into a folder. Importing the package sets it. In the copy of this file in a
+    # checkpoint it stays None, and Transformers copies the code files.
     code_writer: ClassVar[Any] = None
 
     # Whether every configuration of this class is saved with its code, see `register_for_auto_class`.
     is_registered_with_code: ClassVar[bool] = False
-    _auto_class: ClassVar[Any]  # of Transformers
+    _auto_class: ClassVar[Any]  # an attribute of Transformers' configurations
 
     auto_map: dict[str, str]
 
     @classmethod
     def own_auto_map(cls) -> dict[str, str]:
-        """The classes of this configuration's family by their files; empty for a class of somebody else's."""
+        """The files and classes of this configuration's family; empty for a class from outside this package."""
         folder, _, file = cls.__module__.rpartition(".")
         if folder != __name__.rpartition(".")[0]:
             return {}
@@ -39,9 +39,9 @@ class CarriedCode:
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
-        """As in Transformers; a class of this package is saved with its code from then on.
+        """As in Transformers, but a class of this package is then always saved with all its code files.
 
-        Transformers would copy one file, whose imports need this package.
+        Transformers would copy a single file whose imports need this package.
         """
         super().register_for_auto_class(auto_class)  # type: ignore[misc]
         if cls.own_auto_map() and cls.code_writer is not None:
@@ -49,11 +49,11 @@ class CarriedCode:
 
     @property
     def carries_code(self) -> bool:
-        # What a user's class put into the map with `register_for_auto_class` is for Transformers to save.
+        # Transformers saves the code of a user's class that is in the map through `register_for_auto_class`.
         return bool(self.own_auto_map()) and getattr(self, "auto_map", None) == self.own_auto_map()
 
     def carry_code(self, carry: bool = True) -> None:
-        """Whether this configuration, and the model it belongs to, are saved with their code from now on."""
+        """Set whether this configuration, and its model, are saved with their code from now on."""
         if carry:
             self.auto_map = self.own_auto_map()
         elif self.carries_code:
@@ -61,7 +61,7 @@ class CarriedCode:
                 vars(self).pop(name, None)
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """As in Transformers, with the code if this configuration carries any."""
+        """As in Transformers, and writes the code if this configuration carries it."""
         if self.is_registered_with_code and self.own_auto_map():
             self.carry_code()
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
@@ -69,6 +69,6 @@ class CarriedCode:
             type(self).code_writer(self, save_directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """As in Transformers; what `pipeline()` left in `custom_pipelines`, which is not JSON, is put right."""
+        """As in Transformers, but replaces `custom_pipelines`: `pipeline()` puts objects there that are not JSON."""
         values = super().to_dict()  # type: ignore[misc]
         return {**values, "custom_pipelines": {"translation": TRANSLATION_TASK}} if self.carries_code else values

@@ -1,4 +1,4 @@
-"""Strict configurations: every problem of a config is found, then all are raised as one ValueError."""
+"""Strict configurations: one ValueError lists every problem of a configuration."""
 
 import difflib
 import inspect
@@ -13,18 +13,16 @@ from hf_capsule_mt.configuration.carried_code import CarriedCode
 
 Values = dict[str, Any]
 
-# Tokens that a translation model can do without.
 OPTIONAL_TOKENS = ("eos_token_id", "forced_eos_token_id", "bos_token_id")
 
-
-# What a configuration file may say of the weights' type; code may also give PyTorch's own objects.
+# The names that a configuration file may use for the weights' type. Code may also pass PyTorch's objects.
 DTYPES = ("float32", "float", "bfloat16", "float16", "half", "float64", "double", "float8_e4m3fn", "float8_e5m2")
 
 MAPPINGS = ("id2label", "label2id", "quantization_config", "auto_map", "custom_pipelines")
 
 
 def problem(field: str, value: Any, rule: str, fix: str) -> str:
-    """One line of the error: which field, its value, the rule it breaks and how to mend it."""
+    """One line of the error: the field, its value, the rule it breaks, and the fix."""
     return f"{field}={value!r}: {rule}. Fix: {fix}."
 
 
@@ -46,17 +44,17 @@ def check_choice(values: Values, field: str, choices: Iterable[str]) -> list[str
 
 
 def check_activation(values: Values, field: str, usual: str) -> list[str]:
-    """The name of an activation function that Transformers has."""
-    value, known = values[field], activation_names()
-    if isinstance(value, str) and (value in known or not known):
+    """The value must be the name of an activation function of Transformers."""
+    value, names = values[field], activation_names()
+    if isinstance(value, str) and (value in names or not names):
         return []
-    close = difflib.get_close_matches(value.lower(), known, n=3, cutoff=0.6) if isinstance(value, str) else []
+    close = difflib.get_close_matches(value.lower(), names, n=3, cutoff=0.6) if isinstance(value, str) else []
     fix = f"use {' or '.join(map(repr, close or [usual]))}"
     return [problem(field, value, "must be the name of an activation function of Transformers", fix)]
 
 
 def activation_names() -> list[str]:
-    """The activation functions of Transformers; none where PyTorch, which they are made of, is missing."""
+    """The activation functions of Transformers; empty if PyTorch, which they need, is not installed."""
     try:
         from transformers.activations import ACT2FN
     except ImportError:
@@ -73,7 +71,7 @@ def check_integer(values: Values, field: str, least: int, optional: bool = False
 
 
 def check_token_ids(values: Values, field: str, count: int | None) -> list[str]:
-    """None, a token id or a list of them, each below `count` where the size of the vocabulary is known."""
+    """The value must be None, a token id or a list of them, each below `count` if the vocabulary size is valid."""
     value = values[field]
     ids = value if isinstance(value, list) else [value]
     if value is None or all(is_integer(token) and 0 <= token < (count or token + 1) for token in ids):
@@ -83,9 +81,9 @@ def check_token_ids(values: Values, field: str, count: int | None) -> list[str]:
 
 
 def check_special_tokens(values: Values) -> list[str]:
-    """The vocabularies of a translation model, and the tokens that have a meaning in them."""
+    """The vocabulary sizes of a translation model, and its special tokens."""
     problems = check_integer(values, "decoder_vocab_size", least=1, optional=True)
-    # Both are rows of an embedding: the padding row is that of the smaller vocabulary too.
+    # The padding and start tokens must be rows of both embeddings, so the smaller vocabulary limits them.
     counts = [values[field] for field in ("vocab_size", "decoder_vocab_size")]
     sizes = [count for count in counts if is_integer(count) and count >= 1]
     for field in ("pad_token_id", "decoder_start_token_id"):
@@ -108,7 +106,7 @@ def check_flag(values: Values, field: str) -> list[str]:
 
 
 def check_divides(values: Values, field: str, whole: str) -> list[str]:
-    """`field` (None = all of `whole`) must divide `whole`; silent while either is no integer, others say that."""
+    """`field` (None = all of `whole`) must divide `whole`. Other checks report values that are no integers."""
     part, total = values[field], values[whole]
     if not is_integer(part) or not is_integer(total) or part < 1 or total < 1 or total % part == 0:
         return []
@@ -116,38 +114,50 @@ def check_divides(values: Values, field: str, whole: str) -> list[str]:
     return [problem(field, part, f"must divide {whole}={total}", f"use {below}, or a different {whole}")]
 
 
-def check_names(known: Iterable[str], values: Values, declared: Iterable[str]) -> list[str]:
-    """A given name that nobody declares and that is close to one of ours is taken for a slip of the pen."""
-    ours, others = list(known), set(declared)
+def check_probabilities(values: Values, names: Iterable[str]) -> list[str]:
+    rule, fix = "must be a probability, at least 0 and below 1", "use a number such as 0.1"
+    return [line for name in names for line in check_number(values, name, lambda value: 0 <= value < 1, rule, fix)]
+
+
+def check_init_std(values: Values) -> list[str]:
+    def is_valid(value: Any) -> bool:
+        return isinstance(value, float) and value >= 0
+
+    return check_number(values, "init_std", is_valid, "must be a float of at least 0", "use 0.02")
+
+
+def check_spelling(own: Iterable[str], values: Values, declared: Iterable[str]) -> list[str]:
+    """An undeclared name that is close to one of our own fields counts as a spelling mistake."""
+    own_names, declared_names = list(own), set(declared)
     problems = []
     for name in values:
-        if name in others or name in ours:
+        if name in declared_names or name in own_names:
             continue
-        close = difflib.get_close_matches(name.lower().replace("-", "_"), ours, n=1, cutoff=0.8)
+        close = difflib.get_close_matches(name.lower().replace("-", "_"), own_names, n=1, cutoff=0.8)
         if close:
             problems.append(problem(name, values[name], "no field has this name", f"write {close[0]}"))
     return problems
 
 
-def check_base(cls: type, given: Values, declared: Iterable[str]) -> list[str]:
-    """What Transformers' own base takes without a look and trips over later."""
-    ours, problems = set(declared), []
-    for name, value in given.items():
+def check_base_arguments(cls: type, arguments: Values, declared: Iterable[str]) -> list[str]:
+    """Values that the base class of Transformers accepts unchecked and fails on later."""
+    declared_names, problems = set(declared), []
+    for name, value in arguments.items():
         if name in ("dtype", "torch_dtype"):
-            # Configurations do not import PyTorch: its objects are known by their type's name.
+            # Configurations do not import PyTorch, so its objects are recognized by the name of their type.
             if not (value is None or type(value).__name__ == "dtype" or (isinstance(value, str) and value in DTYPES)):
                 rule = f"must be a torch.dtype, or one of {', '.join(map(repr, DTYPES))}"
                 problems.append(problem(name, value, rule, "use 'float32'"))
         elif name in MAPPINGS:
             if not (value is None or isinstance(value, dict) or hasattr(value, "to_dict")):
                 problems.append(problem(name, value, "must be a mapping, or None", "leave it out"))
-        elif name not in ours and _is_taken(cls, name):
+        elif name not in declared_names and _is_reserved(cls, name):
             problems.append(problem(name, value, "is a name that the class itself needs", "leave it out"))
     return problems
 
 
-def _is_taken(cls: type, name: str) -> bool:
-    """Whether setting the attribute would fail, or hide what the class needs."""
+def _is_reserved(cls: type, name: str) -> bool:
+    """Whether setting the attribute would fail, or hide an attribute that the class needs."""
     attribute = inspect.getattr_static(cls, name, None)
     if isinstance(attribute, property):
         return attribute.fset is None
@@ -155,86 +165,86 @@ def _is_taken(cls: type, name: str) -> bool:
 
 
 class CheckedConfig(CarriedCode):
-    """Goes before a configuration class of Transformers in the bases of ours.
+    """Mixin; list it before a configuration class of Transformers.
 
-    `find_problems(values)`, which subclasses define, is asked before a config is built, saved or made into a model.
-    Not a configuration itself: as a dataclass it would put the base's defaults in the place of the other parent's.
+    Subclasses define `find_problems(values)`, which runs before a configuration is built, saved or made into a model.
+    The mixin is no configuration itself: as a dataclass it would replace defaults of the other parent by the base's.
     """
 
     model_type: ClassVar[str]
     attribute_map: ClassVar[dict[str, str]]
 
-    # `from_pretrained` also takes checkpoints of these families and starts ours from their weights.
+    # `from_pretrained` also loads checkpoints of these families and starts from their weights.
     warm_start_model_types: ClassVar[tuple[str, ...]] = ()
 
-    # Left at their defaults, these may be set after construction, as Transformers does with token ids; a model is not
-    # built and a config not saved before they are right.
+    # Fields that may have a wrong default at first and be set later, as Transformers does with token ids. They are
+    # checked when a model is built or the configuration is saved.
     checked_when_used: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
-        # The base class turns the subclass into a dataclass here and generates its constructor. Ours goes around it:
-        # the base reports the first wrong type only, and only of some fields.
+        # The base class makes the subclass a dataclass here and generates its constructor. We wrap this constructor,
+        # because the base checks the types of some fields only and reports the first problem only.
         super().__init_subclass__(*args, **kwargs)
         generated: Callable[..., None] = cls.__init__
 
         @wraps(generated)
-        def checked_init(self: "CheckedConfig", **given: Any) -> None:
+        def checked_init(self: "CheckedConfig", **arguments: Any) -> None:
             if type(self) is cls:
-                # Aliases last: where a checkpoint has both names, Transformers lets the alias win.
-                ordered = sorted(given, key=lambda name: name in cls.attribute_map)
-                given = {cls.attribute_map.get(name, name): given[name] for name in ordered}
+                # Aliases last: if a checkpoint has both names, Transformers uses the alias.
+                ordered = sorted(arguments, key=lambda name: name in cls.attribute_map)
+                arguments = {cls.attribute_map.get(name, name): arguments[name] for name in ordered}
                 defaults = field_defaults(cls)
-                problems = check_given(cls, given) + check_base(cls, given, defaults)
-                problems += cls.find_problems({**defaults, **given})
-                unstated = tuple(f"{name}=" for name in cls.checked_when_used if name not in given)
-                _raise(cls, [line for line in problems if not line.startswith(unstated)])
+                problems = check_own_names(cls, arguments) + check_base_arguments(cls, arguments, defaults)
+                problems += cls.find_problems({**defaults, **arguments})
+                unset = tuple(f"{name}=" for name in cls.checked_when_used if name not in arguments)
+                _raise(cls, [line for line in problems if not line.startswith(unset)])
             try:
-                generated(self, **given)
+                generated(self, **arguments)
             except Exception as error:
-                # Of Transformers' own checks of types, and of what it does with a value that none of them looks at.
+                # Transformers' own type checks failed, or its constructor failed on a value that nothing checks.
                 if isinstance(error, TypeError | AttributeError | LookupError) or "Strict" in type(error).__name__:
                     reason = " ".join(str(error).split())
-                    raise ValueError(f"{cls.__name__}: Transformers does not take these values: {reason}") from error
+                    raise ValueError(f"{cls.__name__}: Transformers refuses these values: {reason}") from error
                 raise
 
         cls.__init__ = checked_init  # type: ignore[assignment, method-assign]
 
     @classmethod
     def find_problems(cls, values: Values) -> list[str]:
-        """Every rule that `values`, one for each field, breaks; see `problem` for the form."""
+        """One line for every rule that `values` breaks, as `problem` formats it. `values` has all fields."""
         return []
 
     def check(self) -> None:
-        """Raise one ValueError that lists every problem; for configs that were changed after construction."""
+        """Raise one ValueError that lists every problem. For configurations that were changed after construction."""
         _raise(type(self), self.find_problems({name: getattr(self, name) for name in field_defaults(type(self))}))
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save as usual, but never a configuration that could not be loaded again."""
+        """Check the configuration, then save it as usual. So every saved configuration can be loaded."""
         self.check()
         super().save_pretrained(*args, **kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: Values, **kwargs: Any) -> Any:
-        """Build from a checkpoint's values; overrides in `kwargs` follow the same rules, names included."""
+        """Build from a checkpoint's values. The names and values of overrides in `kwargs` are checked too."""
         result = super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
         config = result[0] if isinstance(result, tuple) else result
         values = {name: getattr(config, name) for name in field_defaults(cls)}
-        _raise(cls, check_given(cls, kwargs) + cls.find_problems(values))
+        _raise(cls, check_own_names(cls, kwargs) + cls.find_problems(values))
         return result
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[Values, Values]:
-        """Read a checkpoint's config; one of a family this one cannot start from is a clear error."""
+        """Read a checkpoint's configuration. Raises if this family cannot start from the checkpoint's family."""
         values, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)  # type: ignore[misc]
-        found = values.get("model_type")
-        if found in cls.warm_start_model_types:
+        model_type = values.get("model_type")
+        if model_type in cls.warm_start_model_types:
             values = {name: value for name, value in values.items() if name not in ("auto_map", "custom_pipelines")}
             return {**values, "model_type": cls.model_type}, rest
-        if found != cls.model_type and cls.model_type:
+        if model_type != cls.model_type and cls.model_type:
             accepted = ", ".join((cls.model_type, *cls.warm_start_model_types))
             raise ValueError(
-                f"{pretrained_model_name_or_path} holds a checkpoint of model_type {found!r}; {cls.__name__} loads "
-                f"{accepted}. Use the class of that checkpoint, or AutoModelForSeq2SeqLM, which picks it."
+                f"{pretrained_model_name_or_path} holds a checkpoint of model_type {model_type!r}; {cls.__name__} "
+                f"loads {accepted}. Use the class of that checkpoint, or AutoModelForSeq2SeqLM, which chooses it."
             )
         return values, rest
 
@@ -249,15 +259,15 @@ def field_defaults(cls: Any) -> Values:
 
 
 def own_fields(cls: type[CheckedConfig]) -> set[str]:
-    """The fields that our classes add to those of the configuration they extend."""
-    theirs = [base for base in cls.__mro__ if is_dataclass(base) and not issubclass(base, CheckedConfig)]
-    return set(field_defaults(cls)).difference(*(field_defaults(base) for base in theirs))
+    """The fields that our classes add to those of Transformers' configuration."""
+    bases = [base for base in cls.__mro__ if is_dataclass(base) and not issubclass(base, CheckedConfig)]
+    return set(field_defaults(cls)).difference(*(field_defaults(base) for base in bases))
 
 
-def check_given(cls: type[CheckedConfig], given: Values) -> list[str]:
-    """Misspelt names among the arguments of a constructor; anything else unknown is left to Transformers."""
+def check_own_names(cls: type[CheckedConfig], arguments: Values) -> list[str]:
+    """Misspelt names of our fields among the arguments of a constructor. Transformers handles other unknown names."""
     declared = set(field_defaults(cls)) | set(cls.attribute_map) | set(dir(PreTrainedConfig))
-    return check_names(sorted(own_fields(cls)), given, declared)
+    return check_spelling(sorted(own_fields(cls)), arguments, declared)
 
 
 def _raise(cls: type, problems: list[str]) -> None:

@@ -25,52 +25,51 @@ STRATEGIES = ("share_routing_weights", "position_aware_routing", "separable_scor
 
 class CapsNMTConfig(CheckedConfig, PreTrainedConfig):
     r"""
-    Configuration of [`CapsNMTModel`]: LSTM layers that read a sentence, capsules that hold it in a few vectors
-    whatever its length, LSTM layers that write the translation (Wang et al. 2019). The defaults are the paper's base
-    model; `d_model=1024` is its big one. All fields are checked together when the config is built, and one
-    `ValueError` lists every problem.
+    Configuration of [`CapsNMTModel`] (Wang et al. 2019): LSTM layers read a sentence, a fixed number of capsules holds
+    it, and LSTM layers write the translation. The defaults are the paper's base model; `d_model=1024` is its big
+    model. Building it checks all fields; one `ValueError` lists every problem.
 
     Args:
         vocab_size (`int`, defaults to 58101):
-            Number of source words, and of target words unless `decoder_vocab_size` says otherwise.
+            Number of source words, and of target words unless `decoder_vocab_size` is set.
         decoder_vocab_size (`int`, *optional*):
             Number of target words, with `share_encoder_decoder_embeddings=False`.
         d_model (`int`, defaults to 512):
-            Width of everything: words, states, capsules. Even, since each direction of the encoder has half of it.
+            Width of embeddings, states and capsules. It must be even: each direction of the encoder has half of it.
         encoder_layers (`int`, defaults to 4):
             Number of bidirectional LSTM layers, each with a residual connection and a layer norm around it.
         decoder_layers (`int`, defaults to 3):
-            Number of LSTM layers of the decoder, built likewise.
+            Number of LSTM layers of the decoder, also with residual connections and layer norms.
         num_attention_heads (`int`, defaults to 1):
             Always 1.
         dropout (`float`, defaults to 0.3):
-            Dropout of the words and of what each layer adds.
+            Dropout of the embeddings and of the output of each layer before it is added to the residual.
         init_std (`float`, defaults to 0.02):
-            Standard deviation of the embeddings at first. Recurrent matrices start orthogonal, what feeds them with
-            one over the root of its width. From scratch, one over the root of `d_model` is a good value: it makes
-            scaled words as large as the states are.
+            Initial standard deviation of the embeddings. Recurrent matrices start orthogonal; their input matrices
+            start with a standard deviation of one over the root of their width. From scratch, one over the root of
+            `d_model` is a good value: it makes scaled embeddings as large as the states.
         scale_embedding (`bool`, defaults to `True`):
             Whether embeddings are multiplied by the root of `d_model`.
         share_encoder_decoder_embeddings, tie_word_embeddings (`bool`, defaults to `True`):
             As in [`MarianConfig`].
         source_aggregation (`str`, defaults to `"capsules"`):
-            What makes a few vectors of the words' states: `"capsules"` by routing (section 3), or `"pooling"`, the
+            How the words' states become a few vectors: `"capsules"` by routing (section 3), or `"pooling"`, the
             paper's simple aggregation: maximum, mean, first and last state (Eq. 2-4).
         num_capsules (`int`, defaults to 6):
-            Number of vectors that routing leaves of a sentence; 2, 4, 6 and 8 in the paper.
+            Number of capsules for a sentence; 2, 4, 6 and 8 in the paper.
         routing_iterations (`int`, defaults to 3):
             Rounds of routing; 1 is the mean of the messages, squashed.
         share_routing_weights (`bool`, defaults to `False`):
-            `False`: each iteration has weights of its own for its messages, the paper's strategy (non-weight
-            sharing, section 3.2); `True`: all iterations share them.
+            `False`: each iteration has its own weights for its messages, the paper's strategy (non-weight sharing,
+            section 3.2); `True`: all iterations share them.
         position_aware_routing (`bool`, defaults to `True`):
-            Whether sinusoidal positions are added to the words' states that routing reads, and to the capsules where
-            they are compared with them (section 3.2).
+            Whether sinusoidal positions are added to the words' states that routing reads, and to the capsules before
+            they are compared with these states (section 3.2).
         separable_scoring (`bool`, defaults to `True`):
-            Whether agreement is measured by a network of its own (Eq. 14) instead of by the messages (Eq. 12).
+            Whether a separate network scores agreement (Eq. 14). Otherwise the messages do (Eq. 12).
         decoder_context (`str`, defaults to `"fixed"`):
-            What the decoder knows of the source: `"fixed"`, the capsules alone, in linear time, or `"attention"`:
-            the hybrid with RNMT, whose first layer also asks attention over the words.
+            What the decoder reads of the source: `"fixed"`, the capsules alone, in linear time, or `"attention"`: the
+            hybrid with RNMT, whose first layer also attends to the words.
 
     Example:
 

@@ -11,8 +11,10 @@ from hf_capsule_mt.configuration.config_checks import (
     check_choice,
     check_divides,
     check_flag,
+    check_init_std,
     check_integer,
     check_number,
+    check_probabilities,
     check_special_tokens,
     is_integer,
     problem,
@@ -26,10 +28,10 @@ HEAD_AGGREGATIONS = ("none", "em_routing", "simple_routing")
 HEAD_AGGREGATION_ATTENTIONS = ("encoder_self", "decoder_cross", "decoder_self")
 HEAD_VOTE_SHARING = ("shared", "per_head")
 
-# Of checkpoints that were saved before it was a field.
+# The value of checkpoints that were saved before it became a field.
 FIRST_INVERSE_TEMPERATURE = 0.01
 
-# Marian's own fields that are counted, and those that are probabilities: wrong ones belong in the same list.
+# Marian's own fields: the error lists their problems too.
 MARIAN_COUNTS = (
     "vocab_size",
     "max_position_embeddings",
@@ -60,9 +62,9 @@ MARIAN_FLAGS = (
 
 class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
     r"""
-    Configuration of [`CapsuleAggregatedMarianModel`]. Takes every field of [`MarianConfig`], with Marian's defaults
-    (twelve layers of width 1024 a side), and the following; all of them are checked together when the config is
-    built, and one `ValueError` lists every problem.
+    Configuration of [`CapsuleAggregatedMarianModel`]. It has every field of [`MarianConfig`], with Marian's defaults
+    (twelve layers of width 1024 a side), and the following. Building it checks all fields; one `ValueError` lists
+    every problem.
 
     Args:
         layer_aggregation (`str`, defaults to `"em_routing"`):
@@ -71,24 +73,26 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
         layer_aggregation_side (`str`, defaults to `"both"`):
             `"both"`, `"encoder"` or `"decoder"` (Table 4, DLA).
         layer_capsule_inputs (`str`, defaults to `"all_layers"`):
-            Whether an input capsule sees the concatenation of all layers (Eq. 8, DLA) or its `"own_layer"` (Table 3).
+            The input of an input capsule: the concatenation of `"all_layers"` (Eq. 8, DLA) or its `"own_layer"`
+            (Table 3).
         layer_num_capsules (`int`, *optional*):
             Number of output capsules, a divisor of `d_model`; `None` means `d_model` of size 1 (Figure 2, DLA).
         layer_combination_dim (`int`, *optional*):
-            Size of one hidden layer that all networks of `"dynamic_combination"` share. `None` gives the network of
-            each layer a hidden layer of `d_model` (Eq. 4, DLA). With 2048 at base size the parameters are those that
-            the paper counts.
+            Size of the hidden layer that all networks of `"dynamic_combination"` share. `None` gives the network of
+            each layer its own hidden layer of size `d_model` (Eq. 4, DLA). 2048 at base size gives the paper's
+            parameter count.
         layer_routing_iterations (`int`, defaults to 3):
             Rounds of routing (Figure 3, DLA); 1 is a plain mean of the votes.
         aggregation_output (`str`, defaults to `"residual"`):
-            `"residual"`: layer norm of the top layer plus the aggregate. `"replace"`: the aggregate alone, as printed,
-            which a warm start has to learn before it translates again. With dynamic routing use it on the encoder and
-            with few capsules: squashing keeps N capsules within a length of `sqrt(N)`, too short for the output layer
-            of a trained decoder. `"gated"`: the top layer plus a gate times the aggregate, with the gate started at 0,
-            so that a pretrained model begins exactly where it was; routed heads then keep Marian's linear projection
-            and are added to it through a gate as well.
+            `"residual"`: layer norm of the top layer plus the aggregate. `"replace"`: the aggregate alone, as printed.
+            A warm start must then learn the aggregate before it translates again. With dynamic routing use
+            `"replace"` on the encoder and with few capsules: squashing limits the length of N capsules to `sqrt(N)`,
+            too short for the output layer of a trained decoder. `"gated"`: the top layer plus a gate times the
+            aggregate. The gate starts at 0, so a pretrained model starts with its old outputs. Routed heads then keep
+            Marian's linear projection and add the aggregate through a gate too.
         head_aggregation (`str`, defaults to `"none"`):
-            What replaces the output projection of attention: `"em_routing"` or `"simple_routing"` (Table 2, HEADS).
+            The replacement of attention's output projection: `"em_routing"` or `"simple_routing"` (Table 2, HEADS), or
+            `"none"`.
         head_aggregation_attentions (`list[str]`, *optional*, `None` means `["encoder_self"]`):
             Which attentions: any of `"encoder_self"`, `"decoder_cross"`, `"decoder_self"`.
         head_aggregation_layers (`list[int]`, *optional*):
@@ -100,14 +104,14 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
         head_vote_sharing (`str`, defaults to `"shared"`):
             One vote matrix for all heads, which gives the paper's parameter count, or one `"per_head"`, as printed.
         em_variance_floor (`float`, defaults to 0.1):
-            Added to every variance of EM routing (Eq. 12, DLA). With large values assignments stay uniform; with tiny
-            ones routing is a hard selection that learns badly.
+            Added to every variance of EM routing (Eq. 12, DLA). With large values assignments stay uniform. With tiny
+            values routing becomes a hard selection, which learns badly.
         em_inverse_temperature (`float`, defaults to 10.0):
-            Lambda of Eq. (14), DLA, is this times `1 - 0.95^t` in iteration t. The schedule is ours, after Hinton et
-            al. (2018): no paper here gives one. With small values every capsule is half present, whatever the model
+            Lambda of Eq. (14), DLA, is this times `1 - 0.95^t` in iteration t. DLA and HEADS give no schedule; this
+            one is from Hinton et al. (2018). With small values every capsule is half present, whatever the model
             learns.
         stop_assignment_gradient (`bool`, defaults to `False`):
-            Treat the assignment probabilities as constants in the backward pass, for layers and heads.
+            Whether the backward pass treats assignment probabilities as constants, for layers and heads.
 
     Example:
 
@@ -149,7 +153,7 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
 
     @classmethod
     def from_dict(cls, config_dict: Values, **kwargs: Any) -> Any:
-        """As in Transformers. A checkpoint older than `em_inverse_temperature` was trained with 0.01."""
+        """As in Transformers. Checkpoints without `em_inverse_temperature` are older than it and used 0.01."""
         if "transformers_version" in config_dict and "em_variance_floor" in config_dict:
             config_dict = {"em_inverse_temperature": FIRST_INVERSE_TEMPERATURE, **config_dict}
         return super().from_dict(config_dict, **kwargs)
@@ -173,23 +177,18 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
 
 def _marian_problems(values: Values) -> list[str]:
     problems = [line for field in MARIAN_COUNTS for line in check_integer(values, field, least=1)]
-    for field in MARIAN_PROBABILITIES:
-        rule = "must be a probability, at least 0 and below 1"
-        problems += check_number(values, field, lambda value: 0 <= value < 1, rule, "use a number such as 0.1")
+    problems += check_probabilities(values, MARIAN_PROBABILITIES)
     for field in ("encoder_attention_heads", "decoder_attention_heads"):
         problems += check_divides(values, field, "d_model")
     for field in MARIAN_FLAGS:
         problems += check_flag(values, field)
-    rule = "must be a float of at least 0"
-    problems += check_number(
-        values, "init_std", lambda value: isinstance(value, float) and value >= 0, rule, "use 0.02"
-    )
+    problems += check_init_std(values)
     problems += check_activation(values, "activation_function", usual="gelu")
     return problems + check_special_tokens(values)
 
 
 def _layer_problems(values: Values) -> list[str]:
-    # Smaller ones are 0 once float32 has squared them.
+    # The square of a smaller floor is 0 in float32.
     floor = "must be above 0 and finite, from 1e-18 to 1e30"
     return [
         *check_choice(values, "layer_aggregation", LAYER_AGGREGATIONS),
@@ -246,7 +245,7 @@ def _head_layer_problems(values: Values, attentions: Any) -> list[str]:
         return [problem("head_aggregation_layers", layers, rule, "use [0, 1], or None for all layers")]
     sides = {"encoder_layers" if name == "encoder_self" else "decoder_layers" for name in attentions}
     depths = [values[side] for side in sorted(sides) if is_integer(values[side])]
-    # With attentions on both sides a layer must exist on the deeper one; the other side has no such layer to route.
+    # With attentions on both sides a layer must exist on the deeper side; it may be missing on the other side.
     depth = max(depths, default=None)
     if depth is not None and any(not 0 <= layer < depth for layer in layers):
         rule = f"must name layers that exist, 0 to {depth - 1}"

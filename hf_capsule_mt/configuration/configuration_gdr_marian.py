@@ -13,33 +13,33 @@ from hf_capsule_mt.configuration.past_future_options import (
 
 class GDRMarianConfig(CapsuleAggregatedMarianConfig):
     r"""
-    Configuration of [`GDRMarianModel`]. Takes every field of [`CapsuleAggregatedMarianConfig`], with
+    Configuration of [`GDRMarianModel`]. It has every field of [`CapsuleAggregatedMarianConfig`], with
     `layer_aggregation="none"` as the default, and the following.
 
     Args:
         past_future (`str`, defaults to `"guided_routing"`):
-            How source words are told apart into translated and untranslated ones at every target step:
-            `"guided_routing"` (section 3.1, GDR), a `"classifier"` of past, future and redundant (CLF, section 4.3),
-            two `"attention"` modules (ATTN, section 4.3), or `"none"`: without past and future.
+            How each target step separates translated from untranslated source words: `"guided_routing"` (section 3.1,
+            GDR), a `"classifier"` of past, future and redundant (CLF, section 4.3), two `"attention"` modules (ATTN,
+            section 4.3), or `"none"`: without past and future.
         past_capsules, future_capsules (`int`, defaults to 2):
-            Capsules that stand for translated and for untranslated source content.
+            Number of capsules for translated and for untranslated source content.
         redundant_capsules (`int`, defaults to 2):
-            Capsules that take up what belongs to neither and go nowhere; 0 leaves them out. `"attention"` has none.
+            Number of capsules for content that belongs to neither. Nothing reads them. `"attention"` has none.
         capsule_dim (`int`, defaults to 256):
-            Size of one capsule. The authors' released setting is 60, which gives the parameter count of Table 1.
+            Size of one capsule. The authors' released code uses 60, which gives the parameter count of Table 1.
         guided_routing_iterations (`int`, defaults to 3):
             Rounds of routing.
         bow_loss_weight, bca_loss_weight (`float`, defaults to 1.0):
-            Weights of the bag-of-words and of the bilingual content agreement loss while training. 0 leaves the loss
-            and its parameters out. 1.0 is the printed objective (section 3.3, GDR): the translation loss summed over
-            a sentence plus the mean of each auxiliary loss over its steps. What is logged is divided by the number of
+            Weights of the bag-of-words loss and of the bilingual content agreement loss in training. 0 leaves out the
+            loss and its parameters. 1.0 is the printed objective (section 3.3, GDR): the translation loss summed over
+            a sentence plus the mean of each auxiliary loss over its steps. Logs show the loss divided by the number of
             target words.
         bow_reduction (`str`, defaults to `"sum"`):
-            How the bag-of-words loss of one step treats the words of its bag: their `"sum"`, as printed, or their
-            `"mean"`, as in the code that the authors published.
+            How the bag-of-words loss of a step combines the words of its bag: their `"sum"`, as printed, or their
+            `"mean"`, as in the authors' published code.
         bow_accuracy (`float`, *optional*):
-            Measured at the end of training by a recipe: the share of the words said so far that are among the best
-            guesses of the past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] stand on it.
+            A recipe measures it after training: the share of the words so far that are among the best guesses of the
+            past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] depend on it.
 
     Example:
 

@@ -12,7 +12,7 @@ from hf_capsule_mt.configuration.past_future_options import (
 )
 from hf_capsule_mt.configuration.recurrent_options import recurrent_problems
 
-# PFRNN, which needs a recurrence, beside what the Transformer has too.
+# The choices of the Transformer, and PFRNN, which needs a recurrence.
 RNMT_PAST_FUTURES = (*PAST_FUTURES, "recurrent")
 
 COUNTS = ("vocab_size", "d_model", "recurrent_dim", "attention_dim", "encoder_layers", "decoder_ffn_dim")
@@ -25,13 +25,12 @@ PROBABILITIES = ("dropout", "activation_dropout")
 
 class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
     r"""
-    Configuration of [`GDRRNMTModel`]: the attentional RNN of Bahdanau et al. (2015), in its
-    conditional form, with past and future. All fields
-    are checked together when the config is built, and one `ValueError` lists every problem.
+    Configuration of [`GDRRNMTModel`]: the attentional RNN of Bahdanau et al. (2015) with a conditional GRU, and with
+    past and future. Building it checks all fields; one `ValueError` lists every problem.
 
     Args:
         vocab_size (`int`, defaults to 58101):
-            Number of source words, and of target words unless `decoder_vocab_size` says otherwise.
+            Number of source words, and of target words unless `decoder_vocab_size` is set.
         decoder_vocab_size (`int`, *optional*):
             Number of target words, with `share_encoder_decoder_embeddings=False`.
         d_model (`int`, defaults to 512):
@@ -45,44 +44,44 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
         decoder_layers, num_attention_heads (`int`, defaults to 1):
             Always 1: the decoder is one conditional GRU with one head of attention.
         decoder_ffn_dim (`int`, defaults to 2048):
-            Size of the hidden layer of the network that joins past and future to the readout (section 3.2, GDR).
+            Size of the hidden layer of the network that adds past and future to the readout (section 3.2, GDR).
         activation_function (`str`, defaults to `"relu"`):
-            That network's non-linearity.
+            The activation function of this network.
         dropout, activation_dropout (`float`, defaults to 0.1 and 0.0):
-            Dropout of embeddings, readout, and between encoder layers; and in that network's hidden layer.
+            Dropout of embeddings, readout, and between encoder layers; dropout in the hidden layer of this network.
         init_std (`float`, defaults to 0.02):
-            Standard deviation of the embeddings and plain linear layers at first. Recurrent matrices start
-            orthogonal, what feeds them starts with a standard deviation of one over the root of its width. From
-            scratch, one over the root of `d_model` is a good value: it makes scaled words as large as the states are.
+            Initial standard deviation of the embeddings and plain linear layers. Recurrent matrices start orthogonal;
+            their input matrices start with a standard deviation of one over the root of their width. From scratch, one
+            over the root of `d_model` is a good value: it makes scaled embeddings as large as the states.
         scale_embedding (`bool`, defaults to `True`):
-            Whether embeddings are multiplied by the root of `d_model`, so that what the recurrences read is far from
-            0 although the output layer, which shares it, starts small.
+            Whether embeddings are multiplied by the root of `d_model`. The output layer shares them and must start
+            small, but the recurrences need larger inputs.
         share_encoder_decoder_embeddings, tie_word_embeddings (`bool`, defaults to `True`):
             As in [`MarianConfig`].
         past_future (`str`, defaults to `"guided_routing"`):
-            How source words are told apart into translated and untranslated ones at every target step:
-            `"guided_routing"` (section 3.1, GDR), a `"classifier"` (CLF, section 4.3), two `"attention"` modules
-            (ATTN, section 4.3), `"recurrent"` (PFRNN, Zheng et al. 2018: two more GRUs inside the recurrence;
-            the row of Table 1 has both loss weights at 0), or
-            `"none"`: the plain RNMT.
+            How each target step separates translated from untranslated source words: `"guided_routing"` (section 3.1,
+            GDR), a `"classifier"` (CLF, section 4.3), two `"attention"` modules (ATTN, section 4.3), `"recurrent"`
+            (PFRNN, Zheng et al. 2018: two more GRUs inside the recurrence; Table 1 has it with both loss weights at
+            0), or `"none"`: the plain RNMT.
         past_capsules, future_capsules, redundant_capsules (`int`, defaults to 2):
-            Capsules for translated and untranslated source content, and for what belongs to neither; the states of
-            `"recurrent"` are as wide as the first two together and there are no redundant ones.
+            Number of capsules for translated source content, for untranslated, and for content that is neither. With
+            `"recurrent"` the two states have the width of the past and of the future capsules, and there are no
+            redundant ones.
         capsule_dim (`int`, defaults to 256):
             Size of one capsule.
         guided_routing_iterations (`int`, defaults to 3):
             Rounds of routing.
         bow_loss_weight, bca_loss_weight (`float`, defaults to 1.0):
-            Weights of the bag-of-words and of the bilingual content agreement loss while training. 0 leaves the loss
-            and its parameters out. 1.0 is the printed objective (section 3.3, GDR): the translation loss summed over
-            a sentence plus the mean of each auxiliary loss over its steps. What is logged is divided by the number of
+            Weights of the bag-of-words loss and of the bilingual content agreement loss in training. 0 leaves out the
+            loss and its parameters. 1.0 is the printed objective (section 3.3, GDR): the translation loss summed over
+            a sentence plus the mean of each auxiliary loss over its steps. Logs show the loss divided by the number of
             target words.
         bow_reduction (`str`, defaults to `"sum"`):
-            How the bag-of-words loss of one step treats the words of its bag: their `"sum"`, as printed, or their
-            `"mean"`, as in the code that the authors published.
+            How the bag-of-words loss of a step combines the words of its bag: their `"sum"`, as printed, or their
+            `"mean"`, as in the authors' published code.
         bow_accuracy (`float`, *optional*):
-            Measured at the end of training by a recipe: the share of the words said so far that are among the best
-            guesses of the past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] stand on it.
+            A recipe measures it after training: the share of the words so far that are among the best guesses of the
+            past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] depend on it.
 
     Example:
 

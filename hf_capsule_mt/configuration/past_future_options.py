@@ -1,4 +1,4 @@
-"""The fields of GDR, which the Transformer and the RNMT share, and their rules."""
+"""Rules for the fields of GDR, which the Transformer and the RNMT share."""
 
 import math
 
@@ -19,7 +19,7 @@ NO_PREDICTIONS = ("lm_loss", "bow_loss", "bca_loss", "past_contents", "future_co
 
 
 def past_future_problems(values: Values, choices: tuple[str, ...]) -> list[str]:
-    """Every rule of GDR's fields that `values` breaks; `choices` are what `past_future` may be."""
+    """Every rule of GDR's fields that `values` breaks. `choices` are the allowed values of `past_future`."""
     problems = [
         *check_choice(values, "past_future", choices),
         *check_choice(values, "bow_reduction", BOW_REDUCTIONS),
@@ -46,6 +46,6 @@ def past_future_problems(values: Values, choices: tuple[str, ...]) -> list[str]:
             "use 0 to switch the loss off, or 1.0 for the printed objective",
         )
     if values["bow_accuracy"] is not None:
-        rule = "must be a share from 0 to 1, or None where it was not measured"
+        rule = "must be a share from 0 to 1, or None if it was not measured"
         problems += check_number(values, "bow_accuracy", lambda share: 0 <= share <= 1, rule, "leave it out")
     return problems

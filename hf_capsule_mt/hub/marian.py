@@ -17,8 +17,8 @@ from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.families import FAMILIES
 from hf_capsule_mt.hub.load_alone import outputs_of
 from hf_capsule_mt.hub.verification import compare
+from hf_capsule_mt.modeling.saving.file_checks import CONVERT, check_downloads
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
-from hf_capsule_mt.modeling.saving.safe_loading import CONVERT, check_downloads
 from hf_capsule_mt.outputs import check_folder, new_folder
 
 MARIAN_FAMILIES = {name: family for name, family in FAMILIES.items() if family.marian_start is not None}

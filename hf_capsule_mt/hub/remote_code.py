@@ -1,12 +1,21 @@
-"""The code of a model as flat files, for a checkpoint folder that loads without this package.
+"""The code of a model as a few flat files, for a checkpoint folder that loads without this package.
 
-Transformers copies such files beside each other and understands one form of import among them,
-`from .<file> import Name`. So the files of `configuration`, `ops` and `modeling`, and `pipelines.py`, import each
-other in one form too, `from hf_capsule_mt.<path>.<file> import Name`, and each of these lines is rewritten. A copy is
-named after its path: `modeling/capsules/router.py` becomes `capsules_router.py`.
+Transformers copies such files beside each other and understands one form of import between them, `from .<file> import
+Name`. A folder of this package becomes one file: `modeling/capsules/*.py` becomes `capsules.py`, all of `ops/` becomes
+`ops.py`, and all of `configuration/` becomes the file of the family's configuration. Files directly in `modeling/`
+keep their names. A family gets only the files it needs, and of each docstring the first paragraph: argument lists and
+examples are for readers of this package.
+
+The copied files of `configuration`, `ops` and `modeling`, and `pipelines.py`, therefore import each other in one form
+too, `from hf_capsule_mt.<path>.<file> import Name`, at the top of the file, and no two files of a folder define the
+same name.
 """
 
+import ast
 import re
+import textwrap
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import hf_capsule_mt
@@ -14,11 +23,13 @@ from hf_capsule_mt.checkpoint_contents import CODE_BEGINS
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 
 PACKAGE = Path(__file__).parents[1]
-SIBLING = re.compile(r"^([ \t]*)from hf_capsule_mt\.((?:configuration|ops|modeling)[.\w]+) import", re.MULTILINE)
+COPIED = re.compile(r"hf_capsule_mt\.((?:configuration|ops|modeling)\.[.\w]+)")
+
+REMOVED = "# removed"  # in the place of a line that a copy leaves out
 
 HEADER = f"{CODE_BEGINS}{{version}} ({{file}}), Apache-2.0, for trust_remote_code.\n"
 
-# Where this package is missing, a model is saved again by Transformers, with the files that import lines name.
+# Where this package is missing, Transformers saves a model again, with the files that import lines name.
 KEEP_PIPELINE = '''
 
 def _saved_with():
@@ -29,22 +40,130 @@ def _saved_with():
 '''
 
 
+@dataclass
+class _Source:
+    """A file of this package: its text without imports, and what it imports."""
+
+    path: str
+    docstring: str
+    body: str
+    imports: list[tuple[str, str]]  # (module, name with alias); an empty module for `import name`
+    needs: dict[str, list[str]]  # names by the path of the copied file that they come from
+    names: dict[str, str]  # the text of each definition at the top level
+
+
 def flat_files(config: CarriedCode) -> dict[str, str]:
     """Name and text of every file that the classes in the `auto_map` of `config` need, and of the pipeline's."""
-    entries = {entry.partition(".")[0] for entry in config.auto_map.values()}
-    wanted = ["pipelines.py", *(f"{entry.partition('_')[0]}/{entry}.py" for entry in sorted(entries))]
-    texts: dict[str, str] = {}
-    for file in wanted:  # grows on the way
-        text = (PACKAGE / file).read_text(encoding="utf-8")
-        needed = [f"{module.replace('.', '/')}.py" for _, module in SIBLING.findall(text)]
-        wanted += [path for path in needed if path not in wanted]
-        header = HEADER.format(version=hf_capsule_mt.__version__, file=file)
-        footer = KEEP_PIPELINE if file.startswith("configuration/configuration_") else ""
-        text = SIBLING.sub(lambda line: f"{line[1]}from .{flat_name(line[2].replace('.', '/'))} import", text)
-        texts[flat_name(file)] = header + text + footer
-    return texts
+    sources = needed_files(config)
+    entry = next(entry for entry in config.auto_map.values() if entry.startswith("configuration_"))
+    configuration = entry.partition(".")[0]
+    copies: dict[str, list[_Source]] = defaultdict(list)
+    for path in sources:
+        _add_in_order(path, sources, copies[copy_name(path, configuration)], configuration)
+    return {f"{name}.py": _text(name, files, configuration) for name, files in copies.items()}
 
 
-def flat_name(path: str) -> str:
-    """`capsules_router.py` for `modeling/capsules/router.py`."""
-    return "_".join(path.split("/")[1:]) or path
+def needed_files(config: CarriedCode) -> dict[str, _Source]:
+    """The files of this package that the copies are made of, by their paths."""
+    entries = sorted({entry.partition(".")[0] for entry in config.auto_map.values()})
+    wanted = ["pipelines.py", *(f"{entry.partition('_')[0]}/{entry}.py" for entry in entries)]
+    sources: dict[str, _Source] = {}
+    for path in wanted:  # grows while the loop runs
+        sources[path] = _parsed(path, (PACKAGE / path).read_text(encoding="utf-8"))
+        wanted += [needed for needed in sources[path].needs if needed not in wanted]
+    return sources
+
+
+def copy_name(path: str, configuration: str) -> str:
+    """The copy that holds a file of this package: `capsules` for `modeling/capsules/router.py`."""
+    folder, *rest = path.removesuffix(".py").split("/")
+    return {"ops": "ops", "configuration": configuration}.get(folder, rest[0] if rest else folder)
+
+
+def _parsed(path: str, text: str) -> _Source:
+    lines = text.splitlines()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            _shorten(node.body[0], lines)
+    first, *statements = tree.body
+    docstring = "\n".join(lines[: first.end_lineno])
+    source = _Source(path, docstring, "", [], defaultdict(list), {})
+    for node in statements:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for line in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[line] = REMOVED
+            _keep_import(node, source)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            source.names[node.name] = ast.unparse(node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            source.names |= {ast.unparse(target): ast.unparse(node) for target in targets}
+    body = "\n".join(line for line in lines[first.end_lineno :] if line is not REMOVED)
+    source.body = re.sub(r"\n{4,}", "\n\n\n", body).strip()
+    return source
+
+
+def _shorten(docstring: ast.stmt, lines: list[str]) -> None:
+    """Keep the first paragraph of a docstring, given as a statement of a file's `lines`."""
+    start, end = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+    blank = next((line for line in range(start, end) if not lines[line].strip()), None)
+    if blank is not None:
+        lines[blank - 1] += '"""'
+        lines[blank:end] = [REMOVED] * (end - blank)
+
+
+def _keep_import(node: ast.Import | ast.ImportFrom, source: _Source) -> None:
+    module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+    names = [alias.name + (f" as {alias.asname}" if alias.asname else "") for alias in node.names]
+    copied = COPIED.fullmatch(module)
+    if copied is None:
+        source.imports += [(module, name) for name in names]
+    else:
+        source.needs[f"{copied[1].replace('.', '/')}.py"] += names
+
+
+def _add_in_order(path: str, sources: dict[str, _Source], files: list[_Source], configuration: str) -> None:
+    """Append a file to those of its copy, after the files of the same copy that it needs."""
+    source = sources[path]
+    if source in files:
+        return
+    for needed in source.needs:
+        if copy_name(needed, configuration) == copy_name(path, configuration):
+            _add_in_order(needed, sources, files, configuration)
+    files.append(source)
+
+
+def _text(name: str, files: list[_Source], configuration: str) -> str:
+    """One copy: the imports of all its files, then their texts."""
+    outside: dict[str, set[str]] = defaultdict(set)
+    siblings: dict[str, set[str]] = defaultdict(set)
+    defined: dict[str, _Source] = {}
+    parts = []
+    for source in files:
+        for module, imported in source.imports:
+            outside[module].add(imported)
+        for path, imported_names in source.needs.items():
+            other = copy_name(path, configuration)
+            if other != name:
+                siblings[f".{other}"].update(imported_names)
+        for own, text in source.names.items():
+            twin = defined.setdefault(own, source)
+            if twin.names[own] != text:
+                raise ValueError(f"{twin.path} and {source.path} both define {own}: {name}.py can hold one of them")
+        parts.append(source.body if len(files) == 1 else f"# {source.path}\n{source.docstring}\n\n{source.body}")
+    lines = [f"import {imported}" for imported in sorted(outside.pop("", ()))]
+    lines += [_import_line(module, names) for module, names in sorted(outside.items())]
+    lines += [_import_line(module, names) for module, names in sorted(siblings.items())]
+    header = HEADER.format(version=hf_capsule_mt.__version__, file=files[-1].path if len(files) == 1 else f"{name}.py")
+    footer = KEEP_PIPELINE if name == configuration else ""
+    docstring = f"{files[0].docstring}\n\n" if len(files) == 1 else ""
+    return header + docstring + "\n".join(lines) + "\n\n\n" + "\n\n\n".join(parts) + "\n" + footer
+
+
+def _import_line(module: str, names: set[str]) -> str:
+    line = f"from {module} import {', '.join(sorted(names))}"
+    if len(line) < 120:
+        return line
+    indented = textwrap.fill(", ".join(sorted(names)), 119, initial_indent="    ", subsequent_indent="    ")
+    return f"from {module} import (\n{indented},\n)"

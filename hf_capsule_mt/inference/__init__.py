@@ -1,5 +1,1 @@
-"""Running trained models fast: int8 on the CPU."""
-
-from hf_capsule_mt.inference.int8.quantization import quantize_for_cpu
-
-__all__ = ["quantize_for_cpu"]
+"""Running trained models fast: searches for translations, and int8 on the CPU."""

@@ -8,7 +8,6 @@ Legend: `B` batch, `S` source and `T` target positions, `d` width of everything,
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
@@ -18,8 +17,6 @@ from transformers.utils import can_return_tuple
 from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.capsules.source_capsules import SourceContext
-from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear, transposed_copy
-from hf_capsule_mt.modeling.decoding.lean_search import Steps
 from hf_capsule_mt.modeling.input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
 from hf_capsule_mt.modeling.outputs import (
     CapsNMTEncoderOutput,
@@ -27,7 +24,6 @@ from hf_capsule_mt.modeling.outputs import (
     CapsuleSeq2SeqModelOutput,
 )
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalLayer, InputLinear, WordOrder, word_order
-from hf_capsule_mt.modeling.recurrent.cache import States
 from hf_capsule_mt.modeling.recurrent.lstm_decoder import LSTMStack
 from hf_capsule_mt.modeling.recurrent.seq2seq import (
     RecurrentForConditionalGeneration,
@@ -266,49 +262,3 @@ class CapsNMTForConditionalGeneration(CapsNMTPreTrainedModel, RecurrentForCondit
     ```"""
 
     model_class = CapsNMTModel
-
-    def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
-        if (
-            type(self).forward is not CapsNMTForConditionalGeneration.forward
-            or type(self.model) is not CapsNMTModel
-            or type(self.model.decoder) is not CapsNMTDecoder
-            or "source_context" not in encoder_outputs
-        ):
-            return None
-        return CapsNMTSteps(self, encoder_outputs, attention_mask)
-
-
-class CapsNMTSteps:
-    """One word after the other for [`LeanSearch`], from the encoder's output for `R` rows."""
-
-    def __init__(
-        self, model: CapsNMTForConditionalGeneration, encoded: CapsNMTEncoderOutput, attention_mask: Tensor | None
-    ) -> None:
-        decoder: Any = model.model.decoder
-        self.decoder = decoder
-        self.lm_head, self.transposed_head = model.lm_head, None
-        if type(self.lm_head) is SplitLinear and len(encoded["source_context"]) == 1:
-            self.transposed_head = transposed_copy(self.lm_head.weight)  # [d, V]
-        self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
-        self.context: Tensor = encoded["source_context"]  # [R, d]
-        self.states: States = decoder.stack.no_states(self.context)
-        self.source: tuple[Any, ...] = ()
-        if decoder.stack.attention is not None:
-            states = encoded["last_hidden_state"]
-            self.source = (encoded["attention_keys"], states, word_mask(attention_mask, states))
-
-    def __call__(self, words: Tensor) -> Tensor:
-        top = self._top(words)
-        logits = self.lm_head(top) if self.transposed_head is None else top @ self.transposed_head
-        return (logits if self.bias is None else logits + self.bias).float()
-
-    @torch.inference_mode()  # small operations take less time in it; the logits, which others change, are made outside
-    def _top(self, words: Tensor) -> Tensor:
-        """The last words `[R]`; returns what the output layer reads, `[R, d]`."""
-        embedded = self.decoder.embed_tokens(words) * self.decoder.embed_scale + self.context
-        outputs, _, self.states = self.decoder.stack.step(embedded, None, self.states, self.source)
-        return outputs[-1]
-
-    def select(self, rows: Tensor) -> None:
-        # The rows of a sentence have the same source.
-        self.states = tuple(state.index_select(0, rows) for state in self.states)

@@ -3,8 +3,9 @@
 Legend: `B` batch, `S` source and `T` target positions, `V` target vocabulary.
 """
 
+from collections.abc import Callable
 from copy import copy
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,6 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.modeling.capsules.generated_routings import GeneratedRoutings
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
-from hf_capsule_mt.modeling.decoding.compiled import StaticBeamCache, compiles_beam_search, with_compiled_steps
 from hf_capsule_mt.modeling.input_checks import check_labels
 from hf_capsule_mt.modeling.losses.seq2seq import TranslationLoss, loss_of_states, translation_loss
 from hf_capsule_mt.modeling.outputs import CapsuleSeq2SeqLMOutput
@@ -31,6 +31,8 @@ class TranslationHead(GeneratedRoutings):
     accepts_loss_kwargs = True
     # `forward` knows `skip_logits` and `loss_smoothing`.
     can_skip_logits = True
+    # Chooses a faster search for a call of `generate`. The installed package sets it; code in a checkpoint has none.
+    choose_search: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]] | None] = None
 
     config: Any
     model: nn.Module
@@ -125,31 +127,21 @@ class TranslationHead(GeneratedRoutings):
         states = {key: value for key, value in outputs.items() if key != "last_hidden_state"}
         return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)
 
+    def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers, by a faster search where one gives the same tokens."""
+        if TranslationHead.choose_search is not None:
+            kwargs |= TranslationHead.choose_search(self, args, kwargs)
+        return super().generate(inputs, *args, **kwargs)
+
     def get_compiled_call(self, compile_config: Any) -> Any:
-        """As in Transformers, whose call a deep copy of a model shares with the original, weights included."""
+        """As in Transformers, except that a deep copy of a model does not share the call, which holds the weights."""
         if vars(self).get("_compiled_for") != id(self):
             vars(self).pop("_compiled_call", None)
             self._compiled_for = id(self)
         return super().get_compiled_call(compile_config)  # type: ignore[misc]
 
-    def _prepare_static_cache(self, cache_implementation: str, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers, but for compiled beam search too."""
-        cache = super()._prepare_static_cache(cache_implementation, *args, **kwargs)  # type: ignore[misc]
-        if "offloaded" in cache_implementation:
-            return cache
-        return StaticBeamCache(cache.self_attention_cache, cache.cross_attention_cache)
-
-    def _beam_search(
-        self,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """As in Transformers, which does not compile the steps, and before 5.20 takes the number of target words from
-        the source's `vocab_size`."""
+    def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers. Before 5.20 its beam search reads the number of target words from `vocab_size`."""
         view: Any = self
         target_words = self.final_logits_bias.shape[-1]
         if self.config.vocab_size != target_words and OLD_BEAM_SEARCH:
@@ -157,8 +149,5 @@ class TranslationHead(GeneratedRoutings):
             view = copy(self)
             view.config = copy(self.config)
             view.config.vocab_size = target_words
-        if compiles_beam_search(self, generation_config, kwargs):
-            view = with_compiled_steps(view, self.get_compiled_call(generation_config.compile_config))
-        return super(TranslationHead, view)._beam_search(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs
-        )
+            view._compiled_call_impl = vars(self).get("_compiled_call_impl")  # a copy leaves it out
+        return super(TranslationHead, view)._beam_search(*args, **kwargs)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Which implementation routes, and why: the argument first, then the environment, then the device and the shape."""
+"""Chooses the implementation: by the argument, else by the environment, else by device and shape."""
 
 import os
 import warnings
@@ -11,9 +11,9 @@ from torch import Tensor
 IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
 VARIABLE = "HF_CAPSULE_MT_ROUTING"
 
-# Whether a GPU alone is reason enough for the kernels. To be switched on by whoever has compared them with the
-# reference, and timed them, on one.
-KERNELS_BY_DEFAULT = False
+# Whether votes on a GPU use the Triton kernels by default. Switch it on after the kernels were compared with the
+# reference, and timed, on a GPU.
+TRITON_BY_DEFAULT = False
 
 _warned: set[str] = set()
 
@@ -22,10 +22,10 @@ class FastImplementation(NamedTuple):
     """Compiled code or kernels.
 
     Args:
-        obstacle: why votes of this type on this device cannot be routed; empty if they can.
-        size_obstacle: why votes of this shape cannot be; Eq. (7), GDR takes any.
-        device_obstacle: why this device never can, which is worth a warning.
-        functions: by the name of the routing function.
+        obstacle: the reason why it cannot route votes of this type on this device; empty if it can.
+        size_obstacle: the reason why it cannot route votes of this shape; Eq. (7), GDR has no limit.
+        device_obstacle: the reason why this device can never run it. The user gets it as a warning.
+        functions: its functions by the name of the routing function.
     """
 
     obstacle: Callable[[Tensor], str]
@@ -34,8 +34,8 @@ class FastImplementation(NamedTuple):
     functions: dict[str, Callable[..., Any]]
 
 
-# Those at hand: `hf_capsule_mt.ops` adds "native" and "fused". Code that comes with a model has none.
-FAST: dict[str, FastImplementation] = {}
+# `hf_capsule_mt.ops` adds "native" and "fused". In the code of a checkpoint this stays empty.
+FAST_IMPLEMENTATIONS: dict[str, FastImplementation] = {}
 
 
 class RoutingChoice(NamedTuple):
@@ -53,11 +53,10 @@ def explain_routing_choice(
     Args:
         votes: `[…, I, O, D]`.
         implementation: `"reference"`, plain autograd; `"blockwise"`, a block of positions at a time with little
-            memory; `"native"`, compiled code for the CPU; `"fused"`, Triton kernels; None lets the environment
-            variable `HF_CAPSULE_MT_ROUTING` say one of these, or else decides by device and shape. What the argument
-            names and cannot be had is an error; what the variable names and cannot be had is passed over with a
-            warning.
-        return_assignments: whether assignments are wanted too.
+            memory; `"native"`, compiled code for the CPU; `"fused"`, Triton kernels. None takes the one that the
+            environment variable `HF_CAPSULE_MT_ROUTING` names, or decides by device and shape. If the argument names
+            an implementation that cannot run, that is an error; if the variable does, a warning.
+        return_assignments: whether the call also returns assignments.
     """
     return choose_routing(votes, implementation, return_assignments, torch.is_grad_enabled() and votes.requires_grad)
 
@@ -70,68 +69,71 @@ def choose_routing(
     def obstacle(name: str) -> str:
         if name in ("blockwise", "native") and return_assignments:
             return "assignments come from the reference or the fused kernels"
-        found = _obstacle(name, votes)
-        if found or name not in FAST:
-            return found
+        reason = _obstacle(name, votes)
+        if reason or name not in FAST_IMPLEMENTATIONS:
+            return reason
         if name == "fused" and return_assignments and differentiable:
-            return "the kernels have no gradient through the assignments (torch.no_grad() asks for none)"
-        return FAST[name].size_obstacle(votes.shape)
+            return "the kernels compute no gradient through the assignments (use torch.no_grad() if you need none)"
+        return FAST_IMPLEMENTATIONS[name].size_obstacle(votes.shape)
 
     return _choose(votes, implementation, obstacle)
 
 
 def choose_guided_scores(votes: Tensor, implementation: str | None) -> RoutingChoice:
-    """The same for the scores of guided routing and pooling, which know no assignments and any size."""
+    """As `choose_routing`, for the scores of guided routing and pooling: any size, with or without assignments."""
     return _choose(votes, implementation, lambda name: _obstacle(name, votes))
 
 
 def _choose(votes: Tensor, implementation: str | None, obstacle: Callable[[str], str]) -> RoutingChoice:
-    """`obstacle` says why an implementation cannot do the work; empty if it can."""
+    """`obstacle` returns the reason why an implementation cannot run; empty if it can."""
     if implementation is not None:
         _check_name("implementation", implementation)
-        if found := obstacle(implementation):
-            raise ValueError(f'implementation="{implementation}": {found}; leave it None to have the best that can')
+        if reason := obstacle(implementation):
+            raise ValueError(
+                f'implementation="{implementation}": {reason}; use None for the fastest implementation that can'
+            )
         return RoutingChoice(implementation, "the argument says so")
-    wanted = _environment()
-    if wanted:
-        found = obstacle(wanted)
-        if not found:
-            return RoutingChoice(wanted, "the environment variable HF_CAPSULE_MT_ROUTING says so")
-        _warn_once(f"HF_CAPSULE_MT_ROUTING={wanted} is passed over: {found}")
-    if votes.is_cuda and not KERNELS_BY_DEFAULT:
-        found = f"they have run in the interpreter only, no GPU was at hand; {VARIABLE}=fused asks for them"
+    named = _named_by_environment()
+    if named:
+        reason = obstacle(named)
+        if not reason:
+            return RoutingChoice(named, "the environment variable HF_CAPSULE_MT_ROUTING says so")
+        _warn_once(f"HF_CAPSULE_MT_ROUTING={named} is ignored: {reason}")
+    if votes.is_cuda and not TRITON_BY_DEFAULT:
+        reason = f"they have only run in Triton's interpreter so far; {VARIABLE}=fused switches them on"
     elif votes.is_cuda:
-        found = obstacle("fused")
-        if not found:
+        reason = obstacle("fused")
+        if not reason:
             return RoutingChoice("fused", "a GPU with kernels for this shape")
-        if "fused" in FAST and (without := FAST["fused"].device_obstacle(votes.device)):
-            _warn_once(f"routing runs without its fused kernels, many times slower: {without}")
+        if "fused" in FAST_IMPLEMENTATIONS:
+            if device_reason := FAST_IMPLEMENTATIONS["fused"].device_obstacle(votes.device):
+                _warn_once(f"routing runs without its fused kernels, many times slower: {device_reason}")
     else:
-        found = obstacle("native")
-        if not found:
+        reason = obstacle("native")
+        if not reason:
             return RoutingChoice("native", "compiled for the CPU")
-        found = f"not on a GPU; no compiled code: {found}"
-    return RoutingChoice("reference" if obstacle("blockwise") else "blockwise", f"no fused kernels: {found}")
+        reason = f"not on a GPU; no compiled code: {reason}"
+    return RoutingChoice("reference" if obstacle("blockwise") else "blockwise", f"no fused kernels: {reason}")
 
 
 def _obstacle(implementation: str, votes: Tensor) -> str:
-    """What keeps an implementation from any votes of this type, on this device, now."""
+    """The reason why an implementation cannot route any votes of this type on this device; empty if it can."""
     if implementation in ("blockwise", "native") and torch.compiler.is_compiling():
-        return "a compiler takes the reference apart by itself"
+        return "under torch.compile the compiler optimizes the reference itself"
     if implementation in ("reference", "blockwise"):
         return ""
-    if implementation not in FAST:
-        return "code that comes with a model routes in PyTorch alone"
-    return FAST[implementation].obstacle(votes)
+    if implementation not in FAST_IMPLEMENTATIONS:
+        return "the code of a checkpoint routes with PyTorch operations only"
+    return FAST_IMPLEMENTATIONS[implementation].obstacle(votes)
 
 
-# A compiler calls these and keeps what they answer; it could not follow them.
+# torch.compile cannot trace these two: it calls them once and keeps the result.
 @torch.compiler.assume_constant_result
-def _environment() -> str:
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted:
-        _check_name(VARIABLE, wanted)
-    return wanted
+def _named_by_environment() -> str:
+    name = os.environ.get(VARIABLE, "")
+    if name:
+        _check_name(VARIABLE, name)
+    return name
 
 
 @torch.compiler.assume_constant_result
@@ -144,5 +146,5 @@ def _warn_once(message: str) -> None:
 def _check_name(source: str, name: str) -> None:
     if name not in IMPLEMENTATIONS:
         raise ValueError(
-            f"{source}={name!r}: must be one of {', '.join(IMPLEMENTATIONS)}, or nothing to choose by device"
+            f"{source}={name!r}: must be one of {', '.join(IMPLEMENTATIONS)}, or unset to choose by device"
         )

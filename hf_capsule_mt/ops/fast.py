@@ -1,10 +1,10 @@
-"""The implementations that are fast: compiled code for the CPU, Triton kernels for GPUs. Checkpoints carry neither."""
+"""The fast implementations: compiled code for the CPU and Triton kernels for GPUs. Checkpoints contain neither."""
 
 import math
 
 import torch
 
-from hf_capsule_mt.ops.dispatch import FAST, FastImplementation
+from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS, FastImplementation
 from hf_capsule_mt.ops.dynamic.native import native_dynamic_routing
 from hf_capsule_mt.ops.dynamic.triton import fused_dynamic_routing
 from hf_capsule_mt.ops.em.native import native_em_routing
@@ -16,8 +16,8 @@ from hf_capsule_mt.ops.triton_operators import LARGEST_TILE, device_obstacle, fu
 
 
 def add_fast_implementations() -> None:
-    """Tell `dispatch.py` of them."""
-    FAST["native"] = FastImplementation(
+    """Add the fast implementations to the table in `dispatch.py`."""
+    FAST_IMPLEMENTATIONS["native"] = FastImplementation(
         native_obstacle,
         _too_large_for_native,
         lambda device: "",
@@ -27,7 +27,7 @@ def add_fast_implementations() -> None:
             "guided_scores": native_guided_scores,
         },
     )
-    FAST["fused"] = FastImplementation(
+    FAST_IMPLEMENTATIONS["fused"] = FastImplementation(
         fused_obstacle,
         _too_large_for_kernels,
         device_obstacle,
@@ -39,7 +39,7 @@ def add_fast_implementations() -> None:
     )
 
 
-# Sizes are not quoted: a compiler may not know them.
+# The messages quote no sizes: under torch.compile they may be unknown.
 def _too_large_for_native(shape: torch.Size) -> str:
     return f"more than {LARGEST_POSITION} votes a position" if math.prod(shape[-3:]) > LARGEST_POSITION else ""
 

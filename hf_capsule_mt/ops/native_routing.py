@@ -1,7 +1,7 @@
-"""Dynamic and EM routing on a CPU by compiled code (`csrc`): a position at a time, all rounds in the
-first-level cache, nothing kept for the backward pass but the arguments.
+"""Dynamic and EM routing on a CPU by compiled code (`csrc`).
 
-It is compiled when the package is installed, where there is a C compiler; without it everything works, slower.
+The code routes one position at a time, with all rounds in the first-level cache. It keeps only the arguments for the
+backward pass. Installing the package compiles it if there is a C compiler; without it routing works, but slower.
 
 Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I]` and betas `[O]` float32, masks
 `[N, I]` boolean. The code clamps votes and ignores padding as `precision.py` does for the other implementations.
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hf_capsule_mt.ops.native_library import LIBRARY, MISSING, address, tensors_are_traced
+from hf_capsule_mt.ops.native_library import LIBRARY, WHY_MISSING, address, tensors_are_traced
 from hf_capsule_mt.ops.precision import VOTE_LIMIT, half_gradient
 
-LARGEST_POSITION = 2**20  # votes: what a thread has room for
+LARGEST_POSITION = 2**20  # votes that fit the memory of a thread
 VOTES_PER_THREAD = 2**15  # fewer are not worth starting a thread
 EM, DYNAMIC = 0, 2
 
@@ -25,23 +25,23 @@ EM, DYNAMIC = 0, 2
 def native_obstacle(votes: Tensor) -> str:
     """Why the compiled code cannot route these votes; empty if it can."""
     if LIBRARY is None:
-        return MISSING
+        return WHY_MISSING
     if votes.device.type != "cpu":
         return "compiled routing is for the CPU"
     if votes.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"compiled routing computes in float32, and the votes have type {votes.dtype}"
     if type(votes) not in (Tensor, torch.nn.Parameter) or tensors_are_traced():
-        return "compiled routing reads tensors in memory, and these are to be followed or imitated"
+        return "compiled routing reads the memory of tensors, and these are traced or of another class"
     return ""
 
 
-def _limit(dtype: torch.dtype) -> float:
-    """None for float16, whose numbers are all inside: inf is an overflow, and is to be seen."""
+def _vote_limit(dtype: torch.dtype) -> float:
+    """No limit for float16: its finite numbers are all smaller, and an inf is an overflow that must show."""
     return math.inf if dtype == torch.float16 else VOTE_LIMIT
 
 
 def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float) -> None:
-    """`tensors` are those of `py_route` in module.c after the votes, in its order; `limit` that of the votes."""
+    """Call the C code. `tensors` follow the votes in the order of `py_route` in module.c; `limit` clamps the votes."""
     positions, inputs, outputs, size = votes.shape
     if not positions:
         return
@@ -50,7 +50,7 @@ def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[
     LIBRARY.route(
         kind,
         threads,
-        (address(votes, together=False), *map(_address, tensors)),
+        (address(votes, contiguous=False), *map(_address, tensors)),
         (*votes.stride()[:2], positions, inputs, outputs, size, iterations, normalize, stop_gradient),
         inverse_temperature,
         variance_floor,
@@ -62,18 +62,20 @@ def _address(tensor: Tensor | None) -> int:
     if tensor is None:
         return 0
     dtype = torch.bool if tensor.dtype == torch.bool else torch.float32
-    return address(tensor, dtype, together=tensor.dim() != 4)  # the gradient of the votes lies as they do
+    return address(tensor, dtype, contiguous=tensor.dim() != 4)  # The gradient of the votes has their strides.
 
 
 def dense(votes: Tensor) -> Tensor:
-    """Votes one after the other without gaps or sharing: position by position, or input by input as one product for
-    all inputs leaves them."""
+    """Votes without gaps or shared memory, in the order of positions or of inputs.
+
+    One matrix product for all inputs returns the order of inputs.
+    """
     (positions, inputs, outputs, size), strides = votes.shape, votes.stride()
     row = outputs * size
-    together = (size == 1 or strides[3] == 1) and (outputs == 1 or strides[2] == size)
+    has_dense_rows = (size == 1 or strides[3] == 1) and (outputs == 1 or strides[2] == size)
     by_position = (inputs == 1 or strides[1] == row) and (positions == 1 or strides[0] == inputs * row)
     by_input = (positions == 1 or strides[0] == row) and (inputs == 1 or strides[1] == positions * row)
-    return votes if together and (by_position or by_input) else votes.contiguous()
+    return votes if has_dense_rows and (by_position or by_input) else votes.contiguous()
 
 
 class _NativeRouting(torch.autograd.Function):
@@ -99,27 +101,27 @@ class _NativeRouting(torch.autograd.Function):
     def backward(ctx: Any, grad_capsules: Tensor) -> tuple[Tensor | None, ...]:
         votes, log_activations, beta_a, beta_u, mask = ctx.saved_tensors
         precise, grad_capsules = votes.float(), grad_capsules.float().contiguous()
-        # Laid out as the votes are; `dense` has seen to it that no two of them share a place.
+        # The strides of the votes; `dense` ensures that no two votes share memory.
         grad_votes = torch.empty_strided(precise.shape, precise.stride(), dtype=precise.dtype, device=precise.device)
-        # Without positions nothing is written.
+        # Zeros, because the C code writes nothing if there are no positions.
         grads = [None if each is None else torch.zeros_like(each) for each in (log_activations, beta_a, beta_u)]
         tensors = [log_activations, mask, beta_a, beta_u, grad_capsules, None, grad_votes, *grads]
-        _run(ctx.kind + 1, precise, tensors, ctx.options, _limit(votes.dtype))
+        _run(ctx.kind + 1, precise, tensors, ctx.options, _vote_limit(votes.dtype))
         half = votes.dtype == torch.float16
         return None, None, half_gradient(grad_votes) if half else grad_votes.to(votes.dtype), *grads, None
 
 
 def _capsules(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
-    """`small`: log activations, the two betas, the mask."""
+    """`small` holds the log activations, the two betas and the mask."""
     log_activations, beta_a, beta_u, mask = small
     capsules = votes.new_empty(len(votes), *votes.shape[2:], dtype=torch.float32)
     tensors = [log_activations, mask, beta_a, beta_u, None, capsules, None, None, None, None]
-    _run(kind, votes.float(), tensors, options, _limit(votes.dtype))
+    _run(kind, votes.float(), tensors, options, _vote_limit(votes.dtype))
     return capsules.to(votes.dtype)
 
 
 def native_routing(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
-    # Without what autograd costs where nobody asks for gradients: in a decoding step it is most of the time.
+    # Skip autograd where no gradient is needed: in a decoding step it would take most of the time.
     if torch.is_grad_enabled():
         return _NativeRouting.apply(kind, options, votes, *small)
     return _capsules(kind, options, votes, *small)

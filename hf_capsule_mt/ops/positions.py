@@ -1,4 +1,4 @@
-"""Votes with any leading axes as a list of positions, routed by the reference at once or a block at a time."""
+"""Joins the leading axes of votes to one axis of positions, routes them in PyTorch, and restores the axes."""
 
 from collections.abc import Callable
 
@@ -18,13 +18,13 @@ def run_in_pytorch(
     shared: list[Tensor],
     implementation: str,
     return_assignments: bool,
-) -> tuple[Tensor, list[Tensor]]:
-    """The reference itself, or the reference block by block."""
+) -> tuple[Tensor, Tensor | None]:
+    """Run the reference, whole or in blocks: capsules `[N, O, D]`, assignments `[iterations, N, I, O]` or None."""
     with no_autocast(positional[0]):
         if implementation == "blockwise":
-            return blockwise(lambda *tensors: route(*tensors)[0], positional, shared), []
+            return blockwise(lambda *tensors: route(*tensors)[0], positional, shared), None
         capsules, trace = route(*positional, *shared)
-        return capsules, trace if return_assignments else []
+        return capsules, torch.stack(trace) if return_assignments else None
 
 
 def chosen_implementation(
@@ -34,27 +34,16 @@ def chosen_implementation(
     return choose_routing(votes, implementation, return_assignments, differentiable).implementation
 
 
-def with_leading_axes(capsules: Tensor, trace: list[Tensor], lead: torch.Size, dtype: torch.dtype) -> RoutingResult:
-    """Put the leading axes back: capsules `[…, O, D]`, assignments `[iterations, …, I, O]`."""
+def with_leading_axes(
+    capsules: Tensor, assignments: Tensor | None, lead: torch.Size, dtype: torch.dtype
+) -> RoutingResult:
+    """Restore the leading axes: capsules `[…, O, D]`, assignments `[iterations, …, I, O]`."""
     capsules = capsules.reshape(*lead, *capsules.shape[1:]).to(dtype)
-    if not trace:
-        return capsules
-    assignments = torch.stack(trace)
-    return capsules, assignments.reshape(len(trace), *lead, *assignments.shape[2:])
-
-
-def fused_answer(found: tuple[Tensor, Tensor], lead: torch.Size, return_assignments: bool) -> RoutingResult:
-    capsules, assignments = found
-    capsules = capsules.reshape(*lead, *capsules.shape[1:])
-    if not return_assignments:
+    if assignments is None:
         return capsules
     return capsules, assignments.reshape(len(assignments), *lead, *assignments.shape[2:])
 
 
 def by_position(tensor: Tensor | None, kept: int) -> Tensor | None:
-    """All but the last `kept` axes as one: `[…, I, O, D]` to `[N, I, O, D]`, `[…, I]` to `[N, I]`."""
+    """Join all but the last `kept` axes to one: `[…, I, O, D]` to `[N, I, O, D]`, `[…, I]` to `[N, I]`."""
     return None if tensor is None else tensor.reshape(-1, *tensor.shape[tensor.dim() - kept :])
-
-
-def votes_by_position(votes: Tensor) -> Tensor:
-    return votes.reshape(-1, *votes.shape[-3:])

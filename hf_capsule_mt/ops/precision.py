@@ -1,4 +1,4 @@
-"""Routing computes in float32 (float64 for float64 input), whatever autocast says; padding is kept out of it."""
+"""Routing computes in float32 (float64 for float64 input), also under autocast. Padding is set to 0."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -6,26 +6,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Squares of votes beyond this overflow float32 on their way through the density; no trained network comes near it.
+# Squares of larger votes overflow float32 in the density. Votes of trained networks are far smaller.
 VOTE_LIMIT = 1e12
 
-# Asked once: compilers of older releases cannot trace the question.
+# Computed once: torch.compile of older releases cannot trace `is_autocast_available`.
 AUTOCAST_KINDS = frozenset(
     kind for kind in ("cpu", "cuda", "mps", "xpu", "hpu", "xla", "mtia") if torch.amp.is_autocast_available(kind)
 )
 
 
 def half_gradient(grad: Tensor) -> Tensor:
-    """A float32 gradient as float16: what is finite and too large becomes float16's largest value, not inf.
+    """A float32 gradient as float16. A finite value that is too large becomes float16's largest value.
 
-    A gradient that arrives infinite stays infinite, so that a loss scaler still sees an overflow made elsewhere.
+    An infinite gradient stays infinite, so that a loss scaler still sees an overflow from elsewhere.
     """
     limit = torch.finfo(torch.float16).max
     return torch.where(grad.isfinite(), grad.clamp(-limit, limit), grad).to(torch.float16)
 
 
 class _FromFloat16(torch.autograd.Function):
-    """float16 to float32, and the gradient back by [`half_gradient`]."""
+    """float16 to float32; the gradient goes back through [`half_gradient`]."""
 
     @staticmethod
     def forward(ctx, half: Tensor) -> Tensor:
@@ -44,13 +44,13 @@ def to_precise(tensor: Tensor) -> Tensor:
 
 
 def working_votes(votes: Tensor, mask: Tensor | None) -> Tensor:
-    """Votes in working precision, padding 0, inside the range whose squares are finite (all of float16 is)."""
+    """Votes in working precision, padding set to 0, clamped so that squares are finite (float16 needs no clamp)."""
     precise = without_padding(to_precise(votes), mask)
     return precise if votes.dtype == torch.float16 else precise.clamp(-VOTE_LIMIT, VOTE_LIMIT)
 
 
 def without_padding(tensor: Tensor, mask: Tensor | None) -> Tensor:
-    """0 where `mask` is false, so that even inf and nan in padding (0 times either is nan) reach nothing."""
+    """The tensor with 0 where `mask` is false. Multiplying by 0 would not do: 0 times inf or nan is nan."""
     if mask is None:
         return tensor
     padding = ~mask.reshape(*mask.shape, *[1] * (tensor.dim() - mask.dim()))

@@ -1,18 +1,18 @@
-"""What the Triton kernels of dynamic and EM routing share: loads, stores, and the two softmaxes.
+"""Parts that the Triton kernels of dynamic and EM routing share: loads, stores, and the two softmaxes.
 
-A program routes a few positions, all rounds, with their votes in registers. The files `triton.py` import the
-kernels when the first one runs, and nothing else imports them: the package needs no Triton.
+A program routes a few positions through all rounds, with their votes in registers. Only the files `triton.py` import
+the kernels, when the first one runs. So the package works without Triton.
 
-Legend: `N` positions, `I` inputs, `O` outputs, `D` size; `NB` how many positions a program takes at once, and `IB`,
-`OB`, `DB` the other three rounded up to powers of two, which the shapes of Triton's tensors must be.
-A tile is `[NB, IB, OB, DB]`; an axis that is summed is dropped. `real` `[NB, IB]` is false for masked inputs and for
-what rounding up added; `columns` `[1, OB]` and `depths` `[1, 1, DB]` are false for the latter alone. `VECTOR` is how
-many neighbouring outputs a thread takes at most: few enough that the warps of a program divide the outputs among them,
-and sums over the inputs stay inside a thread.
+Legend: `N` positions, `I` inputs, `O` outputs, `D` size. `NB` is the number of positions that a program routes at
+once. `IB`, `OB`, `DB` are `I`, `O`, `D` rounded up to powers of two, as Triton requires. A tile is `[NB, IB, OB, DB]`;
+a summed axis is dropped. Rounding up adds padding: `columns` `[1, OB]` and `depths` `[1, 1, DB]` are false there, and
+`real` `[NB, IB]` is false there and for masked inputs. `inside` marks the elements that exist. `VECTOR` is the largest
+number of neighbouring outputs in a thread. It is small enough that the warps of a program divide the outputs, and a
+sum over the inputs stays inside a thread.
 
-No assignments are stored from one round to the next: with the means, precisions and offsets `[NB, OB]` of one round
-(in dynamic routing, the sum of the capsules), those of the next are one pass over the votes in registers. The backward
-passes have them in the same way, running the rounds before each round again.
+No assignments are stored between rounds. One pass over the votes computes those of the next round from the means,
+precisions and offsets `[NB, OB]` of this one (in dynamic routing, from the sum of the capsules). The backward passes
+recompute the assignments of each round in the same way, from the first round on.
 """
 
 try:
@@ -23,7 +23,7 @@ except ImportError as error:
 
 VOTE_LIMIT = tl.constexpr(1e12)
 LOWEST = tl.constexpr(-1e30)
-# A sum of assignments below this has lost the small ones among them to underflow: shares come from logarithms then.
+# In a smaller sum of assignments the small ones have underflowed. Shares are then computed from logarithms.
 SMALLEST_TOTAL = tl.constexpr(1e-30)
 
 
@@ -39,20 +39,20 @@ def log_sigmoid(x):
 
 @triton.jit
 def reciprocal(x):
-    """1 / x, and 1 where x is 0: for sums that are 0 only if everything in them is."""
+    """1 / x, and 1 where x is 0. For sums that are 0 only if all their terms are 0."""
     return 1.0 / tl.where(x == 0.0, 1.0, x)
 
 
 @triton.jit
 def block_positions(block, positions, NB: tl.constexpr):
-    """The numbers `[NB]` of a block's positions, and which of them exist."""
+    """The numbers `[NB]` of a block's positions, and whether each exists."""
     numbers = block * NB + tl.arange(0, NB).to(tl.int64)
     return numbers, numbers < positions
 
 
 @triton.jit
 def load_inputs(log_activations, mask, numbers, exists, INPUTS: tl.constexpr, IB: tl.constexpr):
-    """`real`, and for each input its log activation and its activation, which is 0 where it is not real."""
+    """`real`, the log activation of each input, and its activation, which is 0 if the input is not real."""
     inputs = tl.arange(0, IB)[None, :]
     places = numbers[:, None] * INPUTS + inputs
     real = exists[:, None] & (inputs < INPUTS)
@@ -78,15 +78,15 @@ def load_votes(
     DB: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """A tile of votes in float32, 0 where there is none, inside the range whose squares are finite."""
+    """A tile of votes in float32: 0 in the padding, clamped so that squares are finite."""
     inputs = tl.arange(0, IB).to(tl.int64)[None, :, None, None]
     outputs = tl.max_contiguous(tl.arange(0, OB), VECTOR)[None, None, :, None]
     sizes = tl.arange(0, DB)[None, None, None, :]
-    there = real[:, :, None, None] & (outputs < OUTPUTS) & (sizes < SIZE)
+    inside = real[:, :, None, None] & (outputs < OUTPUTS) & (sizes < SIZE)
     places = votes + numbers[:, None, None, None] * stride_n + inputs * stride_i + outputs * SIZE + sizes
-    loaded = tl.load(places, mask=there, other=0.0)
+    loaded = tl.load(places, mask=inside, other=0.0)
     tile = loaded.to(tl.float32)
-    if loaded.dtype != tl.float16:  # all of float16 is inside; written so that nan stays nan
+    if loaded.dtype != tl.float16:  # float16 is always within the limit; nan stays nan
         tile = tl.where(tile > VOTE_LIMIT, VOTE_LIMIT, tile)
         tile = tl.where(tile < -VOTE_LIMIT, -VOTE_LIMIT, tile)
     return tile
@@ -107,11 +107,11 @@ def store_grad_votes(
     DB: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """The gradient of a tile: 0 for votes at the limit; what is finite stays so in float16."""
+    """Store the gradient of a tile: 0 for votes at the limit; finite values stay finite in float16."""
     inputs = tl.arange(0, IB)[None, :, None, None]
     outputs = tl.max_contiguous(tl.arange(0, OB), VECTOR)[None, None, :, None]
     sizes = tl.arange(0, DB)[None, None, None, :]
-    there = exists[:, None, None, None] & (inputs < INPUTS) & (outputs < OUTPUTS) & (sizes < SIZE)
+    inside = exists[:, None, None, None] & (inputs < INPUTS) & (outputs < OUTPUTS) & (sizes < SIZE)
     if grad_votes.dtype.element_ty == tl.float16:
         limited = tl.where(grad > 65504.0, 65504.0, tl.where(grad < -65504.0, -65504.0, grad))
         grad = tl.where(tl.abs(grad) < float("inf"), limited, grad)
@@ -123,7 +123,7 @@ def store_grad_votes(
         + (inputs * OUTPUTS + outputs) * SIZE
         + sizes
     )
-    tl.store(places, grad.to(grad_votes.dtype.element_ty), mask=there)
+    tl.store(places, grad.to(grad_votes.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -140,34 +140,34 @@ def store_assignments(
     IB: tl.constexpr,
     OB: tl.constexpr,
 ):
-    """One round's assignments into `[iterations, N, I, O]`."""
+    """Store one round's assignments in `[iterations, N, I, O]`."""
     inputs = tl.arange(0, IB)[None, :, None]
     outputs = tl.arange(0, OB)[None, None, :]
-    there = exists[:, None, None] & (inputs < INPUTS) & (outputs < OUTPUTS)
+    inside = exists[:, None, None] & (inputs < INPUTS) & (outputs < OUTPUTS)
     rows = tl.cast(iteration, tl.int64) * positions + numbers
     places = assignments + rows[:, None, None] * (INPUTS * OUTPUTS) + inputs * OUTPUTS + outputs
-    tl.store(places, tl.where(real[:, :, None], tile, 0.0), mask=there)
+    tl.store(places, tl.where(real[:, :, None], tile, 0.0), mask=inside)
 
 
 @triton.jit
 def capsule_places(numbers, exists, OUTPUTS: tl.constexpr, SIZE: tl.constexpr, OB: tl.constexpr, DB: tl.constexpr):
-    """Offsets of capsules `[NB, OB, DB]`, and which of them exist."""
+    """Offsets of capsules `[NB, OB, DB]`, and whether each exists."""
     outputs = tl.arange(0, OB)[None, :, None]
     sizes = tl.arange(0, DB)[None, None, :]
-    there = exists[:, None, None] & (outputs < OUTPUTS) & (sizes < SIZE)
-    return numbers[:, None, None] * (OUTPUTS * SIZE) + outputs * SIZE + sizes, there
+    inside = exists[:, None, None] & (outputs < OUTPUTS) & (sizes < SIZE)
+    return numbers[:, None, None] * (OUTPUTS * SIZE) + outputs * SIZE + sizes, inside
 
 
 @triton.jit
 def uniform(columns, OUTPUTS: tl.constexpr, NB: tl.constexpr, IB: tl.constexpr, OB: tl.constexpr):
-    """The assignments of the first round, and the logarithm of the sum that made them from zeros."""
+    """The assignments of the first round, and the logarithm of the softmax's denominator."""
     assignments = tl.zeros([NB, IB, OB], tl.float32) + tl.where(columns, 1.0 / OUTPUTS, 0.0)[:, None, :]
     return assignments, tl.log(tl.full([NB, IB], OUTPUTS, tl.float32))
 
 
 @triton.jit
 def softmax_over_outputs(logits):
-    """Assignments `[NB, IB, OB]`, and the logarithm of the sum of exponentials `[NB, IB]`."""
+    """Assignments `[NB, IB, OB]`, and the logarithm of the softmax's denominator `[NB, IB]`."""
     top = tl.max(logits, axis=2)
     powers = tl.exp(logits - top[:, :, None])
     sums = tl.sum(powers, axis=2)
@@ -176,11 +176,11 @@ def softmax_over_outputs(logits):
 
 @triton.jit
 def shares_by_logarithm(scores, real, columns):
-    """Softmax of `scores` over the inputs, and the sum of their exponentials: right however small all of them are."""
-    there = real[:, :, None] & columns[:, None, :]
-    scores = tl.where(there, scores, LOWEST)
+    """Softmax of `scores` over the inputs, and the sum of their exponentials. Exact even if all of them are small."""
+    inside = real[:, :, None] & columns[:, None, :]
+    scores = tl.where(inside, scores, LOWEST)
     top = tl.max(scores, axis=1)
-    powers = tl.where(there, tl.exp(scores - top[:, None, :]), 0.0)
+    powers = tl.where(inside, tl.exp(scores - top[:, None, :]), 0.0)
     sums = tl.sum(powers, axis=1)
     return powers * reciprocal(sums)[:, None, :], tl.exp(top) * sums
 

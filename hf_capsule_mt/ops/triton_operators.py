@@ -1,12 +1,11 @@
-"""What dynamic and EM routing by Triton kernels share: operators that autograd, torch.compile and torch.export know.
+"""Parts that the operators of dynamic and EM routing share. Autograd, torch.compile and torch.export support them.
 
-A position's votes are read once, all rounds happen in registers, and its capsules are written once; the backward pass
-reads the votes again, computes the rounds again, and writes the gradient of the votes once. Nothing is kept for it
-but the arguments. Sums are float32, and no two programs add to one number: two runs agree to the last bit.
+The forward pass reads a position's votes once, runs all rounds in registers, and writes its capsules once. The
+backward pass reads the votes again, repeats the rounds, and writes the gradient of the votes once. Only the arguments
+are kept for it. Sums are float32, and no two programs add to the same number: two runs agree to the last bit.
 
-Memory traffic is counted so, with `s` bytes a vote: `s (I O D + O D)` a position forward,
-`s (2 I O D + O D)` backward.
-What is small beside it (mask, activations, betas, and assignments when they are asked for) is left out.
+Memory traffic of a position with `s` bytes a vote: `s (I O D + O D)` forward, `s (2 I O D + O D)` backward. This
+leaves out the small tensors: mask, activations, betas, and assignments if they are returned.
 
 Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I]` and betas `[O]` float32, masks
 `[N, I]` boolean; the kernels clamp votes and ignore padding as `precision.py` does for the other implementations.
@@ -24,13 +23,13 @@ TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 NAMESPACE = re.sub(r"\W", "_", __name__.rpartition(".")[0])
 
-ELEMENTS_PER_WARP = 1024  # of a tile: 32 a thread, which a backward pass at the papers' sizes holds without spilling
+ELEMENTS_PER_WARP = 1024  # of a tile: 32 a thread, so the backward pass at the papers' sizes spills no registers
 LARGEST_TILE = 2**15
 MOST_WARPS = 16
 
 
 def padded(count: int) -> int:
-    """The next power of two. As a loop, because a compiler can follow it for a size that it does not know."""
+    """The next power of two. A loop, because torch.compile can trace it for a symbolic size."""
     power = 1
     while power < count:
         power *= 2
@@ -38,12 +37,12 @@ def padded(count: int) -> int:
 
 
 def tile_elements(inputs: int, outputs: int, size: int) -> int:
-    """How many numbers a program holds for each tensor of the size of one position's votes."""
+    """The number of elements that a program holds for one position's votes."""
     return padded(inputs) * padded(outputs) * padded(size)
 
 
 def block_sizes(votes: Tensor) -> tuple[int, dict[str, int]]:
-    """How many blocks of positions there are, and the sizes a kernel is compiled for."""
+    """The number of blocks of positions, and the sizes that a kernel is compiled for."""
     positions, inputs, outputs, size = votes.shape
     elements = tile_elements(inputs, outputs, size)
     block = max(1, ELEMENTS_PER_WARP // elements)
@@ -60,11 +59,11 @@ def launch(kernel: Any, programs: int, votes: Tensor, *arguments: Any, **sizes: 
             kernel[(programs,)](votes, *arguments, **sizes)
 
 
-def rows_together(votes: Tensor) -> Tensor:
-    """Votes whose `[O, D]` of one input lie together, as they do in a product with all vote matrices side by side."""
+def with_contiguous_rows(votes: Tensor) -> Tensor:
+    """Votes whose rows `[O, D]`, one for each input, are contiguous, as a product with joined vote matrices is."""
     outputs, size = votes.shape[-2:]
-    together = (size == 1 or votes.stride(-1) == 1) and (outputs == 1 or votes.stride(-2) == size)
-    return votes if together else votes.contiguous()
+    is_contiguous = (size == 1 or votes.stride(-1) == 1) and (outputs == 1 or votes.stride(-2) == size)
+    return votes if is_contiguous else votes.contiguous()
 
 
 def as_bytes(mask: Tensor | None) -> Tensor | None:
@@ -72,7 +71,7 @@ def as_bytes(mask: Tensor | None) -> Tensor | None:
 
 
 def empty_results(votes: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Room for capsules, and for the assignments of `kept` rounds."""
+    """Uninitialised capsules, and assignments of `kept` rounds."""
     positions, inputs, outputs, size = votes.shape
     capsules = votes.new_empty(positions, outputs, size)
     return capsules, votes.new_empty(kept, positions, inputs, outputs, dtype=torch.float32)
@@ -85,7 +84,7 @@ def fused_obstacle(votes: Tensor) -> str:
     return device_obstacle(votes.device)
 
 
-# A compiler calls these and keeps what they answer; it could not follow them.
+# torch.compile cannot trace this: it calls it once and keeps the result.
 @torch.compiler.assume_constant_result
 def device_obstacle(device: torch.device) -> str:
     """Why the kernels do not run on this device; empty if they do."""
@@ -93,13 +92,13 @@ def device_obstacle(device: torch.device) -> str:
         return "Triton is not installed (pip install triton)"
     interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
     if device.type == "cpu":
-        return "" if interpreted else "on a CPU they run in Triton's interpreter alone, for tests (TRITON_INTERPRET=1)"
+        return "" if interpreted else "on a CPU they only run in Triton's interpreter, for tests (TRITON_INTERPRET=1)"
     if device.type != "cuda":
         return f"there are none for the device type {device.type}"
     if torch.version.hip is not None:
         return "there are none for AMD GPUs"
     if interpreted:
-        return "TRITON_INTERPRET=1 asks for Triton's interpreter, which is for tests on a CPU"
+        return "TRITON_INTERPRET=1 selects Triton's interpreter, which is for tests on a CPU"
     major, minor = torch.cuda.get_device_capability(device)
     return (
         ""

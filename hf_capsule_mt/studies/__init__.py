@@ -1,4 +1,4 @@
-"""Small trainings on the synthetic pair, and measures of what they learned."""
+"""Small trainings on the synthetic pair, and measurements of the trained models."""
 
 from hf_capsule_mt.studies.past_future_report import PastFutureReport, past_future_report
 from hf_capsule_mt.studies.routing_report import routing_report

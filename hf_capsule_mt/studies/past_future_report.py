@@ -1,4 +1,4 @@
-"""Does a model know what it has translated? Measured on the synthetic pair, where the damage is known.
+"""Does a model know what it has translated? Measured on damaged references of the synthetic pair.
 
 Legend: `T` target words and the end token, `S` source words.
 """
@@ -15,22 +15,22 @@ from hf_capsule_mt.data import SyntheticPair
 from hf_capsule_mt.data.synthetic.pairs import SentencePair
 from hf_capsule_mt.evaluation import overlap_rates
 
-STRETCHES = 5
+PARTS = 5
 THRESHOLD = 0.5  # of `Coverage.warnings`
 
 
 @dataclass(frozen=True)
 class PastFutureReport:
-    """What `past_future_report` measures.
+    """The results of `past_future_report`.
 
     Args:
         overlap_past, overlap_future: `r_OL^P` and `r_OL^F` of section 4.3, GDR.
-        past_along, future_along: mean share of the source words in past and future in five stretches of the sentence,
-            from its first word to its end token.
-        deletion_auc: a constituent is deleted from the reference; chance that a source word of it has a higher
-            `coverage.untranslated` than another source word of the corpus.
-        repetition_auc: a constituent is repeated; the same for `coverage.repeated`.
-        found: share of the damaged source words, of both kinds, that `coverage.warnings()` names.
+        past_along, future_along: mean share of the source words in past and future, for five parts of the target from
+            its first word to its end token.
+        deletion_auc: with a constituent deleted from the reference, the probability that one of its source words has a
+            higher `coverage.untranslated` than another source word of the corpus.
+        repetition_auc: the same for `coverage.repeated`, with a constituent repeated.
+        found: share of the source words of deleted or repeated constituents that `coverage.warnings()` names.
         false_alarms: share of the source words of undamaged references that it names.
     """
 
@@ -52,27 +52,28 @@ def past_future_report(
 ) -> PastFutureReport:
     """Measure a model with past and future on unseen sentences of the synthetic pair.
 
-    `limits`, `max_words` and `min_words`, go to the synthetic pair; `seed` draws the sentences and what is damaged.
+    `limits` are `max_words` and `min_words` of the synthetic pair. `seed` draws the sentences and the damage.
     """
     corpus = SyntheticPair(seed, "test", **limits)
     pairs = [corpus.pair(index) for index in range(sentences)]
     rates = overlap_rates(model, tokenizer, [pair.source for pair in pairs], [pair.target for pair in pairs])
-    stretches: list[list[tuple[float, float]]] = [[] for _ in range(STRETCHES)]
+    parts: list[list[tuple[float, float]]] = [[] for _ in range(PARTS)]
     scores: dict[str, tuple[list[float], list[float]]] = {"untranslated": ([], []), "repeated": ([], [])}
-    alarms: list[float] = []
-    rng = random.Random(f"damage-{seed}")
+    undamaged_scores: list[float] = []
+    rng = random.Random(f"damaged_references-{seed}")
     for pair in pairs:
         whole = explain(model, tokenizer, pair.source, pair.target)
-        alarms += [max(both) for both in zip(whole.coverage.untranslated, whole.coverage.repeated, strict=True)]
+        coverage = whole.coverage
+        undamaged_scores += [max(both) for both in zip(coverage.untranslated, coverage.repeated, strict=True)]
         steps = len(whole.target_words)
         for step in range(steps):
-            place = min(STRETCHES - 1, step * STRETCHES // steps)
-            stretches[place].append((float(whole.past[step].mean()), float(whole.future[step].mean())))
-        for kind, target, damaged in damage(pair, rng):
+            part = min(PARTS - 1, step * PARTS // steps)
+            parts[part].append((float(whole.past[step].mean()), float(whole.future[step].mean())))
+        for kind, target, damaged in damaged_references(pair, rng):
             coverage = explain(model, tokenizer, pair.source, target).coverage
             for index, score in enumerate(getattr(coverage, kind)):
                 scores[kind][0 if index in damaged else 1].append(score)
-    means = [np.mean(stretch, axis=0) for stretch in stretches]
+    means = [np.mean(part, axis=0) for part in parts]
     return PastFutureReport(
         overlap_past=rates.past,
         overlap_future=rates.future,
@@ -81,13 +82,16 @@ def past_future_report(
         deletion_auc=area_under_curve(*scores["untranslated"]),
         repetition_auc=area_under_curve(*scores["repeated"]),
         found=float(np.mean([score > THRESHOLD for positive, _ in scores.values() for score in positive])),
-        false_alarms=float(np.mean([score > THRESHOLD for score in alarms])),
+        false_alarms=float(np.mean([score > THRESHOLD for score in undamaged_scores])),
     )
 
 
-def damage(pair: SentencePair, rng: random.Random) -> list[tuple[str, str, tuple[int, ...]]]:
-    """The reference without one of its constituents, and with that one twice: (what the coverage calls it, target,
-    source words of the constituent). None of a sentence with fewer than three."""
+def damaged_references(pair: SentencePair, rng: random.Random) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The reference with a random constituent deleted, and with the same constituent repeated.
+
+    Each is (the coverage score that should notice it, target, source words of the constituent). The list is empty for
+    sentences with fewer than three constituents.
+    """
     parts = [part for part in pair.constituents if part.target and part.source]
     if len(parts) < 3:
         return []
@@ -100,11 +104,11 @@ def damage(pair: SentencePair, rng: random.Random) -> list[tuple[str, str, tuple
 
 
 def area_under_curve(positive: list[float], negative: list[float]) -> float:
-    """The chance that a positive example has the higher score, ties counting half: by ranks."""
+    """The probability that a positive example has the higher score, from ranks. Ties count as half."""
     if not positive or not negative:
-        raise ValueError("nothing to rank: give more sentences, with three constituents or more")
+        raise ValueError("nothing to rank: use more sentences, with three constituents or more")
     values = np.concatenate([positive, negative])
-    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]  # from 1; equal values share the mean of theirs
+    _, indices, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[indices]  # from 1; equal values get the mean of their ranks
     total = ranks[: len(positive)].sum() - len(positive) * (len(positive) + 1) / 2
     return float(total / (len(positive) * len(negative)))

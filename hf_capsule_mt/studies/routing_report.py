@@ -1,4 +1,4 @@
-"""What EM routing does in a model: how sharp and varied assignments are, and which capsules are present.
+"""Measures EM routing in a model: how sharp and how diverse the assignments are, and which capsules are present.
 
 Legend: `N` positions, `I` input capsules, `O` output capsules, `D` their size, `R` iterations.
 """
@@ -14,19 +14,19 @@ from hf_capsule_mt.data import preprocess_pairs, synthetic_dataset
 from hf_capsule_mt.evaluation import assignment_entropy, capsule_diversity
 from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
 from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
-from hf_capsule_mt.ops.em.reference import em_routing
+from hf_capsule_mt.ops.em.reference import reference_em_routing
 
 QUANTILES = (0.0, 0.01, 0.5, 0.99, 1.0)
 
 
 def em_iterations(router: CapsuleRouter, votes: Tensor, activations: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Algorithm 2, DLA by the settings and weights of `router`, votes `[N, I, O, D]`, activations `[N, I]` or None.
+    """Algorithm 2, DLA with the settings and weights of `router`; votes `[N, I, O, D]`, activations `[N, I]` or None.
 
     Returns the assignments C `[R, N, I, O]` before each M step, and the presences A of Eq. (14), DLA, `[R, N, O]`.
     """
     log_activations = None if activations is None else activations.float().clamp(min=1e-30).log()
     presences: list[Tensor] = []
-    _, assignments = em_routing(
+    _, assignments = reference_em_routing(
         votes.float(),
         log_activations,
         router.beta_a.float(),
@@ -51,27 +51,28 @@ def routing_report(
     pairs: Any = None,
     **limits: int,
 ) -> dict[str, Any]:
-    """Every EM routing site of `model` on the first sentences of `pairs`, force-decoded without padding.
+    """Measure every EM routing site of `model` on the first sentences of `pairs`, force-decoded without padding.
 
-    `pairs` is a `datasets.Dataset` as `load_corpus` gives it; None takes unseen sentences of the synthetic pair.
+    `pairs` is a `datasets.Dataset` from `load_corpus`; None takes unseen sentences of the synthetic pair.
 
-    For each site: `entropy` (Eq. 17, DLA) and `diversity` (Eq. 18) by iteration; `presence`, quantiles of A (Eq. 14)
-    in the last iteration over positions and capsules; `presence_spread`, the mean over capsules' mean A of the
-    distance to their common mean, and `presence_by_position`, the mean standard deviation of one capsule's A over
-    positions.
+    Returns for each site:
+    - `entropy` (Eq. 17, DLA) and `diversity` (Eq. 18, DLA) by iteration;
+    - `presence`: quantiles of A (Eq. 14, DLA) in the last iteration, over positions and capsules;
+    - `presence_spread`: how far the mean A of a capsule is from the mean over all capsules, on average;
+    - `presence_by_position`: the standard deviation of a capsule's A over positions, on average.
     """
     if pairs is None:
         pairs = synthetic_dataset(sentences, seed=seed, split="test", **limits)
-    seen: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    records: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
-    def keep(router: CapsuleRouter, inputs: tuple[Any, ...]) -> None:
+    def record(router: CapsuleRouter, inputs: tuple[Any, ...]) -> None:
         votes = inputs[0].unflatten(-1, (router.num_capsules, -1))
         activations = inputs[1] if len(inputs) > 1 else None
         flat = None if activations is None else activations.flatten(0, -2)
-        seen[router.site].append(em_iterations(router, votes.flatten(0, -4), flat))
+        records[router.site].append(em_iterations(router, votes.flatten(0, -4), flat))
 
     routers = [module for module in model.modules() if isinstance(module, CapsuleRouter)]
-    hooks = [router.register_forward_pre_hook(keep) for router in routers if router.algorithm == "em_routing"]
+    hooks = [router.register_forward_pre_hook(record) for router in routers if router.algorithm == "em_routing"]
     collate = DataCollatorForSeq2Seq(tokenizer, model=model)
     try:
         with evaluation_mode(model):
@@ -81,7 +82,8 @@ def routing_report(
         for hook in hooks:
             hook.remove()
     return {
-        site: _summary(*(torch.cat(parts, dim=1) for parts in zip(*each, strict=True))) for site, each in seen.items()
+        site: _summary(*(torch.cat(parts, dim=1) for parts in zip(*batches, strict=True)))
+        for site, batches in records.items()
     }
 
 

@@ -1,6 +1,6 @@
-"""The small recipe: a three-layer model on the synthetic pair, minutes on a CPU, with the stock `Seq2SeqTrainer`.
+"""The small recipe: a three-layer model on the synthetic pair, with the stock `Seq2SeqTrainer`, in minutes on a CPU.
 
-The demo, the learning study and the learnability tests are all this recipe with other numbers.
+The demo, the studies and the learnability tests use this recipe with other numbers.
 """
 
 from dataclasses import dataclass, field
@@ -35,9 +35,9 @@ class SmallTask:
 def small_task(
     train_size: int = 30_000, test_size: int = 300, vocab_size: int = 2_000, seed: int = 0, **limits: int
 ) -> SmallTask:
-    """Draw the synthetic pair: `train_size` pairs to learn from, `test_size` unseen ones to translate.
+    """Draw `train_size` training pairs and `test_size` unseen test pairs of the synthetic pair.
 
-    `limits`, `max_words` and `min_words`, go to the synthetic pair.
+    `limits` are `max_words` and `min_words` of the synthetic pair.
     """
     pairs = synthetic_dataset(train_size, seed=seed, split="train", **limits)
     test = synthetic_dataset(test_size, seed=seed, split="test", **limits)
@@ -68,10 +68,10 @@ def small_config(
         "max_position_embeddings": 256,
         "activation_function": "relu",
         "scale_embedding": True,
-        # The pair is endless, there is nothing to overfit.
+        # The synthetic pair is endless, so models do not overfit.
         "dropout": 0.0,
-        # Between Transformers' 0.02 and 1 / sqrt(width) = 0.088: in 300 steps plain Marian came to a loss of 3.0, 1.1
-        # and 3.1 with these three.
+        # Between Transformers' 0.02 and 1 / sqrt(width) = 0.088. After 300 steps plain Marian had a loss of 3.0 with
+        # 0.02, 1.1 with 0.04, and 3.1 with 0.088.
         "init_std": 0.04,
     }
     return family(**{**small, **marian_token_ids(tokenizer), **options})
@@ -79,7 +79,7 @@ def small_config(
 
 @dataclass
 class LossCurve(TrainerCallback):
-    """Keeps every logged training loss as (step, loss): the translation loss where a trainer logs it by itself."""
+    """Keeps every logged training loss as (step, loss): the translation loss if the trainer logs it separately."""
 
     points: list[tuple[int, float]] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ class LossCurve(TrainerCallback):
         return sum(last) / len(last)
 
     def first_step_below(self, loss: float) -> int | None:
-        """The first step whose logged loss is below `loss`, None if it never was."""
+        """The first step whose logged loss is below `loss`, None if there is none."""
         return next((step for step, value in self.points if value < loss), None)
 
 
@@ -110,9 +110,9 @@ def train_small(
     trainer_class: type[Seq2SeqTrainer] = Seq2SeqTrainer,
     **arguments: Any,
 ) -> LossCurve:
-    """Train `model` in place for `steps` steps; returns its loss curve. `arguments` go to the training arguments.
+    """Train `model` in place for `steps` steps; returns its loss curve. `arguments` are more training arguments.
 
-    Raises InterruptedError where a signal ends training early, so that nobody scores a model that is half trained.
+    Raises InterruptedError if a signal ends training early, so that no half-trained model is scored.
     """
     set_seed(seed)
     curve = LossCurve()

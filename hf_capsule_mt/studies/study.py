@@ -1,5 +1,6 @@
-"""Comparing settings: a results file that keeps every run, and tables of means over seeds."""
+"""Parts that the studies in `scripts/studies` share: a results file that keeps every run, and means over seeds."""
 
+import argparse
 import json
 import multiprocessing
 import statistics
@@ -11,7 +12,7 @@ Run = dict[str, Any]
 
 
 def run_jobs(run_one: Callable[[Any], Run], jobs: Iterable[Any], processes: int) -> Iterator[Run]:
-    """What `run_one` returns for each of the jobs as they end, so many at a time; one at a time in this process."""
+    """Yield `run_one(job)` for each job when it ends, with so many `processes`. One process means this process."""
     if processes == 1:
         yield from map(run_one, jobs)
         return
@@ -20,7 +21,7 @@ def run_jobs(run_one: Callable[[Any], Run], jobs: Iterable[Any], processes: int)
 
 
 class StudyResults:
-    """The runs of a study in one JSON file, written whole or not at all after each of them."""
+    """The runs of a study in one JSON file. Each new run replaces the file atomically."""
 
     def __init__(self, path: Path, command: str) -> None:
         self.path = path
@@ -33,18 +34,18 @@ class StudyResults:
 
     @property
     def current(self) -> list[Run]:
-        """The runs that no later one has taken the place of."""
+        """The runs that are not superseded."""
         return [run for run in self.runs if "superseded" not in run]
 
     def done(self, settings: dict[str, Any]) -> set[tuple[str, int]]:
-        """Setting and seed of the runs made with these `settings` of the study."""
+        """Setting and seed of the finished runs with these `settings` of the study."""
         return {(run["setting"], run["seed"]) for run in self.current if run["settings"] == settings}
 
-    def supersede(self, settings: dict[str, Any], jobs: list[tuple[str, int]], why: str) -> None:
-        """The runs of these settings and seeds stay in the file and count no more."""
+    def mark_superseded(self, settings: dict[str, Any], jobs: list[tuple[str, int]], reason: str) -> None:
+        """Keep the runs of these settings and seeds in the file, but leave them out of tables."""
         for run in self.current:
             if run["settings"] == settings and (run["setting"], run["seed"]) in jobs:
-                run["superseded"] = why
+                run["superseded"] = reason
 
     def add(self, run: Run) -> None:
         self.runs.append(run)
@@ -52,19 +53,28 @@ class StudyResults:
         part.write_text(json.dumps(self.content, indent=1) + "\n")
         part.replace(self.path)
 
-    def blocks(self) -> list[tuple[dict[str, Any], list[Run]]]:
-        """The runs grouped by the `settings` of the study, in the order in which these were first used."""
-        found: list[tuple[dict[str, Any], list[Run]]] = []
+    def by_settings(self) -> list[tuple[dict[str, Any], list[Run]]]:
+        """The runs grouped by the `settings` of the study, in the order of their first use."""
+        groups: list[tuple[dict[str, Any], list[Run]]] = []
         for run in self.current:
-            block = next((runs for settings, runs in found if settings == run["settings"]), None)
-            if block is None:
-                found.append((run["settings"], [run]))
+            group = next((runs for settings, runs in groups if settings == run["settings"]), None)
+            if group is None:
+                groups.append((run["settings"], [run]))
             else:
-                block.append(run)
-        return found
+                group.append(run)
+        return groups
+
+
+def names_of_settings(text: str, known: Iterable[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The names in `text`, separated by semicolons. An unknown name ends the program."""
+    names, known = [name.strip() for name in text.split(";") if name.strip()], list(known)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(known)}")
+    return names
 
 
 def spread(rows: list[Run], key: str, digits: int) -> str:
-    """The mean over runs, the single values in brackets."""
+    """The mean over runs, with the single values in brackets."""
     values = [row[key] for row in rows]
     return f"{statistics.mean(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in values)})"

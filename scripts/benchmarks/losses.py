@@ -16,7 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.measure import peak_growth, peak_in_subprocess, spread, take_turns
 from hf_capsule_mt.modeling.losses.seq2seq import summed_cross_entropy
-from hf_capsule_mt.modeling.losses.vocabulary import CPU_BLOCK_ELEMENTS, cross_entropy_of_states, log_partition
+from hf_capsule_mt.modeling.losses.vocabulary import (
+    CPU_BLOCK_ELEMENTS,
+    cross_entropy_of_states,
+    log_partition_in_blocks,
+)
 
 TERMS = ("translation", "bag_of_words")
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -61,7 +65,7 @@ WAYS: dict[str, dict[str, Loss]] = {
     },
     "bag_of_words": {
         "scores": lambda h, e, y: log_sum_exp(h @ e.mT, y),
-        "blocks": lambda h, e, y: log_partition(h, e, torch.ones(len(h), device=h.device)),
+        "blocks": lambda h, e, y: log_partition_in_blocks(h, e, torch.ones(len(h), device=h.device)),
         "recomputed": recomputed(log_sum_exp),
         "torch": lambda h, e, y: chunked_by_torch(h, e, y) + label_scores(h, e, y),
     },

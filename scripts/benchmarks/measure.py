@@ -21,7 +21,7 @@ import transformers
 import hf_capsule_mt
 from hf_capsule_mt.inference.int8.native import native_levels
 from hf_capsule_mt.ops.dispatch import VARIABLE as ROUTING
-from hf_capsule_mt.ops.native_library import MISSING
+from hf_capsule_mt.ops.native_library import WHY_MISSING
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[[], None]
@@ -143,7 +143,7 @@ def report(rows: dict[str, Any], args: argparse.Namespace, argv: list[str], **mo
         "settings": {key: value for key, value in vars(args).items() if key not in hidden},
         "versions": versions(),
         "routing": os.environ.get(ROUTING) or "automatic",
-        "compiled_part": MISSING or f"there, {native_levels()} levels in int8",
+        "compiled_part": WHY_MISSING or f"there, {native_levels()} levels in int8",
         **more,
         "rows": rows,
     }

@@ -1,9 +1,9 @@
-"""What the capsules of CapsNMT are good for: pooling, plain capsules and each strategy on the synthetic pair.
+"""Does CapsNMT need its capsules? Compares pooling, plain capsules and each strategy on the synthetic pair.
 
     python scripts/studies/caps_nmt_study.py --seeds 1,2,3 --jobs 2 --output model_cards/caps_nmt
 
-Every run has the same budget; the trained model is scored in int8 too. Writes `results.json`, which keeps every run
-ever finished (they are not repeated), and `README.md` with one table for each length of sentences.
+Every run has the same budget. The trained model is also scored in int8. Writes `README.md` with one table for each
+length of sentences, and `results.json`, which keeps every finished run. Finished runs are not repeated.
 """
 
 import argparse
@@ -15,13 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.studies.study import Run, StudyResults, run_jobs, spread
+from hf_capsule_mt.studies.study import Run, StudyResults, names_of_settings, run_jobs, spread
 from hf_capsule_mt.training.versions import versions
 
 PLAIN = {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False}
 OWN = {**PLAIN, "share_routing_weights": False}
 PLACED = {**OWN, "position_aware_routing": True}
-# Each strategy added to those before it, as in Table 2 of the paper; then the ones that are not in that table.
+# First each strategy added to those before it, as in Table 2 of the paper; then settings that this table does not
+# have.
 SETTINGS: dict[str, dict[str, Any]] = {
     "pooling": {"source_aggregation": "pooling"},
     "plain capsules": PLAIN,
@@ -79,13 +80,13 @@ def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
     lengths = [len(source.split()) for source in task.test_sources]
     middle = statistics.median(lengths)
     halves = {}
-    for half, wanted in (("short", lambda length: length <= middle), ("long", lambda length: length > middle)):
-        rows = [index for index, length in enumerate(lengths) if wanted(length)]
+    for half, belongs in (("short", lambda length: length <= middle), ("long", lambda length: length > middle)):
+        rows = [index for index, length in enumerate(lengths) if belongs(length)]
         scored = corpus_scores([translations[row] for row in rows], [task.test_references[row] for row in rows])
         halves[f"bleu_{half}"] = scored.as_dict()["bleu"]
     try:
         quantized = quantize_for_cpu(model)
-    except RuntimeError as error:  # this processor multiplies no int8
+    except RuntimeError as error:  # this processor cannot run int8
         print(error, file=sys.stderr)
         int8 = None
     else:
@@ -109,8 +110,10 @@ def run_one(job: tuple[str, int, dict[str, Any]]) -> Run:
 
 
 def table(runs: list[Run]) -> str:
-    """Mean over seeds, single values in brackets; BLEU of the shorter and the longer half of the test sentences, and
-    of the model in int8."""
+    """Means over seeds, with single values in brackets.
+
+    BLEU is also given for the shorter and the longer half of the test sentences, and for the model in int8.
+    """
     lines = [
         "| setting | parameters | loss | BLEU | shorter half | longer half | in int8 |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -133,7 +136,7 @@ def report(results: StudyResults) -> str:
         "Made by `scripts/studies/caps_nmt_study.py`; the last command was\n"
         f"`{results.content['command']}`. `results.json` holds every run with its loss curve, options and versions.",
     ]
-    for settings, runs in results.blocks():
+    for settings, runs in results.by_settings():
         words = runs[-1]["words"]
         seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
         made_with = sorted({", ".join(f"{key} {value}" for key, value in run["versions"].items()) for run in runs})
@@ -163,7 +166,7 @@ def main() -> None:
     parser.add_argument("--test-size", type=int, default=300)
     parser.add_argument("--max-words", type=int, default=10)
     parser.add_argument("--min-words", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/caps_nmt"))
     args = parser.parse_args()
     keys = ("steps", "batch_size", "learning_rate", "warmup_steps", "d_model", "train_size", "test_size", "max_words")
@@ -172,12 +175,9 @@ def main() -> None:
     results = StudyResults(
         args.output / "results.json", "python scripts/studies/caps_nmt_study.py " + " ".join(sys.argv[1:])
     )
-    wanted = [name.strip() for name in args.only.split(";") if name.strip()]
-    unknown = [name for name in wanted if name not in SETTINGS]
-    if unknown:
-        parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(SETTINGS)}")
+    names = names_of_settings(args.only, SETTINGS, parser)
     done = results.done(settings)
-    jobs = [(name, int(seed), settings) for seed in args.seeds.split(",") for name in wanted]
+    jobs = [(name, int(seed), settings) for seed in args.seeds.split(",") for name in names]
     for run in run_jobs(run_one, [job for job in jobs if job[:2] not in done], args.jobs):
         results.add(run)
         (args.output / "README.md").write_text(report(results))

@@ -1,11 +1,11 @@
-"""Does it learn? Every aggregation and every past and future on the synthetic pair, from scratch and from a baseline.
+"""Trains every aggregation and every past and future on the synthetic pair, from scratch and from a baseline.
 
     python scripts/studies/synthetic_study.py --seeds 1,2 --jobs 2 --output model_cards/synthetic
 
-Each run is the small recipe (width 128, three layers a side) with other options. From scratch, what a model shares
-with plain Marian starts with the baseline's weights of the same seed: how soon the decoder finds the source depends on
-them more than on most options. Writes `results.json`, which keeps every run ever finished (they are not repeated), and
-`README.md` with a table for each way of training.
+Each run is the small recipe (width 128, three layers a side) with other options. From scratch, the weights that a
+model shares with plain Marian start with those of the baseline of the same seed. They decide more than most options
+how soon the decoder learns to attend to the source. Writes `README.md` with a table for each kind of training, and
+`results.json`, which keeps every finished run. Finished runs are not repeated.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.modeling.losses import auxiliary as auxiliary_losses
-from hf_capsule_mt.studies.study import Run, StudyResults, run_jobs, spread
+from hf_capsule_mt.studies.study import Run, StudyResults, names_of_settings, run_jobs, spread
 from hf_capsule_mt.training.versions import versions
 
 EM_FIELDS = ("em_variance_floor", "em_inverse_temperature")
@@ -29,7 +29,7 @@ ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 HEADS = {"layer_aggregation": "none"}
 GDR = {"past_future": "guided_routing", "capsule_dim": 64}
 NO_LOSSES = {"bow_loss_weight": 0.0, "bca_loss_weight": 0.0}
-# How this package scaled the auxiliary losses at first: means over all words, the bag of words a mean as well.
+# How early versions of this package scaled the auxiliary losses: means over all words, also over the words of a bag.
 WORD_MEANS = "word_means"
 MEANS = {WORD_MEANS: True, "bow_reduction": "mean"}
 START = {
@@ -38,7 +38,7 @@ START = {
 }
 BASELINE = "baseline (plain Marian)"
 LONG_BASELINE = "baseline, twice the steps"
-# Name: (options, the baseline of the same seed that it starts from, None for from scratch).
+# Name: (options, the baseline of the same seed whose weights it starts with, None for training from scratch).
 SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
     BASELINE: ({"layer_aggregation": "none"}, None),
     LONG_BASELINE: ({"layer_aggregation": "none"}, None),
@@ -82,7 +82,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
     ),
     "EM routing of layers and encoder heads": ({"head_aggregation": "em_routing"}, None),
     "warm start: baseline trained on": ({"layer_aggregation": "none"}, BASELINE),
-    # The baseline's config says "none": a warm start has to name the aggregation.
+    # The baseline's configuration has "none", so a warm start must name its aggregation.
     "warm start: EM routing, replace": (
         {"layer_aggregation": "em_routing", "aggregation_output": "replace"},
         BASELINE,
@@ -106,7 +106,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
         {**HEADS, "head_aggregation": "em_routing", "head_aggregation_attentions": ALL_ATTENTIONS},
         LONG_BASELINE,
     ),
-    # Squashing bounds the aggregate, too short for the decoder's tied output layer: the encoder, and fewer capsules.
+    # Squashing makes the aggregate too short for the decoder's tied output layer, so only the encoder, few capsules.
     "long warm start: dynamic routing, replace, encoder, 16 capsules": (
         {
             "layer_aggregation": "dynamic_routing",
@@ -161,7 +161,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str | None]] = {
 
 
 def start_alike(model: Any, plain: Any, seed: int) -> None:
-    """Start what `model` shares with plain Marian, of the configuration `plain`, as the baseline of `seed` starts."""
+    """Start the weights shared with plain Marian (configuration `plain`) as the baseline of `seed` starts them."""
     import torch
     from transformers import set_seed
 
@@ -245,7 +245,7 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> Run:
 
 
 def has_first_em(run: Run) -> bool:
-    """Whether EM routing had the defaults that it had before they were fields of the configuration."""
+    """Whether the run used EM routing's first defaults, from before they became fields of the configuration."""
     options = run["options"]
     layers = "em_routing" if not run["warm_start"] and "past_future" not in options else "none"
     algorithms = options.get("layer_aggregation", layers), options.get("head_aggregation")
@@ -253,7 +253,7 @@ def has_first_em(run: Run) -> bool:
 
 
 def steps_of(name: str, settings: dict[str, Any]) -> int:
-    """Long starts have twice the steps: the baseline before them and they themselves."""
+    """The steps of a run. With a long start, the baseline and the run itself have twice the steps."""
     start = SETTINGS[name][1]
     return settings["warm_steps" if start else "steps"] * (2 if LONG_BASELINE in (name, start) else 1)
 
@@ -267,7 +267,7 @@ def steps_to(curve: list[list[float]], loss: float) -> int | None:
 
 
 def table(runs: list[Run]) -> str:
-    """Mean over seeds, single values in brackets."""
+    """Means over seeds, with single values in brackets."""
     half = {run["seed"]: run["final_loss"] / 2 for run in runs if run["setting"] == BASELINE}
     lines = [
         "| setting | parameters | loss | BLEU | chrF | steps to half the baseline's loss |",
@@ -291,7 +291,7 @@ def table(runs: list[Run]) -> str:
 
 
 def past_future_table(runs: list[Run]) -> str:
-    """What the models with past and future know of them; empty when none was trained."""
+    """How well past and future match the translation so far; empty if no such model was trained."""
     runs = [run for run in runs if run.get("past_future")]
     keys = ("overlap_past", "overlap_future", "deletion_auc", "repetition_auc")
     lines = [
@@ -310,13 +310,13 @@ def past_future_table(runs: list[Run]) -> str:
     return "\n".join(lines) if runs else ""
 
 
-def mean_by_place(rows: list[list[float]]) -> str:
-    """The mean over rows of their first entries, of their second ones, …"""
+def column_means(rows: list[list[float]]) -> str:
+    """The mean of every column, separated by commas."""
     return ", ".join(f"{statistics.mean(values):.3f}" for values in zip(*rows, strict=True))
 
 
 def routing_table(runs: list[Run]) -> str:
-    """What EM routing does in the trained models: Eq. (17), (18) and (14), DLA; empty when none was measured."""
+    """Entropy, diversity and presence of EM routing: Eq. (17), (18) and (14), DLA; empty if none was measured."""
     runs = [run for run in runs if run.get("routing")]
     lines = [
         "| setting | site | entropy by iteration | diversity by iteration | presence A, lowest to highest "
@@ -327,7 +327,7 @@ def routing_table(runs: list[Run]) -> str:
         rows = [run["routing"] for run in runs if run["setting"] == name]
         for site in rows[0] if rows else ():
             sites = [row[site] for row in rows]
-            entropy, diversity = (mean_by_place([each[key] for each in sites]) for key in ("entropy", "diversity"))
+            entropy, diversity = (column_means([each[key] for each in sites]) for key in ("entropy", "diversity"))
             lowest, highest = (statistics.mean(each["presence"][end] for each in sites) for end in ("0 %", "100 %"))
             between = statistics.mean(each["presence_spread"] for each in sites)
             cells = [name, site, entropy, diversity, f"{lowest:.3f} to {highest:.3f}", f"{between:.4f}"]
@@ -336,7 +336,7 @@ def routing_table(runs: list[Run]) -> str:
 
 
 def report(results: StudyResults) -> str:
-    """The text of README.md: the way of training used last comes first."""
+    """The text of README.md. The settings that were used last come first."""
     parts = [
         "# What learns on the synthetic pair",
         f"The last command was `{results.content['command']}`. `results.json` holds every run with its loss curve, "
@@ -345,7 +345,7 @@ def report(results: StudyResults) -> str:
         "data seed is the run's seed.\nLoss: training loss without auxiliary terms, mean over the last 100 steps. "
         "Each cell: mean over seeds (each seed).",
     ]
-    for settings, runs in reversed(results.blocks()):
+    for settings, runs in reversed(results.by_settings()):
         made_with = sorted({", ".join(f"{key} {value}" for key, value in run["versions"].items()) for run in runs})
         seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
         parts += [
@@ -368,14 +368,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--only", default="", help="names of settings, separated by semicolons; default: all")
-    parser.add_argument("--again", metavar="WHY", help="repeat finished runs of --only; `WHY` goes with the old ones")
+    parser.add_argument(
+        "--again", metavar="WHY", help="repeat finished runs of --only; the old runs get WHY as the reason"
+    )
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--warmup-steps", type=int, default=300, help="of the runs from scratch")
+    parser.add_argument("--warmup-steps", type=int, default=300, help="warm-up of the runs from scratch")
     parser.add_argument("--warm-steps", type=int, default=300, help="steps of a warm start")
     parser.add_argument("--train-size", type=int, default=30_000)
     parser.add_argument("--test-size", type=int, default=300)
     parser.add_argument("--max-words", type=int, default=14)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/synthetic"))
     args = parser.parse_args()
     keys = ("steps", "warmup_steps", "warm_steps", "train_size", "test_size", "max_words")
@@ -384,21 +386,18 @@ def main() -> None:
     results = StudyResults(
         args.output / "results.json", "python scripts/studies/synthetic_study.py " + " ".join(sys.argv[1:])
     )
-    wanted = [name.strip() for name in args.only.split(";") if name.strip()] or list(SETTINGS)
-    unknown = [name for name in wanted if name not in SETTINGS]
-    if unknown:
-        parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(SETTINGS)}")
-    names = [(name, int(seed)) for seed in args.seeds.split(",") for name in wanted]
+    names = names_of_settings(args.only, SETTINGS, parser) or list(SETTINGS)
+    jobs = [(name, int(seed)) for seed in args.seeds.split(",") for name in names]
     if args.again:
-        results.supersede(settings, names, args.again)
+        results.mark_superseded(settings, jobs, args.again)
     done = results.done(settings)
-    todo = [job for job in names if job not in done]
-    # Warm starts need their baseline, so a baseline that is done but whose weights are gone is trained again.
-    starts = dict.fromkeys((start, seed) for name, seed in todo if (start := SETTINGS[name][1]))
+    todo = [job for job in jobs if job not in done]
+    # Weights are not kept, so a warm start trains its baseline again even if the baseline's run is done.
+    baselines = dict.fromkeys((start, seed) for name, seed in todo if (start := SETTINGS[name][1]))
     with tempfile.TemporaryDirectory() as checkpoints:
-        cold = dict.fromkeys([*(job for job in todo if not SETTINGS[job[0]][1]), *starts])
-        hot = [job for job in todo if job not in cold]
-        groups = [[(*job, settings, checkpoints) for job in group] for group in (cold, hot)]
+        from_scratch = dict.fromkeys([*(job for job in todo if not SETTINGS[job[0]][1]), *baselines])
+        warm_starts = [job for job in todo if job not in from_scratch]
+        groups = [[(*job, settings, checkpoints) for job in group] for group in (from_scratch, warm_starts)]
         for group in groups:
             for run in run_jobs(run_one, group, args.jobs):
                 if (run["setting"], run["seed"]) not in done:

@@ -1,4 +1,4 @@
-"""Configurations that are saved, loaded, copied and changed."""
+"""Saving, loading, copying and changing configurations."""
 
 import copy
 import json
@@ -36,14 +36,14 @@ MARIAN = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "num_attentio
 
 
 @pytest.fixture
-def complaints() -> Iterator[list[str]]:
-    """What Transformers logs as a warning or worse."""
-    found: list[str] = []
+def logged_warnings() -> Iterator[list[str]]:
+    """The messages that Transformers logs as warnings or errors."""
+    messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("transformers")
     logger.addHandler(handler)
-    yield found
+    yield messages
     logger.removeHandler(handler)
 
 
@@ -51,7 +51,7 @@ def own_values(config: CapsuleAggregatedMarianConfig) -> dict[str, object]:
     return {name: getattr(config, name) for name in CHANGED}
 
 
-def test_saved_and_loaded_are_equal(tmp_path, complaints: list[str]) -> None:
+def test_saved_and_loaded_are_equal(tmp_path, logged_warnings: list[str]) -> None:
     config = CapsuleAggregatedMarianConfig(**MARIAN, **CHANGED)
     config.save_pretrained(tmp_path)
     for loaded in (
@@ -61,12 +61,12 @@ def test_saved_and_loaded_are_equal(tmp_path, complaints: list[str]) -> None:
         CapsuleAggregatedMarianConfig(**config.to_dict()),
     ):
         assert type(loaded) is CapsuleAggregatedMarianConfig
-        found, saved = loaded.to_dict(), config.to_dict()
-        for values in (found, saved):
+        loaded_values, saved_values = loaded.to_dict(), config.to_dict()
+        for values in (loaded_values, saved_values):
             values.pop("_name_or_path", None)  # where it was loaded from
-        assert found == saved
+        assert loaded_values == saved_values
         assert own_values(loaded) == CHANGED
-    assert complaints == []
+    assert logged_warnings == []
 
 
 def test_every_default_survives_saving(tmp_path) -> None:
@@ -109,7 +109,7 @@ def test_a_deep_copy_shares_no_list() -> None:
     )
 
 
-def test_a_list_given_is_not_the_list_kept() -> None:
+def test_the_config_copies_its_lists() -> None:
     layers, attentions = [0, 1], ["decoder_self"]
     config = CapsuleAggregatedMarianConfig(head_aggregation_layers=layers, head_aggregation_attentions=attentions)
     layers.append(99)
@@ -130,7 +130,7 @@ def test_a_list_given_is_not_the_list_kept() -> None:
         ("dropout", 1.0),
     ],
 )
-def test_a_config_changed_for_the_worse_is_not_saved(field: str, value: object, tmp_path) -> None:
+def test_an_invalid_config_is_not_saved(field: str, value: object, tmp_path) -> None:
     config = CapsuleAggregatedMarianConfig(**MARIAN, layer_num_capsules=8)
     config.check()
     setattr(config, field, value)
@@ -168,13 +168,13 @@ def test_a_wrong_file_is_refused_with_every_problem(tmp_path) -> None:
         CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
 
 
-def test_a_marian_folder_gives_ours_without_a_warning(tmp_path, complaints: list[str]) -> None:
+def test_a_marian_folder_loads_without_a_warning(tmp_path, logged_warnings: list[str]) -> None:
     marian = MarianConfig(**MARIAN, vocab_size=70, pad_token_id=69, decoder_start_token_id=69)
     marian.save_pretrained(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         config = CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
-    assert complaints == []
+    assert logged_warnings == []
     assert config.model_type == "capsule_aggregated_marian"
     theirs, ours = marian.to_dict(), config.to_dict()
     assert {name: ours[name] for name in theirs if name != "model_type"} == {
@@ -195,8 +195,8 @@ def test_a_folder_of_another_family_is_a_clear_error(tmp_path) -> None:
     BertConfig().save_pretrained(tmp_path)
     with pytest.raises(ValueError) as error:
         CapsuleAggregatedMarianConfig.from_pretrained(tmp_path)
-    for words in (str(tmp_path), "'bert'", "capsule_aggregated_marian", "marian", "AutoModelForSeq2SeqLM"):
-        assert words in str(error.value)
+    for phrase in (str(tmp_path), "'bert'", "capsule_aggregated_marian", "marian", "AutoModelForSeq2SeqLM"):
+        assert phrase in str(error.value)
 
 
 @pytest.mark.parametrize("values", [{}, {"d_model": 64}, {"model_type": None}, {"model_type": ""}])

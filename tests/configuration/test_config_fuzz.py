@@ -15,9 +15,9 @@ from hf_capsule_mt import CapsNMTConfig, CapsuleAggregatedMarianConfig, GDRMaria
 from hf_capsule_mt.configuration.config_checks import field_defaults
 
 FAMILIES = [CapsNMTConfig, CapsuleAggregatedMarianConfig, GDRMarianConfig, GDRRNMTConfig]
-# Read by Transformers though they are no fields.
-READ_TOO = ["num_labels", "torch_dtype", "per_layer_config", "quantization_config", "rope_scaling", "rope_theta"]
-READ_TOO += [
+# Names that Transformers reads although they are not fields.
+OTHER_NAMES = ["num_labels", "torch_dtype", "per_layer_config", "quantization_config", "rope_scaling", "rope_theta"]
+OTHER_NAMES += [
     "attn_implementation",
     "experts_implementation",
     "output_attentions",
@@ -32,7 +32,7 @@ NAMES = {family: [*field_defaults(family), *family.attribute_map] for family in 
 @given(data=st.data())
 @examples(80)
 def test_fuzz_any_values_are_a_configuration_or_an_error(family: Any, data: st.DataObject) -> None:
-    names = st.sampled_from(NAMES[family]) | st.sampled_from(READ_TOO + dir(family)) | st.text(max_size=8)
+    names = st.sampled_from(NAMES[family]) | st.sampled_from(OTHER_NAMES + dir(family)) | st.text(max_size=8)
     values = data.draw(st.dictionaries(names, JSON, max_size=4))
     values = json.loads(json.dumps(values))
     with readable_errors_alone():
@@ -50,10 +50,10 @@ def test_fuzz_any_values_are_a_configuration_or_an_error(family: Any, data: st.D
         ({"quantization_config": []}, r"quantization_config=\[\]: must be a mapping, or None"),
         ({"to_dict": 1}, "to_dict=1: is a name that the class itself needs"),
         ({"attribute_map": {}}, "attribute_map={}: is a name that the class itself needs"),
-        ({"num_labels": "many"}, "Transformers does not take these values: 'str' object cannot be interpreted"),
+        ({"num_labels": "many"}, "Transformers refuses these values: 'str' object cannot be interpreted"),
     ],
 )
-def test_what_the_base_class_trips_over_is_named(values: dict[str, Any], message: str) -> None:
+def test_values_that_the_base_class_fails_on_are_named(values: dict[str, Any], message: str) -> None:
     for family in FAMILIES:
         with pytest.raises(ValueError, match=message):
             family.from_dict(values)

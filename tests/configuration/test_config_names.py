@@ -1,4 +1,4 @@
-"""Names: slips of the pen are refused, what Transformers and old checkpoints bring along is not."""
+"""Misspelt names are refused; names from Transformers and from old checkpoints are accepted."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ OWN = sorted(own_fields(CapsuleAggregatedMarianConfig))
 
 
 def misspellings(field: str) -> list[str]:
-    """What fingers do to a name: a letter lost, doubled or swapped, an ending, another way of joining words."""
+    """Typing mistakes: a missing, doubled or swapped letter, another ending, other ways of joining words."""
     words = field.split("_")
     middle = len(field) // 2
     return [
@@ -28,7 +28,7 @@ def misspellings(field: str) -> list[str]:
     ]
 
 
-def test_the_fields_of_our_own() -> None:
+def test_own_fields() -> None:
     assert OWN == [
         "aggregation_output",
         "em_inverse_temperature",
@@ -79,7 +79,7 @@ def test_a_misspelt_name_and_a_wrong_value_are_reported_together() -> None:
     assert "layer_agregation='none'" in str(error.value) and "layer_num_capsules=0" in str(error.value)
 
 
-# What the configuration files of published Marian checkpoints hold beside the fields that exist today.
+# Values in the configuration files of published Marian checkpoints that are not fields today.
 PUBLISHED = {
     "_name_or_path": "somewhere",
     "_num_labels": 3,
@@ -104,7 +104,7 @@ PUBLISHED = {
     "torch_dtype": "float32",
     "transformers_version": "4.22.0",
 }
-# What Transformers, and people, put on any configuration.
+# Values that Transformers and users add to any configuration.
 EXTRAS = {
     "attn_implementation": "eager",
     "auto_map": {"AutoConfig": "configuration.Config"},
@@ -170,10 +170,10 @@ class WiderConfig(CapsuleAggregatedMarianConfig):
 
     @classmethod
     def find_problems(cls, values):
-        found = super().find_problems(values)
+        problems = super().find_problems(values)
         if values["past_capsules"] < 1:
-            found.append(problem("past_capsules", values["past_capsules"], "must be at least 1", "use 2"))
-        return found
+            problems.append(problem("past_capsules", values["past_capsules"], "must be at least 1", "use 2"))
+        return problems
 
 
 def test_a_subclass_keeps_the_checks_and_adds_its_own(tmp_path) -> None:
@@ -184,8 +184,8 @@ def test_a_subclass_keeps_the_checks_and_adds_its_own(tmp_path) -> None:
         WiderConfig(past_capsules=0, layer_aggregation="em", past_capsule=1, layer_agregation="none")
     head, *lines = str(error.value).splitlines()
     assert head == "WiderConfig has 4 problems:"
-    for words in ("past_capsules=0", "layer_aggregation='em'", "write past_capsules", "write layer_aggregation"):
-        assert any(words in line for line in lines)
+    for phrase in ("past_capsules=0", "layer_aggregation='em'", "write past_capsules", "write layer_aggregation"):
+        assert any(phrase in line for line in lines)
     with pytest.raises(ValueError, match="encoder_layers=0"):
         WiderConfig(num_hidden_layers=0)
 
@@ -206,7 +206,7 @@ def test_a_subclass_keeps_the_checks_and_adds_its_own(tmp_path) -> None:
 
 
 def test_the_fields_of_a_subclass_are_not_those_of_its_parent() -> None:
-    """`past_capsule` is a slip only where `past_capsules` exists."""
+    """`past_capsule` is a misspelling only if `past_capsules` is a field."""
     CapsuleAggregatedMarianConfig(past_capsule=1)
     with pytest.raises(ValueError, match="write past_capsules"):
         WiderConfig(past_capsule=1)

@@ -1,4 +1,4 @@
-"""Every rule of the configuration, broken by a value just outside it; and every value that is allowed."""
+"""Breaks every rule of the configuration with a value just outside it, and builds every allowed value."""
 
 import itertools
 import math
@@ -48,18 +48,18 @@ def problems(changes: dict[str, object]) -> dict[str, re.Match[str]]:
     head, *lines = str(error.value).splitlines()
     count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     assert head == f"CapsuleAggregatedMarianConfig has {count}:"
-    found = [LINE.match(line) for line in lines]
-    assert all(found), f"not of the form '- field=value: must …. Fix: ….': {lines}"
-    return {match["field"]: match for match in found if match}
+    matches = [LINE.match(line) for line in lines]
+    assert all(matches), f"not of the form '- field=value: must …. Fix: ….': {lines}"
+    return {match["field"]: match for match in matches if match}
 
 
-def broken(field: str, value: object, *said: str, **others: object) -> None:
-    """`field=value` is the one problem, and its line says so; with the first allowed value there is none."""
+def assert_only_problem(field: str, value: object, *phrases: str, **others: object) -> None:
+    """`field=value` is the only problem, and its line contains `phrases`."""
     found = problems({**others, field: value})
     assert list(found) == [field]
     assert found[field]["value"] == repr(value)
-    for words in said:
-        assert words in found[field][0]
+    for phrase in phrases:
+        assert phrase in found[field][0]
 
 
 @pytest.mark.parametrize(("field", "value"), list(itertools.product(COUNTS, (0, -1, 2.0, "2", True, None))))
@@ -73,14 +73,14 @@ def test_counts_are_integers_of_at_least_one(field: str, value: object) -> None:
 
 @pytest.mark.parametrize(("field", "value"), list(itertools.product(OPTIONAL_COUNTS, (0, -1, 2.0, "2", True))))
 def test_optional_counts_are_integers_of_at_least_one_or_none(field: str, value: object) -> None:
-    broken(field, value, "must be an integer of at least 1, or None", "set it to 1 or more")
+    assert_only_problem(field, value, "must be an integer of at least 1, or None", "set it to 1 or more")
     build(**{field: None})
 
 
 @pytest.mark.parametrize("field", ["layer_num_capsules", "head_num_capsules"])
 @pytest.mark.parametrize(("value", "instead"), [(5, 4), (23, 12), (48, 24)])
 def test_capsule_numbers_divide_the_model_size(field: str, value: int, instead: int) -> None:
-    broken(field, value, "must divide d_model=24", f"use {instead}, or a different d_model")
+    assert_only_problem(field, value, "must divide d_model=24", f"use {instead}, or a different d_model")
 
 
 @pytest.mark.parametrize("field", ["layer_num_capsules", "head_num_capsules"])
@@ -91,13 +91,13 @@ def test_every_divisor_is_a_capsule_number(field: str, value: int) -> None:
 
 @pytest.mark.parametrize("field", ["encoder_attention_heads", "decoder_attention_heads"])
 def test_heads_divide_the_model_size(field: str) -> None:
-    broken(field, 5, "must divide d_model=24", "use 4")
+    assert_only_problem(field, 5, "must divide d_model=24", "use 4")
 
 
 @pytest.mark.parametrize("value", [1.0, -0.01, math.nan, "0.1", True, None])
 @pytest.mark.parametrize("field", options.MARIAN_PROBABILITIES)
 def test_probabilities_are_at_least_zero_and_below_one(field: str, value: object) -> None:
-    broken(field, value, "must be a probability, at least 0 and below 1", "0.1")
+    assert_only_problem(field, value, "must be a probability, at least 0 and below 1", "0.1")
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 0.999])
@@ -109,12 +109,12 @@ def test_probabilities_just_inside(field: str, value: float) -> None:
 @pytest.mark.parametrize("value", [1, 0, "true", None])
 @pytest.mark.parametrize("field", FLAGS)
 def test_flags_are_booleans(field: str, value: object) -> None:
-    broken(field, value, "must be True or False")
+    assert_only_problem(field, value, "must be True or False")
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, 1e-19, math.inf, math.nan, "1.0", True, None])
 def test_the_variance_floor_is_above_zero_and_finite(value: object) -> None:
-    broken("em_variance_floor", value, "must be above 0 and finite", "use 0.1")
+    assert_only_problem("em_variance_floor", value, "must be above 0 and finite", "use 0.1")
 
 
 @pytest.mark.parametrize("value", [1e-18, 1e-4, 1, 1.0, 1e30])
@@ -124,7 +124,7 @@ def test_variance_floors_just_inside(value: float) -> None:
 
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, 1e6 + 1, math.inf, math.nan, "1.0", True, None])
 def test_the_inverse_temperature_is_above_zero_and_at_most_a_million(value: object) -> None:
-    broken("em_inverse_temperature", value, "must be above 0 and at most 1e6", "use 10.0")
+    assert_only_problem("em_inverse_temperature", value, "must be above 0 and at most 1e6", "use 10.0")
 
 
 @pytest.mark.parametrize("value", [1e-300, 0.01, 1, 1e6])
@@ -135,7 +135,7 @@ def test_inverse_temperatures_just_inside(value: float) -> None:
 @pytest.mark.parametrize("value", ["", "EM_ROUTING", "em", None, 1, ["none"]])
 @pytest.mark.parametrize("field", list(CHOICES))
 def test_choices_are_named_in_the_error(field: str, value: object) -> None:
-    broken(field, value, "must be one of", *map(repr, CHOICES[field]))
+    assert_only_problem(field, value, "must be one of", *map(repr, CHOICES[field]))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_choices_are_named_in_the_error(field: str, value: object) -> None:
     ],
 )
 def test_the_fix_of_a_choice_is_the_closest_one(field: str, value: str, meant: str) -> None:
-    broken(field, value, f"use {meant!r}")
+    assert_only_problem(field, value, f"use {meant!r}")
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in CHOICES for value in CHOICES[field]])
@@ -169,7 +169,9 @@ def test_the_default_is_the_first_choice(field: str) -> None:
     ["encoder_self", [], (), ["encoder"], ["encoder_self", "encoder_self"], [None], [["encoder_self"]], 3, {}],
 )
 def test_attentions_are_a_list_of_known_names_each_once(value: object) -> None:
-    broken("head_aggregation_attentions", value, *map(repr, options.HEAD_AGGREGATION_ATTENTIONS), "each once")
+    assert_only_problem(
+        "head_aggregation_attentions", value, *map(repr, options.HEAD_AGGREGATION_ATTENTIONS), "each once"
+    )
 
 
 ATTENTIONS = [
@@ -197,23 +199,25 @@ def test_every_set_of_attentions_builds(value: list[str]) -> None:
     ],
 )
 def test_head_layers_exist(attentions: list[str] | None, layers: list[int], highest: int) -> None:
-    said = (f"must name layers that exist, 0 to {highest}", "leave out")
-    broken("head_aggregation_layers", layers, *said, head_aggregation_attentions=attentions)
+    phrases = (f"must name layers that exist, 0 to {highest}", "leave out")
+    assert_only_problem("head_aggregation_layers", layers, *phrases, head_aggregation_attentions=attentions)
 
 
 @pytest.mark.parametrize("value", [[], "01", 1, [0.0], [True], ["0"], [None]])
 def test_head_layers_are_a_list_of_integers(value: object) -> None:
-    broken("head_aggregation_layers", value, "must be None or a list of one or more 0-based layer numbers")
+    assert_only_problem(
+        "head_aggregation_layers", value, "must be None or a list of one or more 0-based layer numbers"
+    )
 
 
 def test_head_layers_are_named_once() -> None:
-    broken("head_aggregation_layers", [1, 0, 1], "must name each layer once", "leave out the repeats")
+    assert_only_problem("head_aggregation_layers", [1, 0, 1], "must name each layer once", "leave out the repeats")
 
 
 @pytest.mark.parametrize("value", [50, -1, None, 1.0, "49", True])
 @pytest.mark.parametrize("field", ["pad_token_id", "decoder_start_token_id"])
 def test_special_tokens_are_rows_of_the_embedding(field: str, value: object) -> None:
-    broken(field, value, "must be a token id, 0 to 49", "take it from the tokenizer")
+    assert_only_problem(field, value, "must be a token id, 0 to 49", "take it from the tokenizer")
 
 
 @pytest.mark.parametrize("field", ["pad_token_id", "decoder_start_token_id"])
@@ -225,24 +229,26 @@ def test_special_tokens_are_rows_of_the_smaller_vocabulary_too(field: str) -> No
 @pytest.mark.parametrize("value", [50, -1, 1.0, "0", [0, 50], [None], True])
 @pytest.mark.parametrize("field", OPTIONAL_TOKENS)
 def test_other_tokens_are_in_the_vocabulary_or_none(field: str, value: object) -> None:
-    broken(field, value, "must be a token id, 0 to 49", "or None", "take it from the tokenizer")
+    assert_only_problem(field, value, "must be a token id, 0 to 49", "or None", "take it from the tokenizer")
     assert getattr(build(**{field: None}), field) is None
     assert getattr(build(**{field: 49}), field) == 49
 
 
 @pytest.mark.parametrize("value", [-0.01, "0.02", None, 1, math.nan])
 def test_the_initial_deviation_is_a_float_of_at_least_zero(value: object) -> None:
-    broken("init_std", value, "must be a float of at least 0", "use 0.02")
+    assert_only_problem("init_std", value, "must be a float of at least 0", "use 0.02")
 
 
 @pytest.mark.parametrize("value", [None, 3])
 def test_the_activation_function_is_a_name(value: object) -> None:
-    broken("activation_function", value, "must be the name of an activation function", "use 'gelu'")
+    assert_only_problem("activation_function", value, "must be the name of an activation function", "use 'gelu'")
 
 
 @pytest.mark.parametrize(("written", "meant"), [("rellu", "'relu'"), ("GELU", "'gelu'"), ("swich", "'swish'")])
 def test_an_unknown_activation_function_has_names_close_to_it(written: str, meant: str) -> None:
-    broken("activation_function", written, "must be the name of an activation function of Transformers", meant)
+    assert_only_problem(
+        "activation_function", written, "must be the name of an activation function of Transformers", meant
+    )
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -271,12 +277,12 @@ def test_all_problems_are_reported_at_once() -> None:
         "pad_token_id": 50,
         "eos_token_id": "</s>",
     }
-    # The depth of the encoder is one of the wrong values: with it unknown, which layers exist is not judged.
+    # While the depth of the encoder is wrong, nobody can say which layers exist.
     assert set(problems(wrong)) == set(wrong) - {"head_aggregation_layers"}
     assert set(problems({**wrong, "encoder_layers": 3})) == set(wrong) - {"encoder_layers"}
 
 
-def test_layers_that_are_aggregated() -> None:
+def test_aggregated_sides() -> None:
     sides = {
         side: [name for name in ("encoder", "decoder") if build(layer_aggregation_side=side).aggregates_layers(name)]
         for side in options.LAYER_AGGREGATION_SIDES

@@ -1,4 +1,4 @@
-"""Every rule of CapsNMT's configuration, broken by a value just outside it; and every value that is allowed."""
+"""Breaks every rule of CapsNMT's configuration with a value just outside it, and builds every allowed value."""
 
 import itertools
 import math
@@ -13,8 +13,8 @@ from hf_capsule_mt.configuration.recurrent_options import FLAGS
 SMALL = {"vocab_size": 50, "pad_token_id": 49, "decoder_start_token_id": 49}
 
 
-def broken(field: str, value: object, rule: str, fix: str) -> None:
-    """`field=value` is the one problem, and its line says so."""
+def assert_only_problem(field: str, value: object, rule: str, fix: str) -> None:
+    """`field=value` is the only problem, and its line has this rule and fix."""
     with pytest.raises(ValueError) as error:
         CapsNMTConfig(**{**SMALL, field: value})
     head, *lines = str(error.value).splitlines()
@@ -25,49 +25,49 @@ def broken(field: str, value: object, rule: str, fix: str) -> None:
 @pytest.mark.parametrize("value", [0, -1, 2.0, "2", True, None])
 @pytest.mark.parametrize("field", ["encoder_layers", "decoder_layers", "routing_iterations"])
 def test_counts(field: str, value: object) -> None:
-    broken(field, value, "must be an integer of at least 1", "set it to 1 or more")
+    assert_only_problem(field, value, "must be an integer of at least 1", "set it to 1 or more")
     assert getattr(CapsNMTConfig(**{field: 1}), field) == 1
 
 
 @pytest.mark.parametrize("value", [0, 1, 7, 2.0, "8", True, None])
 def test_width(value: object) -> None:
     rule = "must be an even integer of at least 2: each direction of the encoder has half of it"
-    broken("d_model", value, rule, "use 512, or 1024 for the big model")
+    assert_only_problem("d_model", value, rule, "use 512, or 1024 for the big model")
     assert CapsNMTConfig(d_model=2).d_model == 2
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, "2", True, None])
 def test_number_of_capsules(value: object) -> None:
     rule = "must be an integer of at least 1: nothing else holds the source"
-    broken("num_capsules", value, rule, 'use 6, or source_aggregation="pooling"')
+    assert_only_problem("num_capsules", value, rule, 'use 6, or source_aggregation="pooling"')
     assert CapsNMTConfig(num_capsules=1).num_capsules == 1
 
 
 @pytest.mark.parametrize("value", [0, 2, 1.0, True, None])
 @pytest.mark.parametrize(("field", "reason"), options.ALWAYS_ONE.items())
-def test_what_is_always_one(field: str, reason: str, value: object) -> None:
-    broken(field, value, f"must be 1: {reason}", "leave it out")
+def test_fields_that_are_always_one(field: str, reason: str, value: object) -> None:
+    assert_only_problem(field, value, f"must be 1: {reason}", "leave it out")
 
 
 @pytest.mark.parametrize("value", [False, 1, None])
-def test_it_always_translates(value: object) -> None:
-    broken("is_encoder_decoder", value, "must be True: this family translates", "leave it out")
+def test_is_encoder_decoder_is_always_true(value: object) -> None:
+    assert_only_problem("is_encoder_decoder", value, "must be True: this family translates", "leave it out")
 
 
 @pytest.mark.parametrize("value", [1.0, -0.1, math.nan, "0.1"])
 def test_dropout(value: object) -> None:
-    broken("dropout", value, "must be a probability, at least 0 and below 1", "use a number such as 0.1")
+    assert_only_problem("dropout", value, "must be a probability, at least 0 and below 1", "use a number such as 0.1")
     assert CapsNMTConfig(dropout=0).dropout == 0
 
 
 @pytest.mark.parametrize(("field", "value"), list(itertools.product((*FLAGS, *options.STRATEGIES), [1, "true", None])))
 def test_flags(field: str, value: object) -> None:
-    broken(field, value, "must be True or False", "use True or False")
+    assert_only_problem(field, value, "must be True or False", "use True or False")
 
 
 @pytest.mark.parametrize("value", [-0.1, 1, "0.02", None])
 def test_init_std(value: object) -> None:
-    broken("init_std", value, "must be a float of at least 0", "use 0.02")
+    assert_only_problem("init_std", value, "must be a float of at least 0", "use 0.02")
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_init_std(value: object) -> None:
     ],
 )
 def test_choices(field: str, value: str, choices: tuple[str, ...]) -> None:
-    broken(field, value, f"must be one of {', '.join(map(repr, choices))}", f"use {choices[0]!r}")
+    assert_only_problem(field, value, f"must be one of {', '.join(map(repr, choices))}", f"use {choices[0]!r}")
     for choice in choices:
         assert getattr(CapsNMTConfig(**{field: choice}), field) == choice
 
 
 def test_special_tokens() -> None:
     rule = "must be a token id, 0 to 49 with this vocabulary"
-    broken("pad_token_id", 50, rule, "take it from the tokenizer")
-    broken("eos_token_id", 50, f"{rule}, or None", "take it from the tokenizer")
+    assert_only_problem("pad_token_id", 50, rule, "take it from the tokenizer")
+    assert_only_problem("eos_token_id", 50, f"{rule}, or None", "take it from the tokenizer")
 
 
 def test_all_problems_at_once() -> None:

@@ -1,4 +1,4 @@
-"""Every rule of the RNMT's configuration, broken by a value just outside it; and every value that is allowed."""
+"""Breaks every rule of the RNMT's configuration with a value just outside it, and builds every allowed value."""
 
 import itertools
 import math
@@ -14,8 +14,8 @@ from hf_capsule_mt.configuration.recurrent_options import FLAGS
 SMALL = {"vocab_size": 50, "pad_token_id": 49, "decoder_start_token_id": 49}
 
 
-def broken(field: str, value: object, rule: str, fix: str, **others: object) -> None:
-    """`field=value` is the one problem, and its line says so."""
+def assert_only_problem(field: str, value: object, rule: str, fix: str, **others: object) -> None:
+    """`field=value` is the only problem, and its line has this rule and fix."""
     with pytest.raises(ValueError) as error:
         GDRRNMTConfig(**{**SMALL, **others, field: value})
     head, *lines = str(error.value).splitlines()
@@ -26,79 +26,79 @@ def broken(field: str, value: object, rule: str, fix: str, **others: object) -> 
 @pytest.mark.parametrize("value", [0, -1, 2.0, "2", True, None])
 @pytest.mark.parametrize("field", ["d_model", "recurrent_dim", "attention_dim", "encoder_layers", "decoder_ffn_dim"])
 def test_counts(field: str, value: object) -> None:
-    broken(field, value, "must be an integer of at least 1", "set it to 1 or more")
+    assert_only_problem(field, value, "must be an integer of at least 1", "set it to 1 or more")
     assert getattr(GDRRNMTConfig(**{field: 1}), field) == 1
 
 
 def test_vocabularies() -> None:
-    broken("decoder_vocab_size", 0, "must be an integer of at least 1, or None", "set it to 1 or more")
+    assert_only_problem("decoder_vocab_size", 0, "must be an integer of at least 1, or None", "set it to 1 or more")
     rule = "must be a token id, 0 to 49 with this vocabulary"
-    broken("pad_token_id", 50, rule, "take it from the tokenizer")
-    broken("decoder_start_token_id", -1, rule, "take it from the tokenizer")
-    broken("eos_token_id", 50, f"{rule}, or None", "take it from the tokenizer")
+    assert_only_problem("pad_token_id", 50, rule, "take it from the tokenizer")
+    assert_only_problem("decoder_start_token_id", -1, rule, "take it from the tokenizer")
+    assert_only_problem("eos_token_id", 50, f"{rule}, or None", "take it from the tokenizer")
     assert GDRRNMTConfig(**SMALL).decoder_vocab_size == 50
     assert GDRRNMTConfig(vocab_size=60000, share_encoder_decoder_embeddings=False).decoder_vocab_size == 60000
 
 
 @pytest.mark.parametrize("value", [0, 2, 1.0, True, None])
 @pytest.mark.parametrize(("field", "reason"), options.ALWAYS_ONE.items())
-def test_what_is_always_one(field: str, reason: str, value: object) -> None:
-    broken(field, value, f"must be 1: {reason}", "leave it out")
+def test_fields_that_are_always_one(field: str, reason: str, value: object) -> None:
+    assert_only_problem(field, value, f"must be 1: {reason}", "leave it out")
 
 
 @pytest.mark.parametrize("value", [False, 1, None])
-def test_it_always_translates(value: object) -> None:
-    broken("is_encoder_decoder", value, "must be True: this family translates", "leave it out")
+def test_is_encoder_decoder_is_always_true(value: object) -> None:
+    assert_only_problem("is_encoder_decoder", value, "must be True: this family translates", "leave it out")
 
 
 @pytest.mark.parametrize(
     ("field", "value"), list(itertools.product(options.PROBABILITIES, [1.0, -0.1, math.nan, "0.1"]))
 )
 def test_probabilities(field: str, value: object) -> None:
-    broken(field, value, "must be a probability, at least 0 and below 1", "use a number such as 0.1")
+    assert_only_problem(field, value, "must be a probability, at least 0 and below 1", "use a number such as 0.1")
     assert getattr(GDRRNMTConfig(**{field: 0}), field) == 0
 
 
 @pytest.mark.parametrize(("field", "value"), list(itertools.product(FLAGS, [1, "true", None])))
 def test_flags(field: str, value: object) -> None:
-    broken(field, value, "must be True or False", "use True or False")
+    assert_only_problem(field, value, "must be True or False", "use True or False")
 
 
 @pytest.mark.parametrize("value", [-0.1, 1, "0.02", None])
 def test_init_std(value: object) -> None:
-    broken("init_std", value, "must be a float of at least 0", "use 0.02")
+    assert_only_problem("init_std", value, "must be a float of at least 0", "use 0.02")
 
 
 def test_activation_function() -> None:
     rule = "must be the name of an activation function of Transformers"
-    broken("activation_function", None, rule, "use 'relu'")
-    broken("activation_function", "tahn", rule, "use 'tanh'")
+    assert_only_problem("activation_function", None, rule, "use 'relu'")
+    assert_only_problem("activation_function", "tahn", rule, "use 'tanh'")
 
 
 def test_kinds_of_past_and_future() -> None:
     names = ", ".join(map(repr, options.RNMT_PAST_FUTURES))
-    broken("past_future", "recurent", f"must be one of {names}", "use 'recurrent'")
+    assert_only_problem("past_future", "recurent", f"must be one of {names}", "use 'recurrent'")
     for kind in options.RNMT_PAST_FUTURES:
         assert GDRRNMTConfig(past_future=kind).past_future == kind
     names = ", ".join(map(repr, BOW_REDUCTIONS))
-    broken("bow_reduction", "max", f"must be one of {names}", "use 'sum'")
+    assert_only_problem("bow_reduction", "max", f"must be one of {names}", "use 'sum'")
 
 
 @pytest.mark.parametrize("kind", options.RNMT_PAST_FUTURES)
 @pytest.mark.parametrize("field", ["past_capsules", "future_capsules"])
-def test_contents_need_capsules(field: str, kind: str) -> None:
+def test_past_and_future_need_capsules(field: str, kind: str) -> None:
     if kind == "none":
         assert getattr(GDRRNMTConfig(**{"past_future": kind, field: 0}), field) == 0
     else:
         rule = f"must be at least 1 with past_future={kind!r}: without it there is nothing to route"
-        broken(field, 0, rule, 'use 2, or past_future="none" to switch both off', past_future=kind)
+        assert_only_problem(field, 0, rule, 'use 2, or past_future="none" to switch both off', past_future=kind)
 
 
 @pytest.mark.parametrize("field", ["bow_loss_weight", "bca_loss_weight"])
 @pytest.mark.parametrize("value", [-1, math.inf, math.nan, "1"])
 def test_loss_weights(field: str, value: object) -> None:
     rule = "must be a finite number of at least 0"
-    broken(field, value, rule, "use 0 to switch the loss off, or 1.0 for the printed objective")
+    assert_only_problem(field, value, rule, "use 0 to switch the loss off, or 1.0 for the printed objective")
 
 
 def test_all_problems_at_once() -> None:

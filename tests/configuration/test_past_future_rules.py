@@ -1,4 +1,4 @@
-"""Every rule of GDR's fields, broken by a value just outside it; and every value that is allowed."""
+"""Breaks every rule of GDR's fields with a value just outside it, and builds every allowed value."""
 
 import itertools
 import json
@@ -37,18 +37,18 @@ def problems(**changes: object) -> dict[str, re.Match[str]]:
         GDRMarianConfig(**changes)
     head, *lines = str(error.value).splitlines()
     assert head == f"GDRMarianConfig has {len(lines)} problem{'s' if len(lines) > 1 else ''}:"
-    found = [LINE.match(line) for line in lines]
-    assert all(found), f"not of the form '- field=value: …. Fix: ….': {lines}"
-    return {match["field"]: match for match in found if match}
+    matches = [LINE.match(line) for line in lines]
+    assert all(matches), f"not of the form '- field=value: …. Fix: ….': {lines}"
+    return {match["field"]: match for match in matches if match}
 
 
-def broken(field: str, value: object, *said: str, **others: object) -> None:
-    """`field=value` is the one problem, and its line says so."""
+def assert_only_problem(field: str, value: object, *phrases: str, **others: object) -> None:
+    """`field=value` is the only problem, and its line contains `phrases`."""
     found = problems(**others, **{field: value})
     assert list(found) == [field]
     assert found[field]["value"] == repr(value)
-    for words in said:
-        assert words in found[field][0]
+    for phrase in phrases:
+        assert phrase in found[field][0]
 
 
 def test_the_fields_of_past_and_future() -> None:
@@ -69,20 +69,20 @@ def test_aggregation_is_off_by_default_and_the_papers_settings_are_the_rest() ->
 @pytest.mark.parametrize("value", [0, -1, 2.0, "2", True, None])
 @pytest.mark.parametrize("field", ["capsule_dim", "guided_routing_iterations"])
 def test_counts_are_integers_of_at_least_one(field: str, value: object) -> None:
-    broken(field, value, "must be an integer of at least 1", "set it to 1 or more")
+    assert_only_problem(field, value, "must be an integer of at least 1", "set it to 1 or more")
     assert getattr(GDRMarianConfig(**{field: 1}), field) == 1
 
 
 @pytest.mark.parametrize("value", [-1, 0.0, 2.0, "2", True, None])
 @pytest.mark.parametrize("field", ["past_capsules", "future_capsules", "redundant_capsules"])
 def test_numbers_of_capsules_are_integers(field: str, value: object) -> None:
-    broken(field, value, "must be an integer of at least 0", "set it to 0 or more")
+    assert_only_problem(field, value, "must be an integer of at least 0", "set it to 0 or more")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PAST_FUTURES if kind != "none"])
 @pytest.mark.parametrize("field", ["past_capsules", "future_capsules"])
-def test_there_is_something_to_route(field: str, kind: str) -> None:
-    broken(field, 0, f"at least 1 with past_future={kind!r}", 'past_future="none"', past_future=kind)
+def test_past_and_future_need_capsules(field: str, kind: str) -> None:
+    assert_only_problem(field, 0, f"at least 1 with past_future={kind!r}", 'past_future="none"', past_future=kind)
     assert getattr(GDRMarianConfig(past_future=kind, **{field: 1}), field) == 1
     assert getattr(GDRMarianConfig(past_future="none", **{field: 0}), field) == 0
     assert list(problems(past_future=kind, past_capsules=0, future_capsules=0)) == ["past_capsules", "future_capsules"]
@@ -97,7 +97,7 @@ def test_redundant_capsules_may_be_left_out(count: int, kind: str) -> None:
 @pytest.mark.parametrize("value", [-1e-9, -1, math.nan, math.inf, -math.inf, "1.0", None, True])
 @pytest.mark.parametrize("field", WEIGHTS)
 def test_weights_are_finite_and_not_below_zero(field: str, value: object) -> None:
-    broken(field, value, "must be a finite number of at least 0", "use 0 to switch the loss off")
+    assert_only_problem(field, value, "must be a finite number of at least 0", "use 0 to switch the loss off")
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 1e-9, 1, 0.1, 1e6])
@@ -109,7 +109,7 @@ def test_weights_just_inside(field: str, value: float) -> None:
 @pytest.mark.parametrize("value", ["", "GUIDED_ROUTING", "guided", None, 1, ["none"]])
 @pytest.mark.parametrize("field", list(CHOICES))
 def test_choices_are_named_in_the_error(field: str, value: object) -> None:
-    broken(field, value, "must be one of", *map(repr, CHOICES[field]))
+    assert_only_problem(field, value, "must be one of", *map(repr, CHOICES[field]))
 
 
 @pytest.mark.parametrize(
@@ -121,16 +121,16 @@ def test_choices_are_named_in_the_error(field: str, value: object) -> None:
     ],
 )
 def test_the_fix_of_a_choice_is_one_of_them(field: str, value: str, meant: str) -> None:
-    broken(field, value, f"use {meant!r}")
+    assert_only_problem(field, value, f"use {meant!r}")
 
 
-def test_recurrent_past_and_future_are_the_rnmts_alone() -> None:
-    broken("past_future", "recurrent", "must be one of", *map(repr, PAST_FUTURES))
+def test_only_the_rnmt_has_recurrent_past_and_future() -> None:
+    assert_only_problem("past_future", "recurrent", "must be one of", *map(repr, PAST_FUTURES))
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", math.nan])
 def test_bow_accuracy_is_a_share(value: object) -> None:
-    broken("bow_accuracy", value, "must be a share from 0 to 1, or None where it was not measured")
+    assert_only_problem("bow_accuracy", value, "must be a share from 0 to 1, or None if it was not measured")
     assert [GDRMarianConfig(bow_accuracy=share).bow_accuracy for share in (0, 1.0, None)] == [0, 1.0, None]
 
 
@@ -169,7 +169,7 @@ def test_a_misspelt_field_is_refused_and_named(written: str, meant: str, tmp_pat
 
 
 @pytest.mark.parametrize("field", OWN)
-def test_a_letter_lost_or_doubled_is_a_slip(field: str) -> None:
+def test_a_missing_or_doubled_letter_is_refused(field: str) -> None:
     middle = len(field) // 2
     for written in (field[:middle] + field[middle + 1 :], field[:middle] + field[middle] * 2 + field[middle + 1 :]):
         if written != field:
@@ -196,7 +196,7 @@ def test_all_problems_are_reported_at_once_with_the_inherited_ones() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), list(itertools.product(WEIGHTS, (-1.0, math.nan))))
-def test_a_config_changed_for_the_worse_is_not_saved(field: str, value: float, tmp_path) -> None:
+def test_an_invalid_config_is_not_saved(field: str, value: float, tmp_path) -> None:
     config = GDRMarianConfig()
     setattr(config, field, value)
     with pytest.raises(ValueError, match=field):
@@ -226,7 +226,7 @@ def test_saved_and_loaded_are_equal(tmp_path) -> None:
     ids=["marian", "default", "combination", "none"],
 )
 def test_a_config_to_start_from(start: MarianConfig, aggregation: str, tmp_path) -> None:
-    """What the checkpoint does about its layers is kept, although the two families have different defaults."""
+    """The checkpoint's layer aggregation is kept, although the two families have different defaults."""
     start.save_pretrained(tmp_path)
     config = GDRMarianConfig.from_pretrained(tmp_path, capsule_dim=60)
     assert (config.model_type, config.d_model, config.capsule_dim) == ("gdr_marian", 32, 60)

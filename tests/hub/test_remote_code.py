@@ -1,6 +1,8 @@
 """What a checkpoint's own code is made of, and that it works where this package, and most else, is missing."""
 
+import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,9 +19,66 @@ from transformers.dynamic_module_utils import get_imports, get_relative_imports
 import hf_capsule_mt
 from hf_capsule_mt.data import train_tokenizer
 from hf_capsule_mt.hub import verification, verify
-from hf_capsule_mt.hub.remote_code import flat_files
+from hf_capsule_mt.hub.remote_code import _parsed, _text, flat_files
 
 WORDS = 300
+FIRST = '''"""The first file.
+
+Legend: `N` rows.
+"""
+
+import math
+
+from torch import Tensor
+
+from hf_capsule_mt.modeling.outputs import Output
+
+ONE = 1
+
+
+def half(x: Tensor) -> Tensor:
+    """Half of it.
+
+    Args:
+        x: `[N]`.
+    """
+    return x / 2
+'''
+SECOND = '''"""The second file."""
+
+from torch import Tensor, nn
+
+from hf_capsule_mt.ops.a import half
+
+
+class Quarter(nn.Module):
+    """A quarter."""
+'''
+COPY = '''import math
+from torch import Tensor, nn
+from @outputs import Output
+
+
+# ops/a.py
+"""The first file.
+
+Legend: `N` rows.
+"""
+
+ONE = 1
+
+
+def half(x: Tensor) -> Tensor:
+    """Half of it."""
+    return x / 2
+
+
+# ops/em/b.py
+"""The second file."""
+
+class Quarter(nn.Module):
+    """A quarter."""
+'''
 
 
 def small(family: Family) -> Any:
@@ -81,6 +140,37 @@ def test_every_file_loads_with_its_siblings_torch_and_transformers_alone(family:
         assert set(get_imports(path)) <= {"torch", "transformers"} | sys.stdlib_module_names, path
         for name in get_relative_imports(path):
             assert (folder / f"{name}.py").is_file(), f"{path.name} imports {name}"
+
+
+@every_family
+def test_a_checkpoint_carries_little_code(family: Family, exported):
+    """No kernels, no C, no int8, no searches of our own; and short enough to be read before it is trusted."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in exported[family.name].glob("*.py")}
+    assert len(texts) <= 20
+    assert sum(text.count("\n") for text in texts.values()) <= 3500
+    for text in texts.values():
+        tree = ast.parse(text)
+        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+        assert [name for name in names if re.search("fused|int8|triton|greedy", name.lower())] == []
+        assert "# removed" not in text
+    assert "def reference_" in texts["ops.py"] and "class _Blockwise" in texts["ops.py"]
+
+
+@pytest.mark.parametrize("text", ["A = 1\n", "def route():\n    return 1\n"])
+def test_two_files_of_a_folder_that_define_one_name_are_refused(text: str):
+    other = text.replace("1", "2")
+    files = [_parsed(f"ops/{name}.py", f'"""{name}."""\n\n{body}') for name, body in (("a", text), ("b", other))]
+    with pytest.raises(ValueError, match="ops/a.py and ops/b.py both define (A|route): ops.py can hold one of them"):
+        _text("ops", files, "configuration_x")
+    assert _text("ops", [files[0], files[0]], "configuration_x").count(text) == 2
+
+
+def test_a_copy_in_detail():
+    """Imports of all files first, in order and without the package's own; docstrings shortened to a paragraph."""
+    first = _parsed("ops/a.py", FIRST)
+    second = _parsed("ops/em/b.py", SECOND)
+    # Transformers takes any line that begins with `from .` for an import of this file.
+    assert _text("ops", [first, second], "configuration_x").partition("\n")[2] == COPY.replace("@", ".")
 
 
 def test_families_get_their_own_files_only(exported):
@@ -188,12 +278,12 @@ TAMPERED: dict[str, tuple[Any, str]] = {
         "modeling_caps_nmt.py is missing or not what hf_capsule_mt .* exports",
     ),
     "a comment": (
-        lambda folder: break_line(folder, "sequence_routing.py", "    ", "     "),
-        "sequence_routing.py is missing or not what",
+        lambda folder: break_line(folder, "ops.py", "    ", "     "),
+        "ops.py is missing or not what",
     ),
     "a missing file": (
-        lambda folder: (folder / "recurrent_lstm_decoder.py").unlink(),
-        "recurrent_lstm_decoder.py is missing",
+        lambda folder: (folder / "recurrent.py").unlink(),
+        "recurrent.py is missing",
     ),
     "another file": (lambda folder: (folder / "evil.py").write_text(RUN), "holds evil.py, which .* does not export"),
     "a file in a folder": (write_below, "holds custom_generate/generate.py, which"),

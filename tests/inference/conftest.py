@@ -15,5 +15,5 @@ def fixed_seed():
 
 @pytest.fixture
 def coarse() -> float:
-    """How much larger a unit of an input in bytes is than one of 127: 2 where pairs of products would overflow."""
+    """The rounding error of inputs relative to 127 levels: 2 on processors where pairs of products would overflow."""
     return 127 / int8_rounding().levels

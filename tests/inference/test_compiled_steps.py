@@ -1,8 +1,7 @@
 """Steps of an int8 Marian in one compiled call against the same steps in PyTorch.
 
-Both round their inputs to bytes, and add up in another order before they do: where a number is on the edge it may be
-rounded the other way, which is an error of the kind that int8 makes everywhere. A row, a position or a beam taken for
-another is as large as the numbers themselves.
+Both round their inputs to bytes, but they add in different orders before. So a number may be rounded differently,
+which is a usual int8 error. If a row, a position or a beam were swapped, the error would be as large as the numbers.
 """
 
 import pickle
@@ -19,14 +18,15 @@ from hf_capsule_mt.inference.int8 import steps as int8_steps
 from hf_capsule_mt.inference.int8.layers import int8_rounding
 from hf_capsule_mt.inference.int8.marian import Int8RoutedCombination, routing_plan
 from hf_capsule_mt.inference.int8.native import native_levels
-from hf_capsule_mt.inference.int8.steps import CompiledSteps, MarianSteps
+from hf_capsule_mt.inference.int8.steps import CompiledSteps, MarianSteps, marian_steps
+from hf_capsule_mt.inference.search import choose
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 
 pytestmark = pytest.mark.skipif(
     not native_levels(), reason="the package was installed without its compiled part, or there is no AVX2"
 )
 
-# Cases, and fields that they are built with besides.
+# Family, configuration, and additional fields.
 CASES = [
     (AGGREGATED_MARIAN, "plain", {"activation_function": "relu"}),
     (AGGREGATED_MARIAN, "plain", {"activation_function": "swish"}),
@@ -40,18 +40,18 @@ CASES = [
 
 
 def both(model: Any, inputs: dict[str, torch.Tensor]) -> tuple[MarianSteps, MarianSteps]:
-    """The compiled steps and those in PyTorch, at their start."""
+    """New compiled steps, and new steps in PyTorch."""
     with torch.no_grad():
         encoded = model.get_encoder()(**inputs)
-        compiled = model.lean_steps(encoded, inputs["attention_mask"])
+        compiled = marian_steps(model, encoded, inputs["attention_mask"])
         plain = MarianSteps(model, encoded, inputs["attention_mask"])
     assert type(compiled) is CompiledSteps
     return compiled, plain
 
 
-def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert found.shape == expected.shape
-    error = (found - expected).square().mean().sqrt() / expected.std()
+def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.shape == expected.shape
+    error = (actual - expected).square().mean().sqrt() / expected.std()
     assert error < 0.02, f"error {error:.4f} of the spread"
 
 
@@ -63,9 +63,8 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
 def test_compiled_steps_equal_those_in_pytorch(
     family: Any, name: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sentences of unlike length, padding on both sides of nothing, beams that are swapped, repeated and left out,
-    and more words than there was room for."""
-    monkeypatch.setattr(int8_steps, "ROOM", 3)
+    """Sentences of different lengths, with padding, and more words than the initial cache can hold."""
+    monkeypatch.setattr(int8_steps, "INITIAL_ROOM", 3)
     case = Case(family, name)
     model = quantize_for_cpu(case.build(**fields))
     inputs = without_target(make_pairs(case.config(), (7, 4, 9, 5), (3, 3, 3, 3)).batch())
@@ -74,7 +73,7 @@ def test_compiled_steps_equal_those_in_pytorch(
     routed = aggregation is not None and isinstance(aggregation.combination, RoutedCombination)
     assert (compiled.routing is not None) == routed
     generator = torch.Generator().manual_seed(7)
-    # The rows of a sentence have the same source; here every row is a sentence, and only goes on or ends.
+    # Every row is a sentence of its own here, so rows cannot be swapped; the next test does that.
     for rows in (None, None, [0, 1, 2, 3], None, None, None, None, None):
         if rows is not None:
             for steps in (compiled, plain):
@@ -84,7 +83,7 @@ def test_compiled_steps_equal_those_in_pytorch(
             assert_near(compiled(words), plain(words))
 
 
-def test_beams_go_on_from_the_words_of_their_own() -> None:
+def test_beams_continue_their_own_words() -> None:
     case = Case(AGGREGATED_MARIAN, "em_own_layer_replace")
     model = quantize_for_cpu(case.build())
     one = without_target(make_pairs(case.config(), (7,), (3,)).batch())
@@ -95,7 +94,7 @@ def test_beams_go_on_from_the_words_of_their_own() -> None:
         with torch.no_grad():
             found, expected = compiled(words), plain(words)
         assert_near(found, expected)
-        assert (expected[0] - expected[-1]).std() > 0.06 * expected.std(), "rows alike: nothing would be seen"
+        assert (expected[0] - expected[-1]).std() > 0.06 * expected.std(), "equal rows would hide a swap"
         for steps in (compiled, plain):
             steps.select(torch.tensor(rows))
 
@@ -103,7 +102,7 @@ def test_beams_go_on_from_the_words_of_their_own() -> None:
 @pytest.mark.parametrize("search", [{}, {"num_beams": 4, "num_return_sequences": 2}], ids=["greedy", "beams"])
 @pytest.mark.parametrize(("family", "name"), [(AGGREGATED_MARIAN, "em"), (GDR_MARIAN, "guided")])
 def test_translations_have_the_scores_of_the_best(family: Any, name: str, search: dict[str, Any]) -> None:
-    """What compiled steps find is as likely, by the model's own forward, as what Transformers' loop finds."""
+    """By the model's own forward, translations of compiled steps are as likely as those of Transformers' loop."""
     case = Case(family, name)
     model = quantize_for_cpu(case.build())
     inputs = without_target(make_pairs(case.config()).batch())
@@ -111,7 +110,7 @@ def test_translations_have_the_scores_of_the_best(family: Any, name: str, search
     for own in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not own:
-                patch.setattr(type(model), "lean_steps", lambda *args: None)
+                patch.setattr(choose, "_steps", lambda *args: None)
             found = model.generate(**inputs, **search, min_length=10, max_length=10)
         times = len(found) // len(inputs["input_ids"])
         repeated = {key: tensor.repeat_interleave(times, 0) for key, tensor in inputs.items()}
@@ -137,21 +136,21 @@ def test_routing_over_layers_in_one_call(name: str, shape: tuple[int, ...]) -> N
         assert found.shape == (*shape, width)
         if found.numel():
             assert_near(found, expected)
-        turned = stacked.transpose(-2, 0).contiguous().transpose(-2, 0)
-        assert torch.equal(combination(turned), found)
+        other_layout = stacked.transpose(-2, 0).contiguous().transpose(-2, 0)
+        assert torch.equal(combination(other_layout), found)
 
 
-def test_what_the_compiled_part_does_not_know_is_left_to_pytorch() -> None:
+def test_layers_that_the_compiled_part_does_not_support_run_in_pytorch() -> None:
     for name, fields in (("em", {"activation_function": "tanh"}), ("em_gated_everywhere", {})):
         case = Case(AGGREGATED_MARIAN, name)
         model = quantize_for_cpu(case.build(**fields))
         inputs = without_target(make_pairs(case.config()).batch())
         with torch.no_grad():
-            steps = model.lean_steps(model.get_encoder()(**inputs), inputs["attention_mask"])
+            steps = marian_steps(model, model.get_encoder()(**inputs), inputs["attention_mask"])
         assert type(steps) is MarianSteps, name
 
 
-def test_many_rows_on_many_threads_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_on_many_threads_run_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     model = quantize_for_cpu(Case(AGGREGATED_MARIAN, "em").build())
     combination = model.model.decoder.layer_aggregation.combination
     called = []
@@ -164,8 +163,8 @@ def test_many_rows_on_many_threads_are_left_to_pytorch(monkeypatch: pytest.Monke
     for threads, kind in ((1, CompiledSteps), (2, MarianSteps)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         with torch.no_grad():
-            assert type(model.lean_steps({"last_hidden_state": states}, None)) is kind
-            assert type(model.lean_steps({"last_hidden_state": states[1:]}, None)) is CompiledSteps
+            assert type(marian_steps(model, {"last_hidden_state": states}, None)) is kind
+            assert type(marian_steps(model, {"last_hidden_state": states[1:]}, None)) is CompiledSteps
 
 
 def test_nan_is_not_hidden() -> None:
@@ -183,7 +182,7 @@ def test_nan_is_not_hidden() -> None:
     assert found[1].isnan().any() and not found[0].isnan().any()
 
 
-def test_other_defaults_and_other_states_are_not_taken_for_float32() -> None:
+def test_another_default_dtype_and_bfloat16_states_are_not_read_as_float32() -> None:
     case = Case(AGGREGATED_MARIAN, "em")
     model = quantize_for_cpu(case.build())
     inputs = without_target(make_pairs(case.config(), (7, 4), (3, 3)).batch())
@@ -194,20 +193,22 @@ def test_other_defaults_and_other_states_are_not_taken_for_float32() -> None:
         encoded = model.get_encoder()(**inputs)
         try:
             torch.set_default_dtype(torch.float64)
-            found = model.lean_steps(encoded, inputs["attention_mask"])(words)
+            found = marian_steps(model, encoded, inputs["attention_mask"])(words)
         finally:
             torch.set_default_dtype(torch.float32)
         assert torch.equal(found, expected)
         encoded["last_hidden_state"] = encoded["last_hidden_state"].bfloat16()
-        assert type(model.lean_steps(encoded, inputs["attention_mask"])) is MarianSteps
+        assert type(marian_steps(model, encoded, inputs["attention_mask"])) is MarianSteps
     compiled.select(torch.tensor([1]))
     with torch.no_grad(), pytest.raises(ValueError, match="2 words for 1 rows"):
         compiled(words)
 
 
 @pytest.mark.parametrize("name", ["plain", "em", "dynamic_decoder_simple_heads"])
-def test_weights_of_pytorchs_int8_beside_compiled_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model from a process without compiled code: PyTorch's layout stays, and what is compiled leaves it alone."""
+def test_a_model_with_pytorchs_int8_weights_runs_beside_compiled_code(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model from a process without compiled code keeps PyTorch's layout; the compiled code does not read it."""
     case = Case(AGGREGATED_MARIAN, name)
     with monkeypatch.context() as without:
         without.setattr(int8_layers, "native_levels", lambda: 0)
@@ -221,5 +222,5 @@ def test_weights_of_pytorchs_int8_beside_compiled_code(name: str, monkeypatch: p
         assert torch.equal(found, model.generate(**inputs, **settings, max_length=9))
     with torch.no_grad():
         encoded = copied.get_encoder()(**inputs)
-        steps = copied.lean_steps(encoded, inputs["attention_mask"])
+        steps = marian_steps(copied, encoded, inputs["attention_mask"])
     assert type(steps) is MarianSteps

@@ -23,7 +23,7 @@ from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, Bidirection
 
 @pytest.fixture(autouse=True, params=["compiled", "PyTorch"])
 def engine(request, monkeypatch):
-    """Whose int8 multiplies: the compiled part's of this package, or PyTorch's where there is none."""
+    """The int8 in use: that of this package's compiled part, or PyTorch's."""
     if request.param == "compiled" and not native_levels():
         pytest.skip("the package was installed without its compiled part, or there is no AVX2")
     if request.param == "PyTorch":
@@ -43,8 +43,8 @@ def spread(module: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("rounding", [ALL_BITS, SEVEN_BITS], ids=["all bits", "seven bits"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (0, 24)])
-def test_linear_is_exact_where_nothing_is_rounded(shape, bias, rounding, engine, monkeypatch):
-    """Bytes times bytes: rows of small whole numbers times the largest, weights likewise."""
+def test_linear_is_exact_for_values_that_need_no_rounding(shape, bias, rounding, engine, monkeypatch):
+    """Inputs and weights are integers whose largest value is the number of levels."""
     if engine == "compiled" and rounding.levels > native_levels():
         pytest.skip("pairs of such products overflow on this processor")
     monkeypatch.setattr(int8_layers, "int8_rounding", lambda: rounding)
@@ -77,7 +77,7 @@ def test_a_row_of_weights_that_is_zero():
 
 
 def test_this_processor_multiplies_without_overflow():
-    """All weights and inputs at their largest: pairs of products overflow 16 bits unless the rounding sees to it."""
+    """All weights and inputs have the largest value. Pairs of products must not overflow 16 bits."""
     rounding = int8_rounding()
     linear = nn.Linear(512, 64, bias=False)
     nn.init.ones_(linear.weight)
@@ -94,13 +94,13 @@ def test_processors_that_overflow_get_seven_bits(rounded, monkeypatch):
     assert int8_rounding.__wrapped__() == (SEVEN_BITS if rounded == "overflow" else ALL_BITS)
 
 
-def test_a_copy_for_another_process_is_the_same():
+def test_a_pickled_layer_gives_the_same_outputs():
     layer = Int8Linear(torch.ones(16, 24), None)
     rows = torch.randn(3, 24, generator=torch.Generator().manual_seed(1))
     assert torch.equal(pickle.loads(pickle.dumps(layer))(rows), layer(rows))
 
 
-def test_eight_bits_do_not_move_to_a_processor_of_seven(monkeypatch):
+def test_weights_for_eight_bits_do_not_load_on_a_processor_of_seven(monkeypatch):
     layer = Int8Linear(torch.ones(16, 24), None)
     layer.rounding = ALL_BITS
     copied = pickle.dumps(layer)
@@ -109,15 +109,15 @@ def test_eight_bits_do_not_move_to_a_processor_of_seven(monkeypatch):
         pickle.loads(copied)
 
 
-def test_compiled_layouts_do_not_move_to_where_nothing_is_compiled(engine, monkeypatch):
+def test_compiled_layouts_do_not_load_without_compiled_code(engine, monkeypatch):
     copied = pickle.dumps(Int8Linear(torch.ones(16, 24), None))
     monkeypatch.setattr(int8_native, "native_levels", lambda: 0)
-    theirs = pytest.raises(RuntimeError, match="not here, .*quantize_for_cpu")
-    with theirs if engine == "compiled" else contextlib.nullcontext():
+    refused = pytest.raises(RuntimeError, match="not here, .*quantize_for_cpu")
+    with refused if engine == "compiled" else contextlib.nullcontext():
         pickle.loads(copied)
 
 
-def test_lstm_is_close_and_steps_are_the_whole(coarse):
+def test_lstm_is_close_and_steps_equal_the_whole_sequence(coarse):
     torch.manual_seed(1)
     lstm = spread(LSTM(12, 16, batch_first=True))
     quantized = Int8LSTM.of(lstm)
@@ -134,7 +134,7 @@ def test_lstm_is_close_and_steps_are_the_whole(coarse):
         assert torch.equal(hidden, found[:, step])
 
 
-def test_both_directions_are_close_and_see_no_padding():
+def test_both_directions_are_close_and_ignore_padding():
     torch.manual_seed(2)
     layer = spread(BidirectionalRNN("lstm", 12, 8))
     quantized = Int8BidirectionalLSTM(layer)

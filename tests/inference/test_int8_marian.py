@@ -1,4 +1,4 @@
-"""Marian and its capsule models in int8: their own layers, and when the steps of the lean loops stand aside."""
+"""Marian and its capsule models in int8: their own layers, and when the lean loops do not run."""
 
 from typing import Any
 
@@ -22,16 +22,16 @@ def inputs_of(case: Case) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[MarianSteps]:
-    """The steps that were begun."""
-    found: list[MarianSteps] = []
+    """All `MarianSteps` that were created."""
+    created: list[MarianSteps] = []
     original = MarianSteps.__init__
 
     def watched(self: MarianSteps, *args: Any) -> None:
         original(self, *args)
-        found.append(self)
+        created.append(self)
 
     monkeypatch.setattr(MarianSteps, "__init__", watched)
-    return found
+    return created
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -50,7 +50,7 @@ def test_stacked_linear_is_a_linear_map_for_each_input(lead: tuple[int, ...], bi
 
 
 def test_gated_projection_keeps_its_parts():
-    """It is a linear map with another one inside, which must not be lost."""
+    """It is a linear map that contains another one, which must not be lost."""
     model = Case(AGGREGATED_MARIAN, "em_gated_everywhere").build()
     heads = torch.randn(2, 3, model.config.d_model)
     quantized = quantize_for_cpu(model).model.encoder.layers[0].self_attn.out_proj
@@ -63,7 +63,7 @@ def test_gated_projection_keeps_its_parts():
         assert (found - original(heads)).std() > 0.2 * expected.std()
 
 
-def test_stock_marian_is_the_family_without_capsules():
+def test_stock_marian_equals_the_family_without_capsules():
     case = Case(AGGREGATED_MARIAN, "plain")
     model = case.build()
     stock = MarianMTModel(MarianConfig(**case.family.sizes)).eval()
@@ -76,9 +76,9 @@ def test_stock_marian_is_the_family_without_capsules():
         assert torch.equal(found, quantize_for_cpu(model).generate(**inputs_of(case), **search))
 
 
-def test_the_steps_make_room_as_they_need_it(started: list[MarianSteps], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hf_capsule_mt.inference.int8.steps.ROOM", 2)
-    monkeypatch.setattr("hf_capsule_mt.inference.int8.steps.is_compiled", lambda layer: False)
+def test_the_cache_of_the_steps_grows(started: list[MarianSteps], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hf_capsule_mt.inference.int8.steps.INITIAL_ROOM", 2)
+    monkeypatch.setattr("hf_capsule_mt.inference.int8.steps.can_compile", lambda layer: False)
     case = Case(GDR_MARIAN, "guided")
     quantized = quantize_for_cpu(case.build())
     settings: dict[str, Any] = {"num_beams": 2, "min_length": 12}
@@ -95,8 +95,8 @@ def test_a_translation_has_no_more_words_than_there_are_positions():
         quantized.generate(**inputs_of(case), min_length=12)
 
 
-def test_others_who_look_in_are_left_to_transformers(started: list[MarianSteps]):
-    """Hooks, an adapter in the place of a projection, a cache of a caller's, outputs that are asked for."""
+def test_observed_searches_run_in_transformers(started: list[MarianSteps]):
+    """With hooks, an adapter instead of a projection, the caller's own cache, or more outputs than tokens."""
     case = Case(AGGREGATED_MARIAN, "em")
     quantized, inputs = quantize_for_cpu(case.build()), inputs_of(case)
     expected = quantized.generate(**inputs)

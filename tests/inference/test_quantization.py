@@ -1,4 +1,4 @@
-"""A quantised model is still a model: it generates in every way, close to the float one, and refuses the rest."""
+"""A quantised model generates in every way, close to the float model, and refuses what it cannot do."""
 
 import copy
 from typing import Any
@@ -24,6 +24,7 @@ from hf_capsule_mt.inference.int8 import layers as int8_layers
 from hf_capsule_mt.inference.int8 import steps as int8_steps
 from hf_capsule_mt.inference.int8.layers import Int8BidirectionalLSTM, Int8Linear, Int8LSTM
 from hf_capsule_mt.inference.int8.quantization import FAMILIES, Int8Model
+from hf_capsule_mt.inference.search import choose
 
 OTHERS = (
     (
@@ -54,7 +55,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Case, Any, Any]:
     return request.param, model, quantize_for_cpu(model)
 
 
-# Embeddings; what routing itself multiplies with; and maps with one output.
+# Embeddings, weights that routing multiplies with, and maps with one output.
 FLOAT = ("embed", "shared", "scoring_", "output_weight", "combination.weight", "combination.activation", "ward_rnn")
 
 
@@ -76,9 +77,11 @@ def test_all_matrices_are_int8_but_the_embeddings(pair: tuple[Case, Any, Any]):
 
 
 def test_outputs_are_close(pair: tuple[Case, Any, Any], coarse: float):
-    """An error of a few roundings in 127, for most sentences: routing with large random weights sends one of them
-    another way. A rounding has an error of 1 / (127 sqrt(12)) of the largest of its row, 0.6 % of a normal row's
-    size; of the twenty and more one after the other each adds its own to the square, which makes 3 %."""
+    """The median error is that of a few roundings; with large random weights a single sentence may route differently.
+
+    One rounding has an error of 1 / (127 sqrt(12)) of the largest value of its row, 0.6 % of the size of a normal row.
+    The squares of more than twenty successive roundings add up to 3 %.
+    """
     case, model, quantized = pair
     batch = make_pairs(case.config(), (7, 4, 9, 6, 5), (5, 8, 3, 7, 6)).batch()
     with torch.no_grad():
@@ -89,7 +92,7 @@ def test_outputs_are_close(pair: tuple[Case, Any, Any], coarse: float):
     assert torch.isfinite(found.loss) and not found.loss.requires_grad
 
 
-def test_the_float_model_is_left_as_it_is(pair: tuple[Case, Any, Any]):
+def test_quantising_does_not_change_the_float_model(pair: tuple[Case, Any, Any]):
     case, model, _ = pair
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     quantized = quantize_for_cpu(model)
@@ -105,23 +108,22 @@ def test_the_float_model_is_left_as_it_is(pair: tuple[Case, Any, Any]):
 def test_lean_loop_gives_the_tokens_of_transformers(
     pair: tuple[Case, Any, Any], settings: dict, monkeypatch: pytest.MonkeyPatch
 ):
-    """Compiled steps add up in another order, and where that tips a byte there may be another word: see
-    test_compiled_steps.py."""
-    monkeypatch.setattr(int8_steps, "is_compiled", lambda layer: False)
+    """Without compiled steps: they add in another order, so a word may differ (see test_compiled_steps.py)."""
+    monkeypatch.setattr(int8_steps, "can_compile", lambda layer: False)
     case, _, quantized = pair
     inputs = without_target(make_pairs(case.config()).batch())
     lean = quantized.generate(**inputs, **settings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(quantized), "lean_steps", lambda *args: None)
+        patch.setattr(choose, "_steps", lambda *args: None)
         assert torch.equal(quantized.generate(**inputs, **settings), lean)
-    if case.family == CAPS_NMT:  # attention adds up in another order without a cache, see below
+    if case.family == CAPS_NMT:  # without a cache attention adds in another order, see below
         assert torch.equal(quantized.generate(**inputs, **settings, use_cache=False), lean)
 
 
 def test_sentences_do_not_depend_on_each_other(pair: tuple[Case, Any, Any]):
-    """Every row has a scale of its own, and padding is no part of it; a scale for the batch fails this by far.
+    """Every row has its own scale, without padding. A scale for the whole batch would fail this test by far.
 
-    Attention adds up padding's zeros in another order, after which a number on the edge is rounded the other way.
+    With padding, attention adds in another order, so a number may be rounded differently.
     """
     case, _, quantized = pair
     pairs = make_pairs(case.config(), (7, 4, 9, 2), (5, 8, 3, 6))
@@ -135,7 +137,7 @@ def test_sentences_do_not_depend_on_each_other(pair: tuple[Case, Any, Any]):
                 assert (together[index, : len(target)] - alone).std() < 2e-3 * alone.std()
 
 
-def test_sampling_and_the_other_ways_to_generate(pair: tuple[Case, Any, Any]):
+def test_sampling_and_other_ways_to_generate(pair: tuple[Case, Any, Any]):
     case, _, quantized = pair
     inputs = without_target(make_pairs(case.config()).batch())
     torch.manual_seed(3)
@@ -159,7 +161,7 @@ def test_low_precision_is_quantised_from_float32(case: Case):
 
 
 @chosen_cases
-def test_what_an_int8_model_refuses(case: Case, tmp_path):
+def test_operations_that_an_int8_model_refuses(case: Case, tmp_path):
     quantized = quantize_for_cpu(case.build())
     inputs = without_target(make_pairs(case.config()).batch())
     expected = quantized.generate(**inputs)
@@ -186,7 +188,7 @@ def test_what_an_int8_model_refuses(case: Case, tmp_path):
         loss.backward()
 
 
-def test_what_cannot_be_quantised_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_models_that_cannot_be_quantised_are_named(monkeypatch: pytest.MonkeyPatch):
     model = Case(CAPS_NMT, "capsules").build()
     with pytest.raises(ValueError, match="int8 already"):
         quantize_for_cpu(quantize_for_cpu(model))
@@ -203,7 +205,7 @@ def test_what_cannot_be_quantised_is_named(monkeypatch: pytest.MonkeyPatch):
     assert quantize_for_cpu.__module__ == "hf_capsule_mt.inference.int8.quantization"
 
 
-def test_the_engine_in_use_is_left_as_it_is():
+def test_quantising_does_not_change_pytorchs_engine():
     before = torch.backends.quantized.engine
     quantize_for_cpu(Case(CAPS_NMT, "capsules").build())
     assert torch.backends.quantized.engine == before

@@ -15,7 +15,7 @@ from family_cases import (
 )
 
 from hf_capsule_mt.ops import explain_routing_choice
-from hf_capsule_mt.ops.dispatch import FAST, VARIABLE
+from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS, VARIABLE
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
@@ -41,13 +41,13 @@ def test_a_model_with_fused_routing_is_the_same_model(name: str, monkeypatch: py
     batch = {key: value.to(DEVICE) for key, value in make_pairs(model.config, (4, 3), (3, 4)).batch().items()}
 
     calls = []
-    for function, original in FAST["fused"].functions.items():
+    for function, original in FAST_IMPLEMENTATIONS["fused"].functions.items():
 
         def counted(*given, function=function, original=original):
             calls.append(function)
             return original(*given)
 
-        monkeypatch.setitem(FAST["fused"].functions, function, counted)
+        monkeypatch.setitem(FAST_IMPLEMENTATIONS["fused"].functions, function, counted)
     outputs = model(**batch)
     outputs.loss.backward()
     assert len(calls) == CALLS[name], "every site must have taken the kernels"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import RNMT_PAST_FUTURES, GDRRNMTConfig
 from hf_capsule_mt.modeling import GDRRNMTForConditionalGeneration
-from hf_capsule_mt.ops.guided.reference import guided_routing
+from hf_capsule_mt.ops.guided.reference import reference_guided_routing
 
 SIZES = {
     "vocab_size": 31,
@@ -129,7 +129,9 @@ def outputs_of_loops(model: Any, source_words: list[int], words: list[int]) -> d
         keys = votes @ votes_of.keys.weight.mT
         guide = found["s"] @ head.guide.weight.mT
         weights = (head.output_weight, head.score_weight)
-        capsules = guided_routing(votes[None], guide[None], keys[None], *weights, mask=None, iterations=3)[0][0]
+        capsules = reference_guided_routing(votes[None], guide[None], keys[None], *weights, mask=None, iterations=3)[
+            0
+        ][0]
         found["past"] = capsules[:, : config.past_capsules].flatten(1)
         found["future"] = capsules[:, config.past_capsules : -config.redundant_capsules].flatten(1)
     if "past" in found:

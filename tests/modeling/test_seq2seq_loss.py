@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hf_capsule_mt.modeling.losses import seq2seq as seq2seq_loss
+from hf_capsule_mt.modeling.losses import blocks_of_logits
 from hf_capsule_mt.modeling.losses.seq2seq import summed_cross_entropy, translation_loss
 
 LABELS = torch.tensor([3, -100, 0, 10, 10, -100, 7])
@@ -10,7 +10,7 @@ LABELS = torch.tensor([3, -100, 0, 10, 10, -100, 7])
 
 @pytest.mark.parametrize("block", [1, 23, 10**6])
 def test_equals_pytorch_in_value_and_gradient(block, monkeypatch):
-    monkeypatch.setattr(seq2seq_loss, "CPU_BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(blocks_of_logits, "CPU_BLOCK_LOGITS", block)
     torch.manual_seed(2)
     ours = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()

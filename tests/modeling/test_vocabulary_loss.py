@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hf_capsule_mt.modeling.losses import vocabulary as vocabulary_loss
-from hf_capsule_mt.modeling.losses.vocabulary import cross_entropy_of_states, log_partition
+from hf_capsule_mt.modeling.losses.vocabulary import cross_entropy_of_states, log_partition_in_blocks
 
 
 def plain_log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def partition_inputs(dtype: torch.dtype, embedding_dtype: torch.dtype | None = N
 def test_log_partition_is_the_plain_one(dtype: torch.dtype, block: int, monkeypatch):
     monkeypatch.setattr(vocabulary_loss, "CPU_BLOCK_ELEMENTS", block)
     hidden, embedding, weights = partition_inputs(dtype)
-    found = 1.7 * log_partition(hidden, embedding, weights)
+    found = 1.7 * log_partition_in_blocks(hidden, embedding, weights)
     wanted = 1.7 * plain_log_partition(hidden, embedding, weights)
     tolerance = 1e-12 if dtype == torch.float64 else 1e-5
     assert_close(found, wanted, tolerance)
@@ -44,17 +44,17 @@ def test_log_partition_is_the_plain_one(dtype: torch.dtype, block: int, monkeypa
         assert_close(grad, right, tolerance)
     assert (grads[0][[0, 4, 8]] == 0).all()
     if dtype == torch.float64:
-        assert torch.autograd.gradcheck(lambda h, e: log_partition(h, e, weights), (hidden, embedding))
+        assert torch.autograd.gradcheck(lambda h, e: log_partition_in_blocks(h, e, weights), (hidden, embedding))
 
 
 @pytest.mark.parametrize("learns", ["hidden", "embedding", "neither"])
 def test_log_partition_with_one_side_frozen(learns: str):
     hidden, embedding, weights = partition_inputs(torch.float64)
-    both = torch.autograd.grad(log_partition(hidden, embedding, weights), (hidden, embedding))
+    both = torch.autograd.grad(log_partition_in_blocks(hidden, embedding, weights), (hidden, embedding))
     inputs = {"hidden": hidden, "embedding": embedding}
     given = {name: tensor if name == learns else tensor.detach() for name, tensor in inputs.items()}
-    total = log_partition(given["hidden"], given["embedding"], weights)
-    assert_close(total, log_partition(hidden, embedding, weights), 1e-12)
+    total = log_partition_in_blocks(given["hidden"], given["embedding"], weights)
+    assert_close(total, log_partition_in_blocks(hidden, embedding, weights), 1e-12)
     assert total.requires_grad == (learns != "neither")
     if learns != "neither":
         (grad,) = torch.autograd.grad(total, inputs[learns])
@@ -74,7 +74,7 @@ def test_log_partition_is_as_exact_as_torch(dtype, embedding_dtype, block: int, 
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
     results = []
     for function, (hidden, embedding, weights) in (
-        (log_partition, inputs),
+        (log_partition_in_blocks, inputs),
         (plain_log_partition, inputs),
         (plain_log_partition, exact),
     ):
@@ -90,7 +90,7 @@ def test_log_partition_is_as_exact_as_torch(dtype, embedding_dtype, block: int, 
 def test_log_partition_of_huge_scores_is_finite():
     hidden = torch.tensor([[1e19, 0.0], [0.0, 0.0], [-1e19, 1e19]], requires_grad=True)
     embedding = torch.tensor([[1e19, 1.0], [-1e19, 0.0], [0.0, 2.0]], requires_grad=True)
-    total = log_partition(hidden, embedding, torch.ones(3))
+    total = log_partition_in_blocks(hidden, embedding, torch.ones(3))
     total.backward()
     assert torch.isfinite(total)
     assert torch.isfinite(hidden.grad).all() and torch.isfinite(embedding.grad).all()
@@ -107,7 +107,7 @@ def test_log_partition_keeps_no_scores(block: int, monkeypatch):
             function(hidden, embedding, torch.ones(50))
         return max(tensor.numel() for tensor in saved)
 
-    assert kept(log_partition) <= embedding.numel()
+    assert kept(log_partition_in_blocks) <= embedding.numel()
     assert kept(plain_log_partition) == 50 * 101
 
 
@@ -176,7 +176,7 @@ def test_autocast_multiplies_in_its_type():
     with torch.autocast("cpu", torch.bfloat16):
         found = cross_entropy_of_states(hidden, embedding, LABELS)[0]
         wanted = plain_cross_entropy(hidden.bfloat16(), embedding, LABELS)
-        partition = log_partition(hidden.bfloat16(), embedding, torch.ones(9))
+        partition = log_partition_in_blocks(hidden.bfloat16(), embedding, torch.ones(9))
         scores = hidden.bfloat16() @ embedding.mT.bfloat16()
     assert found.dtype == torch.float32
     assert_close(found, wanted, 1e-6)

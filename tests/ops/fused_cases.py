@@ -1,16 +1,16 @@
-"""Where the fused kernels and the compiled code can run here, and how their errors are judged."""
+"""Whether the fused kernels and the compiled code can run here, and how large their errors may be."""
 
 import os
 
 import pytest
 import torch
-from routing_cases import Case, assert_close, assert_finite, assert_gradients_close
+from routing_cases import Case, assert_close, assert_finite, assert_gradients_close, uneven_sum
 from torch import Tensor
 
 from hf_capsule_mt.ops.native_routing import native_obstacle
 from hf_capsule_mt.ops.triton_operators import device_obstacle
 
-# How many times the error that is allowed otherwise: a build for sanitizers adds up in another order.
+# Factor on the allowed error: a build with sanitizers adds in another order.
 ROUNDING = float(os.environ.get("HF_CAPSULE_MT_TEST_ROUNDING", "1"))
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
@@ -26,7 +26,7 @@ def device_of(implementation: str) -> torch.device:
     return torch.device("cpu") if implementation == "native" else DEVICE
 
 
-def moved(implementation: str, case: Case) -> Case:
+def on_its_device(implementation: str, case: Case) -> Case:
     """The case on the device that the implementation runs on."""
     place = device_of(implementation)
     return case.changed(
@@ -39,8 +39,8 @@ def in_float64(case: Case) -> Case:
     return case.changed(**{name: leaf.detach().double() for name, leaf in case.differentiable().items()})
 
 
-def error(found: Tensor, truth: Tensor) -> float:
-    return (found.double() - truth).square().mean().sqrt().item()
+def error(result: Tensor, truth: Tensor) -> float:
+    return (result.double() - truth).square().mean().sqrt().item()
 
 
 def assert_as_good_as_plain(
@@ -52,7 +52,7 @@ def assert_as_good_as_plain(
     assert_finite(f"plain {name}", plain)
     size = truth.square().mean().sqrt().item()
     assert size > 0, f"{name} is all zero: comparing it says nothing"
-    # Of few numbers plain torch may have all right by chance; so `units` in the last place of float32 besides.
+    # Plain torch may round a few numbers exactly by chance, so also allow `units` in the last place of float32.
     allowed = factor * error(plain, truth) + units * torch.finfo(torch.float32).eps * size
     if INTERPRETED and fused.dtype == torch.bfloat16:  # the interpreter cuts digits off where a GPU rounds
         allowed += 0.2 * torch.finfo(torch.bfloat16).eps * size
@@ -62,7 +62,7 @@ def assert_as_good_as_plain(
 
 def assert_fused_is_right(implementation: str, case: Case, factor: float = 2.0, **options: object) -> None:
     """Capsules and every gradient, by name."""
-    case = moved(implementation, case)
+    case = on_its_device(implementation, case)
     truth, true_gradients = in_float64(case).value_and_gradients(implementation="reference", **options)
     plain, plain_gradients = case.value_and_gradients(implementation="reference", **options)
     fused, gradients = case.value_and_gradients(implementation=implementation, **options)
@@ -70,14 +70,16 @@ def assert_fused_is_right(implementation: str, case: Case, factor: float = 2.0, 
     assert_as_good_as_plain("capsules", fused, plain, truth, factor)
     assert gradients.keys() == true_gradients.keys()
     for name, true in true_gradients.items():
-        # Gradients of the betas are sums over all positions that all but cancel.
+        # Gradients of the betas are sums over all positions whose terms nearly cancel.
         units = 4 if "beta" in name else 1
         assert_as_good_as_plain(f"gradient of {name}", gradients[name], plain_gradients[name], true, factor, units)
 
 
 def assert_one_graph_gives_the_eager_values(case: Case, value_errors: tuple[float, float], rtol: float) -> None:
-    """Compiled whole, the fused path of `case` gives the capsules, within `value_errors` (relative, absolute), and
-    every gradient, within `rtol`, that it gives uncompiled."""
+    """The fused path of `case` gives the same results compiled as one graph and uncompiled.
+
+    Capsules may differ by `value_errors` (relative, absolute), gradients by `rtol`.
+    """
     torch._dynamo.reset()
     compiled = torch.compile(
         lambda **given: case(**given, implementation="fused"), fullgraph=True, backend="aot_eager"
@@ -85,7 +87,6 @@ def assert_one_graph_gives_the_eager_values(case: Case, value_errors: tuple[floa
     wanted, wanted_gradients = case.value_and_gradients(implementation="fused")
     leaves = case.differentiable()
     capsules = compiled(**leaves)
-    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
-    grads = torch.autograd.grad((capsules * uneven.to(capsules)).sum(), list(leaves.values()))
+    grads = torch.autograd.grad(uneven_sum(capsules), list(leaves.values()))
     assert_close("capsules", capsules.detach(), wanted.detach(), *value_errors)
     assert_gradients_close(dict(zip(leaves, grads, strict=True)), wanted_gradients, rtol, 1e-6)

@@ -23,6 +23,12 @@ def sequence(**arguments: Any) -> Any:
     return sequence_routing(**arguments, score_network=tuple(parts) if parts else None)
 
 
+def uneven_sum(tensor: Tensor) -> Tensor:
+    """A loss with a different gradient for every element, so that swapped elements show."""
+    weights = torch.linspace(-1.0, 1.5, tensor.numel(), dtype=torch.float64).reshape(tensor.shape).cos()
+    return (tensor * weights.to(tensor)).sum()
+
+
 FUNCTIONS = {
     "dynamic": dynamic_routing,
     "normalized": dynamic_routing,
@@ -73,16 +79,15 @@ class Case:
     def value_and_gradients(
         self, forward: AbstractContextManager | None = None, **changes: Any
     ) -> tuple[Any, dict[str, Tensor]]:
-        """The result, computed inside `forward`, and the gradient of every argument for an uneven output gradient."""
+        """The result, computed inside `forward`, and the gradient of its `uneven_sum` by every argument."""
         leaves = self.differentiable()
         with forward or nullcontext():
             result = self(**{**leaves, **changes})
         capsules = result[0] if isinstance(result, tuple) else result
-        uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
-        loss = (capsules * uneven.to(capsules)).sum()
-        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        loss = uneven_sum(capsules)
+        grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         zeros = (torch.zeros_like(leaf) for leaf in leaves.values())
-        gradients = (zero if grad is None else grad for grad, zero in zip(found, zeros, strict=True))
+        gradients = (zero if grad is None else grad for grad, zero in zip(grads, zeros, strict=True))
         return result, dict(zip(leaves, gradients, strict=True))
 
 
@@ -184,7 +189,7 @@ def assert_close(name: str, actual: Tensor, expected: Tensor, rtol: float = 1e-9
 def assert_gradients_close(
     actual: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-8, atol: float = 1e-9
 ) -> None:
-    """Every gradient by name; each must be somewhere different from 0, or the comparison would say nothing."""
+    """Compare every gradient by name. Each must be different from 0 somewhere, or the comparison is worthless."""
     assert actual.keys() == expected.keys()
     for name, grad in expected.items():
         assert bool(grad.any()), f"the expected gradient of {name} is all zero"

@@ -33,12 +33,12 @@ def test_equals_the_loops(over: str, size: int, counts: tuple[int, ...], groups:
         uniform = assignments.sum(dim=-1 if over == "groups" else -2, keepdim=True) / (
             groups if over == "groups" else 4
         )
-        assert (assignments - uniform).abs().max() > 0.05, "uniform assignments would say little"
+        assert (assignments - uniform).abs().max() > 0.05, "uniform assignments test little"
 
 
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("over", OVER)
-def test_what_sums_to_one(over: str, masked: bool) -> None:
+def test_assignments_sum_to_one(over: str, masked: bool) -> None:
     case = make_pooling_case(over, 5, batch=3, inputs=6, masked=masked)
     _, assignments = case(return_assignments=True)
     real = torch.ones(3, 6) if case.mask is None else case.mask
@@ -102,8 +102,8 @@ def test_all_inputs_masked_gives_zero_capsules_and_finite_gradients(over: str) -
         assert_finite(f"gradient of {name}", grad)
 
 
-def test_further_groups_compete_and_collect_nothing() -> None:
-    """A word that is redundant is taken from past and future alike; a group that repels it changes nothing."""
+def test_groups_without_capsules_compete_for_inputs() -> None:
+    """A redundant word is taken from past and future. A group that repels all words changes nothing."""
     case = make_pooling_case("groups", 17, counts=(1, 1), groups=2, masked=False)
     capsules = case()
     keys, weight = case.arguments["keys"], case.arguments["score_weight"]
@@ -153,7 +153,7 @@ def test_one_graph_gives_the_eager_values(over: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "phrases"),
     [
         ({"over": "outputs"}, ("over='outputs'", "'groups' or 'inputs'")),
         ({"over": None}, ("over=None",)),
@@ -177,10 +177,10 @@ def test_one_graph_gives_the_eager_values(over: str) -> None:
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused(changes: dict, said: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_refused(changes: dict, phrases: tuple[str, ...]) -> None:
     case = make_pooling_case("groups", 31, dtype=torch.float32)
     case()  # the case itself is fine
     with pytest.raises(ValueError) as error:
         case(**changes)
-    for words in said:
-        assert words in str(error.value)
+    for phrase in phrases:
+        assert phrase in str(error.value)

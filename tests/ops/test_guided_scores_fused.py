@@ -8,15 +8,15 @@ from fused_cases import (
     assert_fused_is_right,
     assert_one_graph_gives_the_eager_values,
     device_of,
-    moved,
     needs_kernels,
     needs_native,
+    on_its_device,
 )
-from routing_cases import assert_close, assert_finite, assert_gradients_close, make_case, make_pooling_case
+from routing_cases import assert_close, assert_finite, assert_gradients_close, make_case, make_pooling_case, uneven_sum
 from torch import Tensor
 
 from hf_capsule_mt.ops.guided.native import native_guided_scores
-from hf_capsule_mt.ops.guided.reference import guided_scores
+from hf_capsule_mt.ops.guided.reference import reference_guided_scores
 from hf_capsule_mt.ops.guided.triton import fused_guided_scores, fused_guided_scores_backward
 
 pytestmark = [
@@ -45,8 +45,7 @@ def arguments(
 def value_and_gradients(function, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     scores = function(*leaves)
-    uneven = torch.linspace(-1.0, 1.5, scores.numel(), dtype=torch.float64).reshape(scores.shape).cos()
-    return scores, torch.autograd.grad((scores * uneven.to(scores)).sum(), leaves)
+    return scores, torch.autograd.grad(uneven_sum(scores), leaves)
 
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 30.0])
@@ -57,10 +56,10 @@ def value_and_gradients(function, tensors: list[Tensor]) -> tuple[Tensor, tuple[
 def test_equals_the_reference(
     fast: str, batch: int, steps: int, inputs: int, outputs: int, size: int, scale: float
 ) -> None:
-    """Small and large arguments of the hyperbolic tangent, too."""
+    """Also for small and large arguments of the hyperbolic tangent."""
     tensors = arguments(fast, batch, steps, inputs, outputs, size, scale)
-    truth, true_gradients = value_and_gradients(guided_scores, [tensor.double() for tensor in tensors])
-    plain, plain_gradients = value_and_gradients(guided_scores, tensors)
+    truth, true_gradients = value_and_gradients(reference_guided_scores, [tensor.double() for tensor in tensors])
+    plain, plain_gradients = value_and_gradients(reference_guided_scores, tensors)
     fused, gradients = value_and_gradients(SCORES[fast], tensors)
     assert_as_good_as_plain("scores", fused, plain, truth, units=2)
     for name, found, wanted, true in zip(NAMES, gradients, plain_gradients, true_gradients, strict=True):
@@ -68,11 +67,11 @@ def test_equals_the_reference(
 
 
 @pytest.mark.parametrize("content", [0.0, 1e4, 1e30, float("inf")])
-def test_any_size_of_argument_is_finite(fast: str, content: float) -> None:
+def test_arguments_of_any_magnitude_give_finite_scores_and_gradients(fast: str, content: float) -> None:
     tensors = arguments(fast, 1, 3, 5, 2, 4)
     tensors[1] = tensors[1].sign() * content
     scores, gradients = value_and_gradients(SCORES[fast], tensors)
-    assert_close("scores", scores, guided_scores(*tensors), 1e-5, 1e-6)
+    assert_close("scores", scores, reference_guided_scores(*tensors), 1e-5, 1e-6)
     for name, grad in zip(NAMES, gradients, strict=True):
         assert_finite(f"gradient of {name}", grad)
 
@@ -82,15 +81,15 @@ def test_any_size_of_argument_is_finite(fast: str, content: float) -> None:
     [(torch.float32, True), (torch.float32, False), (torch.bfloat16, True), (torch.float16, True)],
     ids=str,
 )
-def test_guided_routing_with_kernels_is_guided_routing(fast: str, dtype: torch.dtype, masked: bool) -> None:
+def test_guided_routing_with_kernels_equals_the_reference(fast: str, dtype: torch.dtype, masked: bool) -> None:
     assert_fused_is_right(
         fast, make_case("guided", 503, (2,), 7, 3, 5, steps=4, dtype=dtype, masked=masked), factor=2.5
     )
 
 
 @pytest.mark.parametrize("over", ["groups", "inputs"])
-def test_pooling_with_kernels_is_pooling(fast: str, over: str) -> None:
-    case = moved(fast, make_pooling_case(over, 505, inputs=7, steps=4, dtype=torch.float32))
+def test_pooling_with_kernels_equals_the_reference(fast: str, over: str) -> None:
+    case = on_its_device(fast, make_pooling_case(over, 505, inputs=7, steps=4, dtype=torch.float32))
     wanted, wanted_gradients = case.value_and_gradients(implementation="reference")
     capsules, gradients = case.value_and_gradients(implementation=fast)
     assert_close("capsules", capsules, wanted, 1e-5, 1e-6)
@@ -98,14 +97,14 @@ def test_pooling_with_kernels_is_pooling(fast: str, over: str) -> None:
 
 
 def test_assignments_have_a_gradient_too(fast: str) -> None:
-    case = moved(fast, make_case("guided", 507, (2,), dtype=torch.float32))
-    found = []
+    case = on_its_device(fast, make_case("guided", 507, (2,), dtype=torch.float32))
+    gradients = []
     for implementation in (fast, "reference"):
         leaves = case.differentiable()
         _, assignments = case(**leaves, return_assignments=True, implementation=implementation)
-        found.append(torch.autograd.grad(assignments.square().sum(), leaves["guide"])[0])
-    assert bool(found[1].any())
-    assert_close("gradient of the guide", *found, 1e-4, 1e-6)
+        gradients.append(torch.autograd.grad(assignments.square().sum(), leaves["guide"])[0])
+    assert bool(gradients[1].any())
+    assert_close("gradient of the guide", *gradients, 1e-4, 1e-6)
 
 
 def test_two_runs_are_equal_to_the_last_bit(fast: str) -> None:
@@ -117,8 +116,8 @@ def test_two_runs_are_equal_to_the_last_bit(fast: str) -> None:
     assert all(map(torch.equal, first_gradients, second_gradients))
 
 
-def test_nothing_with_steps_inputs_outputs_and_size_is_kept(fast: str) -> None:
-    case = moved(fast, make_case("guided", 509, (2,), 20, 3, 16, steps=12, dtype=torch.float32))
+def test_no_tensor_of_steps_inputs_outputs_and_size_is_kept(fast: str) -> None:
+    case = on_its_device(fast, make_case("guided", 509, (2,), 20, 3, 16, steps=12, dtype=torch.float32))
     kept = []
     leaves = case.differentiable()
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda x: x):
@@ -126,7 +125,7 @@ def test_nothing_with_steps_inputs_outputs_and_size_is_kept(fast: str) -> None:
     assert max(kept) <= max(2 * 20 * 3 * 16, 2 * 12 * 3 * 16)
 
 
-def test_an_empty_batch_gives_an_empty_answer(fast: str) -> None:
+def test_an_empty_batch_gives_an_empty_result(fast: str) -> None:
     scores, gradients = value_and_gradients(SCORES[fast], arguments(fast, 0, 3, 4, 2, 5))
     assert scores.shape == (0, 3, 4, 2)
     assert not any(bool(grad.any()) for grad in gradients)
@@ -142,5 +141,5 @@ def test_opcheck() -> None:
 
 @needs_kernels
 def test_one_graph_gives_the_eager_values() -> None:
-    case = moved("fused", make_case("guided", 511, (3,), size=4, dtype=torch.float32))
+    case = on_its_device("fused", make_case("guided", 511, (3,), size=4, dtype=torch.float32))
     assert_one_graph_gives_the_eager_values(case, (1e-5, 1e-6), 1e-4)

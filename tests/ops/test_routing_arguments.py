@@ -1,4 +1,4 @@
-"""Arguments no routing can work with: a ValueError that says what is wrong and what would be right."""
+"""Wrong arguments raise a ValueError that says what is wrong and what is right."""
 
 import pytest
 import torch
@@ -7,13 +7,13 @@ from routing_cases import KINDS, make_case
 ROUTED = ("dynamic", "em")
 
 
-def refuse(kind: str, changes: dict, *said: str) -> None:
+def refuse(kind: str, changes: dict, *phrases: str) -> None:
     case = make_case(kind, 127, (2,), inputs=4, outputs=3, size=2, steps=5)
     case()  # the case itself is fine
     with pytest.raises(ValueError) as error:
         case(**changes)
-    for words in said:
-        assert words in str(error.value)
+    for phrase in phrases:
+        assert phrase in str(error.value)
 
 
 @pytest.mark.parametrize("iterations", [0, -1, True, 1.5, "3", None])
@@ -52,7 +52,7 @@ def test_the_mask_has_one_value_for_each_input(kind: str, shape: tuple[int, ...]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_additive_mask_is_no_mask(kind: str) -> None:
-    """0 for real and -inf for padding, as attention has it, means the opposite here."""
+    """Attention uses 0 for real inputs and -inf for padding. Here that means the opposite."""
     refuse(kind, {"mask": torch.tensor([0.0, 0.0, 0.0, float("-inf")])}, "mask has type torch.float32", "boolean")
 
 

@@ -1,14 +1,14 @@
-"""The blockwise path against plain autograd on the reference, and what it keeps for the backward pass.
+"""The blockwise path against plain autograd on the reference, and the tensors it keeps for the backward pass.
 
-Asking for assignments runs the reference under plain autograd; not asking runs blocks. Only the scores of guided
-routing are computed in blocks either way; the reference gives them back to autograd. Blocks are made tiny here.
+`return_assignments=True` runs the reference under plain autograd; without it blocks run. The scores of guided routing
+run in blocks in both cases, unless the reference is named. The blocks in these tests are tiny.
 """
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case, make_pooling_case
+from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case, make_pooling_case, uneven_sum
 
 from hf_capsule_mt.ops import blockwise
 from hf_capsule_mt.ops.dynamic import routing as dynamic
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.usefixtures("fresh_memory_is_nan")
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[int]]:
-    """Count the positions that each call of a reference function is given."""
+    """Count the positions in each call of a reference function."""
 
     def watch(kind: str) -> list[int]:
         module, name = REFERENCES[kind]
         original, seen = getattr(module, name), []
 
-        def counted(votes, *others):
+        def counted(votes, *others, **options):
             seen.append(len(votes))
-            return original(votes, *others)
+            return original(votes, *others, **options)
 
         monkeypatch.setattr(module, name, counted)
         return seen
@@ -128,8 +128,7 @@ def test_guided_blocks_with_one_argument_frozen(frozen: str, monkeypatch: pytest
     set_block(monkeypatch, 50)
     leaves = case.differentiable()
     capsules = case(**{**leaves, frozen: leaves.pop(frozen).detach()}, implementation="blockwise")
-    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
-    grads = torch.autograd.grad((capsules * uneven).sum(), list(leaves.values()))
+    grads = torch.autograd.grad(uneven_sum(capsules), list(leaves.values()))
     assert_gradients_close(dict(zip(leaves, grads, strict=True)), {name: wanted[name] for name in leaves})
 
 
@@ -173,7 +172,7 @@ def test_two_runs_are_equal_to_the_last_bit(kind: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_batch_gives_an_empty_answer(kind: str) -> None:
+def test_an_empty_batch_gives_an_empty_result(kind: str) -> None:
     case = make_case(kind, seed=53, lead=(0,), masked=False)
     capsules, gradients = case.value_and_gradients(implementation="blockwise")
     assert capsules.numel() == 0 and capsules.shape[0] == 0
@@ -191,7 +190,7 @@ def saved_for_backward(case: Case, **changes: object) -> dict[int, tuple[int, in
     alive = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        alive.append(tensor)  # or its address could be used again
+        alive.append(tensor)  # so that its address is not used again
         kept[tensor.untyped_storage().data_ptr()] = (tensor.numel(), tensor.numel() * tensor.element_size())
         return tensor
 
@@ -218,7 +217,7 @@ def test_nothing_larger_than_the_votes_is_kept(kind: str, dtype: torch.dtype, it
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_guided_routing_keeps_nothing_with_steps_inputs_outputs_and_size(masked: bool) -> None:
+def test_guided_routing_keeps_no_tensor_of_steps_inputs_outputs_and_size(masked: bool) -> None:
     batch, steps, inputs, outputs, size = 2, 12, 40, 3, 32
     case = make_case("guided", 61, (batch,), inputs, outputs, size, steps, dtype=torch.float32, masked=masked)
     forbidden = batch * steps * inputs * outputs * size

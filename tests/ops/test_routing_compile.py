@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from routing_cases import KINDS, assert_close, assert_gradients_close, make_case
+from routing_cases import KINDS, assert_close, assert_gradients_close, make_case, uneven_sum
 from torch import Tensor
 
 from hf_capsule_mt.ops import dynamic_routing
@@ -15,14 +15,12 @@ def test_one_graph_gives_the_eager_values(kind: str, return_assignments: bool) -
     case = make_case(kind, 103, (3,), size=4, dtype=torch.float32)
     tensors = {name: value for name, value in case.arguments.items() if isinstance(value, Tensor)}
 
-    def routed(**given: Tensor):
-        return case(**given, return_assignments=return_assignments)
+    def route(**arguments: Tensor):
+        result = case(**arguments, return_assignments=return_assignments)
+        return result if return_assignments else (result,)
 
-    found = torch.compile(routed, fullgraph=True, backend="eager")(**tensors)
-    wanted = routed(**tensors)
-    if not return_assignments:
-        found, wanted = (found,), (wanted,)
-    for name, actual, expected in zip(("capsules", "assignments"), found, wanted, strict=False):
+    compiled = torch.compile(route, fullgraph=True, backend="eager")(**tensors)
+    for name, actual, expected in zip(("capsules", "assignments"), compiled, route(**tensors), strict=False):
         assert_close(name, actual, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -35,8 +33,7 @@ def test_one_graph_gives_the_eager_gradients(kind: str, masked: bool) -> None:
     compiled = torch.compile(lambda **given: case(**given), fullgraph=True, backend="aot_eager")
     leaves = case.differentiable()
     capsules = compiled(**leaves)
-    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
-    grads = torch.autograd.grad((capsules * uneven.float()).sum(), list(leaves.values()))
+    grads = torch.autograd.grad(uneven_sum(capsules), list(leaves.values()))
     assert_close("capsules", capsules.detach(), wanted.detach(), rtol=1e-5, atol=1e-6)
     assert_gradients_close(dict(zip(leaves, grads, strict=True)), wanted_gradients, rtol=1e-4, atol=1e-5)
 

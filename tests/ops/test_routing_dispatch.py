@@ -1,4 +1,4 @@
-"""Which implementation is chosen, what is said about it, and what happens when it cannot be had."""
+"""Which implementation is chosen, the reason it gives, and the error or warning if it cannot run."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from fused_cases import moved, needs_kernels, needs_native
+from fused_cases import needs_kernels, needs_native, on_its_device
 from routing_cases import make_case
 
 from hf_capsule_mt.ops import (
@@ -32,7 +32,7 @@ VOTES = make_case("dynamic", 401, (2,), dtype=torch.float32).votes
 
 
 @pytest.fixture(autouse=True)
-def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_variable_and_no_earlier_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(dispatch, "_warned", set())
 
@@ -44,9 +44,9 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), hip: str | None = None) -> object:
-    """What choosing reads of votes, as if they were on a GPU."""
+    """Votes on a GPU that is not there: only the attributes that the choice reads."""
     monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", True)
-    monkeypatch.setattr(dispatch, "KERNELS_BY_DEFAULT", True)
+    monkeypatch.setattr(dispatch, "TRITON_BY_DEFAULT", True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
@@ -59,10 +59,10 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 
 @pytest.fixture
 def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_routing, "LIBRARY", None)
-    monkeypatch.setattr(native_routing, "MISSING", "not compiled")
+    monkeypatch.setattr(native_routing, "WHY_MISSING", "not compiled")
 
 
-def test_on_a_cpu_blocks_are_chosen_where_nothing_is_compiled(interpreted: None, not_compiled: None) -> None:
+def test_on_a_cpu_without_compiled_code_blocks_are_chosen(interpreted: None, not_compiled: None) -> None:
     choice = explain_routing_choice(VOTES)
     assert choice.implementation == "blockwise"
     assert choice.reason.startswith("no fused kernels: not on a GPU; no compiled code: not compiled")
@@ -83,17 +83,17 @@ def test_on_a_gpu_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_routing(votes, None, True, False).implementation == "fused"
 
 
-def test_kernels_that_no_gpu_has_run_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_are_off_by_default_are_switched_on_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     votes = on_a_gpu(monkeypatch)
-    monkeypatch.setattr(dispatch, "KERNELS_BY_DEFAULT", False)
+    monkeypatch.setattr(dispatch, "TRITON_BY_DEFAULT", False)
     choice = choose_routing(votes, None, False, True)
-    assert choice.implementation == "blockwise" and f"{VARIABLE}=fused asks for them" in choice.reason
+    assert choice.implementation == "blockwise" and f"{VARIABLE}=fused switches them on" in choice.reason
     monkeypatch.setenv(VARIABLE, "fused")
     assert choose_routing(votes, None, False, True).implementation == "fused"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "phrase"),
     [
         ({"dtype": torch.float64}, "torch.float64"),
         ({"shape": torch.Size((8, 33, 1024, 1))}, "more than 32768 votes a position"),
@@ -101,7 +101,9 @@ def test_kernels_that_no_gpu_has_run_are_asked_for(monkeypatch: pytest.MonkeyPat
     ],
     ids=str,
 )
-def test_what_the_kernels_cannot_do_goes_elsewhere(change: dict, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_implementation_runs_if_the_kernels_cannot(
+    change: dict, phrase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     votes = on_a_gpu(monkeypatch)
     return_assignments = change.pop("return_assignments", False)
     vars(votes).update(change)
@@ -109,26 +111,26 @@ def test_what_the_kernels_cannot_do_goes_elsewhere(change: dict, said: str, monk
         warnings.simplefilter("error")
         choice = choose_routing(votes, None, return_assignments, True)
     assert choice.implementation == ("reference" if return_assignments else "blockwise")
-    assert said in choice.reason
+    assert phrase in choice.reason
     with pytest.raises(ValueError, match='implementation="fused"') as error:
         choose_routing(votes, "fused", return_assignments, True)
-    assert said in str(error.value)
+    assert phrase in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "said"),
+    ("gpu", "phrase"),
     [({"capability": (7, 5)}, "compute capability 8.0, Some GPU has 7.5"), ({"hip": "6.2"}, "none for AMD GPUs")],
     ids=str,
 )
-def test_a_gpu_without_kernels_is_said_once(gpu: dict, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_kernels_gives_one_warning(gpu: dict, phrase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     votes = on_a_gpu(monkeypatch, **gpu)
-    with pytest.warns(UserWarning, match=said) as caught:
+    with pytest.warns(UserWarning, match=phrase) as caught:
         for _ in range(3):
             assert choose_routing(votes, None, False, True).implementation == "blockwise"
     assert len(caught) == 1
 
 
-def test_a_gpu_without_triton_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_triton_gives_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     votes = on_a_gpu(monkeypatch)
     monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", False)
     with pytest.warns(UserWarning, match="pip install triton") as caught:
@@ -137,7 +139,7 @@ def test_a_gpu_without_triton_is_said_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(caught) == 1
 
 
-def test_the_argument_goes_before_the_variable(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_overrides_the_variable(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "fused")
     assert explain_routing_choice(VOTES).implementation == "fused"
     assert VARIABLE in explain_routing_choice(VOTES).reason
@@ -145,10 +147,12 @@ def test_the_argument_goes_before_the_variable(interpreted: None, monkeypatch: p
     assert choice == RoutingChoice("reference", "the argument says so")
 
 
-def test_a_variable_that_cannot_be_had_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_naming_an_implementation_that_cannot_run_gives_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(VARIABLE, "fused")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.warns(UserWarning, match=f"{VARIABLE}=fused is passed over") as caught:
+    with pytest.warns(UserWarning, match=f"{VARIABLE}=fused is ignored") as caught:
         for _ in range(2):
             assert explain_routing_choice(VOTES).implementation == ("native" if COMPILED else "blockwise")
     assert len(caught) == 1
@@ -163,14 +167,14 @@ def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["blockwise", "native"])
-def test_these_return_no_assignments(name: str) -> None:
+def test_blockwise_and_native_return_no_assignments(name: str) -> None:
     with pytest.raises(ValueError, match=f'implementation="{name}": assignments come from'):
         dynamic_routing(VOTES, return_assignments=True, implementation=name)
 
 
 @needs_native
 @pytest.mark.parametrize(
-    ("votes", "said"),
+    ("votes", "phrase"),
     [
         (VOTES.double(), "torch.float64"),
         (VOTES.to("meta"), "for the CPU"),
@@ -178,15 +182,15 @@ def test_these_return_no_assignments(name: str) -> None:
     ],
     ids=["float64", "elsewhere", "too many"],
 )
-def test_what_the_compiled_code_cannot_do_goes_elsewhere(votes: torch.Tensor, said: str) -> None:
+def test_another_implementation_runs_if_the_compiled_code_cannot(votes: torch.Tensor, phrase: str) -> None:
     choice = explain_routing_choice(votes)
-    assert choice.implementation == "blockwise" and said in choice.reason
-    with pytest.raises(ValueError, match=said):
+    assert choice.implementation == "blockwise" and phrase in choice.reason
+    with pytest.raises(ValueError, match=phrase):
         dynamic_routing(votes, implementation="native")
 
 
 @needs_native
-def test_tensors_that_are_only_imitated_are_not_read() -> None:
+def test_fake_and_traced_tensors_are_not_read_by_compiled_code() -> None:
     with torch._subclasses.FakeTensorMode():
         assert dynamic_routing(torch.empty(2, 3, 4, 1)).shape == (2, 4, 1)
     traced = torch.jit.trace(dynamic_routing, VOTES, check_trace=False)
@@ -197,23 +201,23 @@ HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 
 
 @pytest.mark.skipif(not (shutil.which("cc") and HEADER.exists()), reason="no C compiler, or no headers of Python's")
-def test_where_there_is_a_compiler_the_package_is_compiled() -> None:
+def test_a_machine_with_a_compiler_has_the_compiled_part() -> None:
     assert COMPILED, "the extension was not built: pip install -v says why"
 
 
 @needs_kernels
-def test_what_is_chosen_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chosen_implementation_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
     def watched(original: Callable[..., Any], label: str) -> Callable[..., Any]:
         return lambda *given: ran.append(label) or original(*given)
 
     monkeypatch.setattr(positions, "blockwise", watched(positions.blockwise, "blockwise"))
-    for label, fast in dispatch.FAST.items():
+    for label, fast in dispatch.FAST_IMPLEMENTATIONS.items():
         for name in ("em_routing", "dynamic_routing"):
             monkeypatch.setitem(fast.functions, name, watched(fast.functions[name], label))
     for kind in ("dynamic", "em"):
-        case = moved("fused", make_case(kind, 403, (2,), dtype=torch.float32))
+        case = on_its_device("fused", make_case(kind, 403, (2,), dtype=torch.float32))
         for name in ("fused", "blockwise", "reference", "native")[: 4 if COMPILED and not case.votes.is_cuda else 3]:
             case(implementation=name)
             assert ran == [name] * (name != "reference")

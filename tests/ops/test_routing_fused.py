@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from fused_cases import assert_fused_is_right, device_of, in_float64, moved, needs_kernels, needs_native
-from routing_cases import Case, assert_close, assert_finite, assert_gradients_close, make_case
+from fused_cases import assert_fused_is_right, device_of, in_float64, needs_kernels, needs_native, on_its_device
+from routing_cases import Case, assert_close, assert_finite, assert_gradients_close, make_case, uneven_sum
 from torch import Tensor
 
 from hf_capsule_mt.ops import dynamic_routing
@@ -15,7 +15,7 @@ from hf_capsule_mt.ops.triton_operators import padded
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_memory_is_nan"),
-    # numpy, in the interpreter, says what a GPU would pass over.
+    # In the interpreter numpy warns of operations that a GPU does silently.
     pytest.mark.filterwarnings("ignore:(invalid|divide|overflow|All-NaN):RuntimeWarning"),
 ]
 
@@ -41,7 +41,7 @@ def run(case: Case, fast: str, **options: Any) -> tuple[Tensor, dict[str, Tensor
 def test_equals_the_reference(fast: str, kind: str, positions: int, inputs: int, outputs: int, size: int) -> None:
     masked = size != 5
     case = make_case(kind, 201, (positions,), inputs, outputs, size, dtype=torch.float32, masked=masked)
-    if outputs == 1 and kind == "dynamic":  # one output takes all, whatever the votes: nothing else would be seen
+    if outputs == 1 and kind == "dynamic":  # A single output gets all assignments, whatever the votes are.
         case = case.changed(iterations=1)
     assert_fused_is_right(fast, case)
 
@@ -50,13 +50,15 @@ def test_equals_the_reference(fast: str, kind: str, positions: int, inputs: int,
 @pytest.mark.parametrize("inputs", [6, 8])
 @every_kind
 def test_equals_the_reference_at_the_size_of_the_papers(fast: str, kind: str, inputs: int, dtype: torch.dtype) -> None:
-    """Several neighbouring outputs a thread, votes with the inputs first; and positions enough for several blocks a
-    program where EM goes back: there are 1056 programs on a GPU of 132 processors, two in the interpreter."""
+    """Several neighbouring outputs a thread, votes with the inputs first, and several blocks a program.
+
+    EM's backward pass has 1056 programs on a GPU of 132 multiprocessors, two in the interpreter.
+    """
     positions = 4099 if device_of(fast).type == "cuda" else 7
     case = make_case(kind, 241, (positions,), inputs, 512, 1, dtype=dtype, masked=inputs == 8)
-    turned = case.votes.transpose(0, 1).contiguous().transpose(0, 1)
-    assert not turned.is_contiguous()
-    assert_fused_is_right(fast, case.changed(votes=turned))
+    inputs_first = case.votes.transpose(0, 1).contiguous().transpose(0, 1)
+    assert not inputs_first.is_contiguous()
+    assert_fused_is_right(fast, case.changed(votes=inputs_first))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -93,7 +95,7 @@ def test_an_output_with_next_to_no_assignments_is_still_the_mean_of_its_votes(fa
 def test_extreme_votes_give_finite_values_and_gradients(
     fast: str, kind: str, dtype: torch.dtype, content: str
 ) -> None:
-    case = moved(fast, make_case(kind, 209, (3,), 5, 3, 2, dtype=dtype))
+    case = on_its_device(fast, make_case(kind, 209, (3,), 5, 3, 2, dtype=dtype))
     largest = 65504.0 if dtype == torch.float16 else 1e30
     fillings = {"1e4": case.votes.sign() * 1e4, "largest": case.votes.sign() * largest, "tiny": case.votes * 1e-6}
     capsules, gradients = run(case.changed(votes=fillings[content]), fast)
@@ -108,7 +110,7 @@ def test_extreme_votes_give_finite_values_and_gradients(
 @pytest.mark.parametrize("content", [float("inf"), float("nan"), -1e30])
 @each_kernel
 def test_masked_inputs_of_any_content_change_nothing(fast: str, kind: str, content: float) -> None:
-    case = moved(fast, make_case(kind, 211, (4,), 5, 6, 2, dtype=torch.float32))
+    case = on_its_device(fast, make_case(kind, 211, (4,), 5, 6, 2, dtype=torch.float32))
     padding = ~case.mask
     padding[1] = True  # no input at all
     case = case.changed(mask=~padding)
@@ -129,7 +131,7 @@ def test_masked_inputs_of_any_content_change_nothing(fast: str, kind: str, conte
 
 @each_kernel
 def test_nan_in_a_real_input_is_not_hidden(fast: str, kind: str) -> None:
-    case = moved(fast, make_case(kind, 213, (3,), 4, 3, 2, dtype=torch.float32, masked=False))
+    case = on_its_device(fast, make_case(kind, 213, (3,), 4, 3, 2, dtype=torch.float32, masked=False))
     case.votes[1, 2, 0, 0] = float("nan")
     capsules = case(implementation=fast)
     assert bool(capsules[1].isnan().any())
@@ -138,7 +140,7 @@ def test_nan_in_a_real_input_is_not_hidden(fast: str, kind: str) -> None:
 
 @each_kernel
 def test_an_infinite_gradient_is_not_hidden_and_a_large_one_stays_finite(fast: str, kind: str) -> None:
-    case = moved(fast, make_case(kind, 215, (2,), dtype=torch.float16))
+    case = on_its_device(fast, make_case(kind, 215, (2,), dtype=torch.float16))
     for factor, finite in ((float("inf"), False), (6e4, True)):
         votes = (case.votes * 1e-3).requires_grad_()
         capsules = case(votes=votes, implementation=fast)
@@ -157,8 +159,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @each_kernel
 def test_votes_of_any_layout(fast: str, kind: str, layout: str) -> None:
-    """The first is how one product for all inputs leaves them."""
-    case = moved(fast, make_case(kind, 217, (5,), 4, 3, 2, dtype=torch.float32))
+    """One matrix product for all inputs returns votes with the inputs first."""
+    case = on_its_device(fast, make_case(kind, 217, (5,), 4, 3, 2, dtype=torch.float32))
     other = LAYOUTS[layout](case.votes)
     assert not other.is_contiguous() and torch.equal(other, case.votes)
     assert torch.equal(case(votes=other, implementation=fast), case(implementation=fast))
@@ -168,21 +170,20 @@ def test_votes_of_any_layout(fast: str, kind: str, layout: str) -> None:
 
 @each_kernel
 def test_votes_that_share_memory_have_gradients_of_their_own(fast: str, kind: str) -> None:
-    case = moved(fast, make_case(kind, 218, (5,), 4, 3, 2, dtype=torch.float32))
+    case = on_its_device(fast, make_case(kind, 218, (5,), 4, 3, 2, dtype=torch.float32))
     for axis in (0, 1):
         shared = case.votes.narrow(axis, 0, 1).expand_as(case.votes)
-        found = []
-        for given in (shared, shared.contiguous()):
-            votes = given.detach().requires_grad_()
+        results = []
+        for layout in (shared, shared.contiguous()):
+            votes = layout.detach().requires_grad_()
             capsules = case(votes=votes, implementation=fast)
-            uneven = torch.linspace(-1.0, 1.5, capsules.numel()).reshape(capsules.shape).to(capsules).cos()
-            found.append((capsules, torch.autograd.grad((capsules * uneven).sum(), votes)[0]))
-        assert all(map(torch.equal, *found))
+            results.append((capsules, torch.autograd.grad(uneven_sum(capsules), votes)[0]))
+        assert all(map(torch.equal, *results))
 
 
 @each_kernel
 def test_two_runs_are_equal_to_the_last_bit(fast: str, kind: str) -> None:
-    case = moved(fast, make_case(kind, 219, (63,), 3, 7, 1, dtype=torch.float32))
+    case = on_its_device(fast, make_case(kind, 219, (63,), 3, 7, 1, dtype=torch.float32))
     (first, first_gradients), (second, second_gradients) = run(case, fast), run(case, fast)
     assert torch.equal(first, second)
     for name, grad in first_gradients.items():
@@ -190,8 +191,8 @@ def test_two_runs_are_equal_to_the_last_bit(fast: str, kind: str) -> None:
 
 
 @each_kernel
-def test_any_leading_axes_and_none(fast: str, kind: str) -> None:
-    case = moved(fast, make_case(kind, 221, (2, 3), 4, 3, 2, dtype=torch.float32))
+def test_any_number_of_leading_axes(fast: str, kind: str) -> None:
+    case = on_its_device(fast, make_case(kind, 221, (2, 3), 4, 3, 2, dtype=torch.float32))
     capsules, gradients = run(case, fast)
     assert capsules.shape == (2, 3, 3, 2)
     assert_gradients_close(gradients, case.value_and_gradients(implementation="reference")[1], 1e-4, 1e-5)
@@ -202,8 +203,8 @@ def test_any_leading_axes_and_none(fast: str, kind: str) -> None:
 
 
 @each_kernel
-def test_an_empty_batch_gives_an_empty_answer(fast: str, kind: str) -> None:
-    case = moved(fast, make_case(kind, 223, (0,), dtype=torch.float32, masked=False))
+def test_an_empty_batch_gives_an_empty_result(fast: str, kind: str) -> None:
+    case = on_its_device(fast, make_case(kind, 223, (0,), dtype=torch.float32, masked=False))
     capsules, gradients = run(case, fast)
     assert capsules.shape == (0, 3, 3)
     for name, grad in gradients.items():
@@ -212,13 +213,12 @@ def test_an_empty_batch_gives_an_empty_answer(fast: str, kind: str) -> None:
 
 @pytest.mark.parametrize("frozen", ["votes", "activations", "beta_a"])
 def test_one_argument_frozen(fast: str, frozen: str) -> None:
-    case = moved(fast, make_case("em", 225, (3,), dtype=torch.float32))
+    case = on_its_device(fast, make_case("em", 225, (3,), dtype=torch.float32))
     _, wanted = run(case, fast)
     leaves = case.differentiable()
     frozen_leaf = leaves.pop(frozen).detach()
     capsules = case(**leaves, **{frozen: frozen_leaf}, implementation=fast)
-    uneven = torch.linspace(-1.0, 1.5, capsules.numel(), dtype=torch.float64).reshape(capsules.shape).cos()
-    grads = torch.autograd.grad((capsules * uneven.to(capsules)).sum(), list(leaves.values()))
+    grads = torch.autograd.grad(uneven_sum(capsules), list(leaves.values()))
     for name, grad in zip(leaves, grads, strict=True):
         assert torch.equal(grad, wanted[name]), name
 
@@ -226,7 +226,7 @@ def test_one_argument_frozen(fast: str, frozen: str) -> None:
 @needs_kernels
 @every_kind
 def test_assignments_are_those_of_the_reference(kind: str) -> None:
-    case = moved("fused", make_case(kind, 227, (3, 2), 4, 5, 2, dtype=torch.bfloat16))
+    case = on_its_device("fused", make_case(kind, 227, (3, 2), 4, 5, 2, dtype=torch.bfloat16))
     capsules, assignments = case(return_assignments=True, implementation="fused")
     wanted, wanted_assignments = case(return_assignments=True, implementation="reference")
     assert assignments.dtype == torch.float32
@@ -237,7 +237,7 @@ def test_assignments_are_those_of_the_reference(kind: str) -> None:
 
 @each_kernel
 def test_nothing_but_the_arguments_is_kept_for_backward(fast: str, kind: str) -> None:
-    case = moved(fast, make_case(kind, 229, (9,), 4, 5, 2, dtype=torch.bfloat16))
+    case = on_its_device(fast, make_case(kind, 229, (9,), 4, 5, 2, dtype=torch.bfloat16))
     kept = {}
     alive = []
 
@@ -255,7 +255,7 @@ def test_nothing_but_the_arguments_is_kept_for_backward(fast: str, kind: str) ->
 
 
 def test_the_gradient_has_no_gradient(fast: str) -> None:
-    case = moved(fast, make_case("dynamic", 231, (2,), dtype=torch.float32))
+    case = on_its_device(fast, make_case("dynamic", 231, (2,), dtype=torch.float32))
     votes = case.votes.clone().requires_grad_()
     (grad,) = torch.autograd.grad(case(votes=votes, implementation=fast).square().sum(), votes, create_graph=True)
     with pytest.raises(RuntimeError):

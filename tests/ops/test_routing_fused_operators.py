@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fused_cases import DEVICE, assert_one_graph_gives_the_eager_values, moved, needs_kernels
+from fused_cases import DEVICE, assert_one_graph_gives_the_eager_values, needs_kernels, on_its_device
 from routing_cases import Case, assert_close, make_case
 from torch import Tensor
 
@@ -19,7 +19,7 @@ pytestmark = needs_kernels
 
 
 def small(kind: str, masked: bool = True) -> Case:
-    return moved("fused", make_case(kind, 301, (4,), 3, 5, 2, dtype=torch.float32, masked=masked))
+    return on_its_device("fused", make_case(kind, 301, (4,), 3, 5, 2, dtype=torch.float32, masked=masked))
 
 
 @pytest.mark.parametrize("normalize", [False, True])

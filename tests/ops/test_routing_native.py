@@ -1,4 +1,4 @@
-"""Compiled code for the CPU: many threads, and tensors that it must not read; its results are compared elsewhere."""
+"""Compiled code for the CPU: many threads, and tensors that it must not read. Other files compare its results."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ KINDS = ("dynamic", "normalized", "em", "guided")
 
 @pytest.fixture
 def many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little there is to do. The parts are unlike in size, and the last position is in the last."""
+    """Use all threads for little work. Their parts have different sizes, and the last part has the last position."""
     monkeypatch.setattr(native_routing, "VOTES_PER_THREAD", 1)
     monkeypatch.setattr(guided_native, "TANGENTS_PER_THREAD", 1)
     monkeypatch.setattr(int8_native, "PRODUCTS_PER_THREAD", 1)
@@ -46,7 +46,7 @@ def test_int8_on_any_number_of_threads(threads: int, many_threads: None, monkeyp
     assert torch.equal(linear(inputs), wanted)
 
 
-def test_arguments_that_do_not_go_with_the_votes_are_refused() -> None:
+def test_arguments_of_another_type_or_device_are_refused() -> None:
     votes, beta = torch.randn(2, 3, 4, 1), torch.zeros(4)
     with pytest.raises(ValueError, match="meta"):
         em_routing(votes, None, beta.to("meta"), beta)
@@ -56,7 +56,7 @@ def test_arguments_that_do_not_go_with_the_votes_are_refused() -> None:
         make_case("guided", 603, dtype=torch.float32)(vote_keys=make_case("guided", 603).arguments["vote_keys"])
 
 
-def test_other_defaults_change_nothing() -> None:
+def test_another_default_dtype_changes_nothing() -> None:
     case = make_case("em", 605, (4,), dtype=torch.float32)
     _, wanted = case.value_and_gradients(implementation="native")
     try:
@@ -84,8 +84,8 @@ def test_votes_beyond_the_limit_have_no_gradient(kind: str) -> None:
         assert gradients["votes"][0].all(), implementation
 
 
-def test_numbers_too_small_to_matter_are_zeros() -> None:
-    """Subnormal gradients make the products that they go into a hundred times slower."""
+def test_subnormal_gradients_become_zero() -> None:
+    """Products with subnormal gradients are a hundred times slower."""
     case = make_case("em", 607, (40,), 6, 64, 1, dtype=torch.float32, masked=False)
     subnormal = {}
     for implementation in ("reference", "native"):
@@ -98,11 +98,11 @@ def test_numbers_too_small_to_matter_are_zeros() -> None:
 
 
 @pytest.mark.skipif(not int8_native.native_levels(), reason="no int8 on this processor")
-def test_int8_that_is_followed_is_computed_in_plain_operations() -> None:
+def test_traced_int8_runs_in_pytorch_operations() -> None:
     linear, inputs = Int8Linear(torch.randn(10, 24), torch.randn(10)), torch.randn(6, 24)
     wanted = linear(inputs)
     traced = torch.jit.trace(linear, torch.randn(3, 24), check_trace=False)
     assert_close("traced", traced(inputs), wanted, 1e-4, 1e-5)
     assert_close("vmap", torch.vmap(linear)(inputs), wanted, 1e-4, 1e-5)
-    with pytest.raises(ValueError, match="the last must be the 24"):
+    with pytest.raises(ValueError, match="the last axis must have the 24 inputs"):
         linear(torch.randn(2, 48))

@@ -11,7 +11,7 @@ SPREAD = ("votes", "vote_keys", "guide")
 
 
 def extreme(case: Case, content: str) -> Case:
-    """The case with its votes (and what guided routing scores with) replaced by something hard."""
+    """The case with difficult votes, and with difficult keys and guide for guided routing."""
     changes = {}
     for name in SPREAD:
         tensor = case.arguments.get(name)
@@ -66,7 +66,7 @@ def test_infinite_bfloat16_votes_count_as_very_large(kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("present", [0.0, 1e-7, 1.0])
-def test_em_activations_at_their_ends(present: float, dtype: torch.dtype) -> None:
+def test_em_activations_near_zero_and_one(present: float, dtype: torch.dtype) -> None:
     case = make_case("em", 73, (2,), dtype=dtype, masked=False)
     one_off = case.arguments["activations"].clone()
     one_off[:, 1] = present
@@ -99,7 +99,7 @@ def test_em_inverse_temperatures_far_from_the_default(content: str, temperature:
 
 
 def test_em_output_with_few_assignments_is_still_the_mean_of_its_votes() -> None:
-    """With an epsilon in the denominator of Eq. (11), DLA instead, this capsule would come out near 0."""
+    """An epsilon in the denominator of Eq. (11), DLA would make this capsule almost 0."""
     votes = torch.zeros(3, 2, 1)
     votes[:, 1, 0] = 5.0  # all agree on output 1, yet output 0 is tighter by far
     votes[:, 1, 0] += torch.tensor([-60.0, 0.0, 60.0])
@@ -147,7 +147,7 @@ def test_half_precision_votes_are_routed_in_float32(kind: str, dtype: torch.dtyp
     for name, grad in wanted_gradients.items():
         scale = grad.abs().max().item()
         assert scale > 0
-        # The output gradient was rounded to the type of the votes, and the gradient is, once each.
+        # The gradients of output and input are each rounded once to the type of the votes.
         eps = torch.finfo(dtype).eps
         assert_close(f"gradient of {name}", gradients[name].float(), grad, rtol=4 * eps, atol=4 * eps * scale)
 
@@ -165,7 +165,7 @@ def test_a_backward_pass_under_autocast_computes_blocks_alike(kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_infinite_gradient_is_not_hidden_from_a_loss_scaler(kind: str) -> None:
-    """Only finite gradients beyond the range of float16 are brought back into it."""
+    """Only finite gradients are clamped to the range of float16."""
     case = make_case(kind, 99, (2,), dtype=torch.float16)
     votes = case.votes.clone().requires_grad_()
     (grad,) = torch.autograd.grad(case(votes=votes).float().sum() * float("inf"), votes)

@@ -12,7 +12,7 @@ from torch import Tensor
 from hf_capsule_mt.ops import guided_routing
 
 ROUTED = ("dynamic", "normalized", "em", "em_without_activations")
-# A mean in the place of routing must be further away than any tolerance below.
+# A plain mean instead of routing must differ by more than the tolerances below.
 VISIBLE = 1e-3
 
 SHAPES = [
@@ -32,11 +32,11 @@ def expected(case, iterations: int) -> tuple[Tensor, Tensor]:
     capsules, rounds = [], []
     for position, (votes, mask) in enumerate(zip(flat, masks, strict=True)):
         if case.kind in ("dynamic", "normalized"):
-            found = oracles.dynamic(votes, mask, iterations, case.kind == "normalized")
+            values, assigned = oracles.dynamic(votes, mask, iterations, case.kind == "normalized")
         else:
-            given = arguments["activations"]
-            activations = [1.0] * inputs if given is None else given.reshape(-1, inputs)[position].tolist()
-            found = oracles.em(
+            present = arguments["activations"]
+            activations = [1.0] * inputs if present is None else present.reshape(-1, inputs)[position].tolist()
+            values, assigned = oracles.em(
                 votes,
                 activations,
                 arguments["beta_a"].tolist(),
@@ -46,11 +46,14 @@ def expected(case, iterations: int) -> tuple[Tensor, Tensor]:
                 arguments["inverse_temperature"],
                 arguments["variance_floor"],
             )
-        capsules.append(found[0])
-        rounds.append(found[1])
-    values = torch.tensor(capsules, dtype=torch.float64)
+        capsules.append(values)
+        rounds.append(assigned)
+    flat_capsules = torch.tensor(capsules, dtype=torch.float64)
     assignments = torch.tensor(rounds, dtype=torch.float64).transpose(0, 1)
-    return values.reshape(*lead, *values.shape[1:]), assignments.reshape(iterations, *lead, *assignments.shape[2:])
+    return (
+        flat_capsules.reshape(*lead, *flat_capsules.shape[1:]),
+        assignments.reshape(iterations, *lead, *assignments.shape[2:]),
+    )
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])
@@ -90,7 +93,7 @@ def test_em_defaults_are_the_documented_ones() -> None:
 
 
 def test_em_with_one_input_is_its_vote_times_its_presence() -> None:
-    """One input has variance 0 in every capsule: the case the variance floor is for."""
+    """A single input has variance 0 in every capsule; the variance floor exists for this case."""
     votes = torch.tensor([[[2.0], [-3.0]]], dtype=torch.float64)
     case = make_case("em_without_activations", seed=0, lead=(), inputs=1, outputs=2, size=1, masked=False)
     case = case.changed(votes=votes, variance_floor=1e-6)
@@ -151,8 +154,8 @@ def test_guided_routing_equals_the_loops(size: int, state_size: int, masked: boo
     assert iterations == 1 or moved > VISIBLE
 
 
-def test_oracles_know_a_case_worked_out_by_hand() -> None:
-    """The judge is judged: two inputs, two outputs of size 1, two rounds."""
+def test_oracles_equal_a_case_computed_by_hand() -> None:
+    """Tests the oracles themselves: two inputs, two outputs of size 1, two rounds."""
     votes = [[[1.0], [0.0]], [[1.0], [2.0]]]
     capsules, rounds = oracles.dynamic(votes, [True, True], 2, normalize=False)
     # Round 1: totals 1 and 1, both squashed to 1/2; logits [1/2, 0] and [1/2, 1].

@@ -1,4 +1,4 @@
-"""The routing of CapsNMT, a sentence to a few capsules, with each of its three strategies and without."""
+"""The routing of CapsNMT, from a sentence to a few capsules, with and without each of its three strategies."""
 
 import itertools
 
@@ -36,11 +36,11 @@ def test_equals_the_loops(strategies, inputs: int, outputs: int, size: int, iter
         assert_close(f"assignments of {b}", assignments[:, b], torch.tensor(rounds, dtype=torch.float64))
     assert_close("capsules without assignments", case(), capsules)
     if outputs > 1:
-        assert (assignments[-1] - assignments[0]).abs().max() > 0.05, "uniform assignments would say little"
+        assert (assignments[-1] - assignments[0]).abs().max() > 0.05, "uniform assignments test little"
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_plain_is_dynamic_routing(masked: bool) -> None:
+def test_without_its_strategies_it_is_dynamic_routing(masked: bool) -> None:
     case = make_sequence_case(5, False, False, False, masked=masked)
     expected = dynamic_routing(case.votes[0], mask=case.mask, return_assignments=True)
     for actual, wanted in zip(case(return_assignments=True), expected, strict=True):
@@ -48,7 +48,7 @@ def test_plain_is_dynamic_routing(masked: bool) -> None:
 
 
 @every_strategy
-def test_what_sums_to_one_and_starts_uniform(strategies) -> None:
+def test_assignments_sum_to_one_and_start_uniform(strategies) -> None:
     case = make_sequence_case(6, *strategies, batch=3, inputs=6)
     _, assignments = case(return_assignments=True)
     real = case.mask.double()
@@ -66,7 +66,7 @@ def test_one_iteration_is_the_squashed_sum(strategies) -> None:
 
 
 @given(seed=st.integers(0, 10_000), strategies=st.sampled_from(STRATEGIES), order=st.permutations(range(5)))
-def test_order_of_the_inputs(seed: int, strategies, order: list[int]) -> None:
+def test_the_order_of_the_inputs_does_not_change_the_capsules(seed: int, strategies, order: list[int]) -> None:
     case = make_sequence_case(seed, *strategies, inputs=5)
     capsules, assignments = case(return_assignments=True)
     moved = case.by_input(lambda name, tensor, axis: tensor.index_select(axis, torch.tensor(order)))
@@ -91,7 +91,7 @@ def test_gradcheck(strategies, masked: bool, return_assignments: bool) -> None:
 def test_every_argument_matters() -> None:
     case = make_sequence_case(9)
     gradients = case.value_and_gradients()[1]
-    # Added to the scores of all capsules alike, it is gone in the softmax over them; in g of the words it matters.
+    # The softmax over the capsules cancels this bias, because it adds the same number to all their scores.
     assert gradients.pop("second_bias").abs().max() < 1e-12
     for name, grad in gradients.items():
         assert grad.abs().max() > 1e-4, f"nothing depends on {name}"
@@ -171,7 +171,7 @@ def test_one_graph_gives_the_eager_values(strategies) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "phrases"),
     [
         ({"votes": torch.zeros(2, 4, 3, 3)}, ("votes has shape [2, 4, 3, 3]", "[iterations or 1, batch")),
         ({"votes": torch.zeros(2, 2, 4, 3, 3)}, ("[2, 2, 4, 3, 3]", "1 set of votes or one for each of 3")),
@@ -190,16 +190,16 @@ def test_one_graph_gives_the_eager_values(strategies) -> None:
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused(changes: dict, said: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_refused(changes: dict, phrases: tuple[str, ...]) -> None:
     case: Case = make_sequence_case(31, dtype=torch.float32)
     case()  # the case itself is fine
     with pytest.raises(ValueError) as error:
         case(**changes)
-    for words in said:
-        assert words in str(error.value)
+    for phrase in phrases:
+        assert phrase in str(error.value)
 
 
-def test_a_network_without_scores() -> None:
+def test_a_network_without_scores_is_refused() -> None:
     case = make_sequence_case(33)
     network = tuple(case.arguments[name] for name in NETWORK)
     with pytest.raises(ValueError, match="together"):

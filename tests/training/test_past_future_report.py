@@ -1,11 +1,11 @@
-"""The measurements of past and future: damage that is what it says, and areas under the curve by counting pairs."""
+"""Past and future are measured right: damaged references are as described, areas equal counted pairs."""
 
 import random
 
 import pytest
 
 from hf_capsule_mt.data import SyntheticPair
-from hf_capsule_mt.studies.past_future_report import area_under_curve, damage
+from hf_capsule_mt.studies.past_future_report import area_under_curve, damaged_references
 
 
 def test_area_counts_pairs():
@@ -24,7 +24,7 @@ def test_damage_deletes_and_repeats_one_constituent():
     for index in range(40):
         pair = corpus.pair(index)
         words = pair.target.split()
-        for kind, target, damaged in damage(pair, rng):
+        for kind, target, damaged in damaged_references(pair, rng):
             part = next(part for part in pair.constituents if part.source == damaged)
             moved = [words[position] for position in part.target]
             change = {"untranslated": -len(moved), "repeated": len(moved)}[kind]

@@ -1,1 +1,5 @@
 """Models whose matrices are int8, for the CPU."""
+
+from hf_capsule_mt.inference.int8.quantization import quantize_for_cpu
+
+__all__ = ["quantize_for_cpu"]

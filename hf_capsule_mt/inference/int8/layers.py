@@ -1,8 +1,7 @@
-"""Linear maps and LSTMs in int8, with which a model computes on a CPU.
+"""Linear maps and LSTMs in int8 for the CPU.
 
-Weights are rounded once, with a scale for each output. Inputs are rounded at every call, with a scale for each row,
-so that no result depends on the other rows of a batch or on padding. States of an LSTM are between -1 and 1 and need
-no scale of their own.
+Weights are rounded once, with a scale for each output. Inputs are rounded at every call, with a scale for each row. So
+no result depends on other rows of the batch or on padding. States of an LSTM are between -1 and 1 and need no scale.
 
 Legend: `B` batch, `S` positions, `in` and `out` widths of a linear map, `H` width of the states of an LSTM.
 """
@@ -44,11 +43,11 @@ class PyTorchWeights:
 
     def __call__(self, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
         if not scaled:
-            found = self._product(inputs, levels)
-            return found if bias is None else found.add_(bias)
+            outputs = self._product(inputs, levels)
+            return outputs if bias is None else outputs.add_(bias)
         largest = row_scales(inputs)
-        found = self._product(inputs / largest, levels)
-        return found.mul_(largest) if bias is None else torch.addcmul(bias, found, largest)
+        outputs = self._product(inputs / largest, levels)
+        return outputs.mul_(largest) if bias is None else torch.addcmul(bias, outputs, largest)
 
     def _product(self, rows: Tensor, levels: int) -> Tensor:
         return _operator()(rows, 1 / levels, levels + 1, self.packed)
@@ -57,13 +56,13 @@ class PyTorchWeights:
 @functools.cache
 def _operator() -> Callable[..., Tensor]:
     packet = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-    # What the packet calls itself, after looking through the arguments of every call.
+    # Calling the operator itself is faster: the packet first examines the arguments of every call.
     return getattr(packet, "_op", packet)
 
 
 @torch.no_grad()
 def pack(weight: Tensor) -> NativeWeights | PyTorchWeights:
-    """`weight` `[out, in]` as bytes, in the order in which the processor reads them."""
+    """Round `weight` `[out, in]` to bytes, in the order in which the processor reads them."""
     scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)  # [out]
     rounded = (weight / scales.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
     if native_levels():
@@ -82,17 +81,18 @@ def pack(weight: Tensor) -> NativeWeights | PyTorchWeights:
 
 @functools.cache
 def int8_rounding() -> Rounding:
-    """The rounding that this processor multiplies without overflow; an error where PyTorch has no int8 for it.
+    """The rounding with which this processor multiplies without overflow. Raises if it cannot run int8.
 
-    Processors without VNNI add pairs of products in 16 bits, in which two products of eight bits do not fit.
+    Processors without VNNI add pairs of products in 16 bits. Two products of eight bits would overflow.
     """
     if levels := native_levels():
         return ALL_BITS if levels == ALL_BITS.levels else SEVEN_BITS
-    found = getattr(torch.backends.quantized, "supported_engines", [])
-    if ENGINE not in found:
+    engines = getattr(torch.backends.quantized, "supported_engines", [])
+    if ENGINE not in engines:
         raise RuntimeError(
-            f"PyTorch {torch.__version__} has no int8 engine {ENGINE!r} on this machine (it has {', '.join(found)}): "
-            "quantize_for_cpu needs an x86 processor with AVX2 and PyTorch's build for it; use the float model"
+            f"PyTorch {torch.__version__} has no int8 engine {ENGINE!r} on this machine (it has "
+            f"{', '.join(engines)}): quantize_for_cpu needs an x86 processor with AVX2 and PyTorch's build for it; "
+            "use the float model"
         )
     try:
         largest = product(torch.ones(1, 64), pack(torch.ones(16, 64)), ALL_BITS)
@@ -104,23 +104,23 @@ def int8_rounding() -> Rounding:
 NOT_SAVED = "int8 weights are not saved: save the float model, and call quantize_for_cpu after loading it"
 
 
-def check_it_stays(change: Callable[[Tensor], Tensor]) -> None:
-    """An error for what `to`, `cuda`, `half` and so on would do to an int8 model, unless it is nothing."""
+def check_stays_on_cpu(change: Callable[[Tensor], Tensor]) -> None:
+    """Raise if `to`, `cuda`, `half` and so on would move or convert an int8 model."""
     changed = change(torch.zeros(1))
     if changed.device.type != "cpu" or changed.dtype != torch.float32:
         raise RuntimeError(
             f"an int8 model stays on the CPU and in float32, not {changed.device.type} and {changed.dtype}: "
-            "move or convert the model that quantize_for_cpu was given"
+            "move or convert the float model"
         )
 
 
 class Int8Module(nn.Module):
-    """Holds packed weights, which stay where they are and what they are."""
+    """Holds packed weights, which cannot be moved, converted, saved or loaded."""
 
     rounding: Rounding
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        check_it_stays(fn)
+        check_stays_on_cpu(fn)
         return super()._apply(fn, recurse)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ class Int8Module(nn.Module):
 
 
 class Int8Linear(Int8Module):
-    """Stands for [`torch.nn.Linear`]."""
+    """Replaces [`torch.nn.Linear`]."""
 
     bias: Tensor | None
 
@@ -164,10 +164,10 @@ class Int8Linear(Int8Module):
 
 
 class Int8LSTM(Int8Module):
-    """Stands for [`~hf_capsule_mt.modeling.recurrent.bidirectional_rnn.LSTM`].
+    """Replaces [`~hf_capsule_mt.modeling.recurrent.bidirectional_rnn.LSTM`].
 
-    PyTorch has the gates in the order input, forget, cell, output. Here the cell comes last, so that the three that
-    pass through the logistic function are one block.
+    PyTorch orders the gates as input, forget, cell, output. Here the cell comes last, so that the three gates with a
+    logistic function form one block.
     """
 
     def __init__(self, input_weight: Tensor, hidden_weight: Tensor, bias: Tensor) -> None:
@@ -187,13 +187,13 @@ class Int8LSTM(Int8Module):
     def forward(
         self, inputs: Tensor, states: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them, None for zeros."""
-        return self.recur(self.projection(inputs), states)
+        """`inputs` `[B, S, in]` and the two initial states `[1, B, H]`, None for zeros."""
+        return self.run_gates(self.projection(inputs), states)
 
-    def recur(
+    def run_gates(
         self, gates: Tensor, states: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The same with what the inputs add to the gates, `[B, S, 4 H]`."""
+        """The same from the inputs' contribution to the gates, `[B, S, 4 H]`."""
         if states is None:
             hidden = cell = gates.new_zeros(len(gates), self.hidden_size)
         else:
@@ -210,19 +210,19 @@ class Int8LSTM(Int8Module):
         return outputs, (hidden.unsqueeze(0), cell.unsqueeze(0))
 
     def step(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them."""
+        """From `inputs` `[B, in]` and the two states `[B, H]` to the next two states."""
         gates = product(hidden, self.packed, self.rounding).add_(self.projection(inputs))
         return lstm_states(gates, cell)
 
 
 def cell_last(gates: Tensor) -> Tensor:
-    """`[4 H, …]` from PyTorch's order of the gates to ours."""
+    """Gates `[4 H, …]` from PyTorch's order to ours."""
     entry, forget, cell, output = gates.chunk(4)
     return torch.cat([entry, forget, output, cell])
 
 
 def lstm_states(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """`gates` `[…, 4 H]`, which are overwritten, and the cell `[…, H]` before: the hidden state and the cell."""
+    """From `gates` `[…, 4 H]`, which are overwritten, and the old cell `[…, H]` to the hidden state and the cell."""
     width = cell.shape[-1]
     entry, forget, output, candidate = gates.chunk(4, dim=-1)
     gates.narrow(-1, 0, 3 * width).sigmoid_()
@@ -231,10 +231,10 @@ def lstm_states(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8BidirectionalLSTM(nn.Module):
-    """Stands for [`~hf_capsule_mt.modeling.recurrent.bidirectional_rnn.BidirectionalRNN`] with LSTMs.
+    """Replaces [`~hf_capsule_mt.modeling.recurrent.bidirectional_rnn.BidirectionalRNN`] with LSTMs.
 
-    Both directions are one LSTM of twice the width, whose recurrent weight has zeros where they would meet: at short
-    sentences the number of calls counts, not that of products.
+    Both directions are one LSTM of twice the width. Its recurrent weight is block-diagonal. This wastes products but
+    halves the number of calls, and calls cost more for short sentences.
     """
 
     def __init__(self, layer: BidirectionalRNN) -> None:
@@ -246,15 +246,17 @@ class Int8BidirectionalLSTM(nn.Module):
         self.rnn = Int8LSTM(both_directions(inputs), torch.cat(hidden), both_directions(biases))
 
     def forward(self, states: Tensor, order: WordOrder | None = None) -> Tensor:
-        """`states` `[B, S, in]` to `[B, S, 2 H]`; `order` None: every position is a real word."""
+        """`states` `[B, S, in]` to `[B, S, 2 H]`. With `order=None` every position is a real word."""
         gates = self.rnn.projection(states).unflatten(-1, (4, 2, -1))
-        ahead, back = gates.unbind(-2)  # each [B, S, 4, H]
+        forward_gates, backward_gates = gates.unbind(-2)  # each [B, S, 4, H]
         if order is None:
-            turned = torch.stack([ahead, back.flip(1)], dim=-2).flatten(2)
-            forward, backward = self.rnn.recur(turned)[0].chunk(2, dim=-1)
+            ordered = forward_gates, backward_gates.flip(1)
+        else:
+            ordered = _take(forward_gates, order.forward), _take(backward_gates, order.backward)
+        outputs, _ = self.rnn.run_gates(torch.stack(ordered, dim=-2).flatten(2))
+        forward, backward = outputs.chunk(2, dim=-1)
+        if order is None:
             return torch.cat([forward, backward.flip(1)], dim=-1)
-        turned = torch.stack([_take(ahead, order.forward), _take(back, order.backward)], dim=-2).flatten(2)
-        forward, backward = self.rnn.recur(turned)[0].chunk(2, dim=-1)
         both = take(forward, order.forward_place), take(backward, order.backward_place)
         return torch.cat(both, dim=-1).masked_fill(~order.mask.unsqueeze(-1), 0.0)
 
@@ -265,5 +267,5 @@ def _take(gates: Tensor, places: Tensor) -> Tensor:
 
 
 def both_directions(parts: Sequence[Tensor]) -> Tensor:
-    """Two tensors `[4 H, …]` as one `[8 H, …]`, each gate of the first followed by that of the second."""
+    """Two tensors `[4 H, …]` as one `[8 H, …]`: each gate of the first is followed by the same gate of the second."""
     return torch.stack([part.unflatten(0, (4, -1)) for part in parts], dim=1).flatten(0, 2)

@@ -1,4 +1,4 @@
-"""The parts of Marian and its capsule models in int8 that are no plain linear map.
+"""The int8 parts of Marian and its capsule models, except plain linear maps.
 
 Legend: `R` rows, `L` layers, `d` model width, `I` inputs of a stacked linear map.
 """
@@ -11,22 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from hf_capsule_mt.inference.int8.layers import Int8Linear, Int8Module, int8_rounding, pack
-from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, linear_numbers, numbers
+from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, as_int64, linear_fields
+from hf_capsule_mt.inference.search.choose import runs_as_defined
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 from hf_capsule_mt.modeling.capsules.linear_maps import StackedLinear
 from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
 from hf_capsule_mt.modeling.capsules.routing_record import open_record
-from hf_capsule_mt.modeling.decoding.lean_search import as_defined
 from hf_capsule_mt.ops.native_library import address, tensors_are_traced
 
-MOST_ROWS = 64  # of one call, which runs on one thread: more are PyTorch's and those of the routing functions
+MOST_ROWS = 64  # of one call, which runs on one thread. For more rows PyTorch and the routing functions are faster.
 
-Copies = dict[int, Any]  # of `copy.deepcopy`: what takes the place of an object, by the object's id
+Memo = dict[int, Any]  # the `memo` of `copy.deepcopy`: the copy of an object by the object's id
 
 
 class Int8StackedLinear(Int8Module):
-    """Stands for [`~hf_capsule_mt.modeling.capsules.linear_maps.StackedLinear`]: one product for each input."""
+    """Replaces [`~hf_capsule_mt.modeling.capsules.linear_maps.StackedLinear`]: one product for each input."""
 
     bias: Tensor | None
 
@@ -46,82 +46,82 @@ class Int8StackedLinear(Int8Module):
 
 
 class Int8GatedProjection(nn.Module):
-    """Stands for [`~hf_capsule_mt.modeling.capsules.head_aggregation.GatedRoutedProjection`]."""
+    """Replaces [`~hf_capsule_mt.modeling.capsules.head_aggregation.GatedRoutedProjection`]."""
 
-    def __init__(self, projection: GatedRoutedProjection, copies: Copies) -> None:
+    def __init__(self, projection: GatedRoutedProjection, memo: Memo) -> None:
         super().__init__()
         self.linear = Int8Linear.of(projection)
-        self.routed = copy.deepcopy(projection.routed, copies)
-        self.gate = copy.deepcopy(projection.gate, copies)
+        self.routed = copy.deepcopy(projection.routed, memo)
+        self.gate = copy.deepcopy(projection.gate, memo)
 
     def forward(self, heads: Tensor) -> Tensor:
         return self.linear(heads) + self.gate * self.routed(heads)
 
 
-def stacked_linear(stacked: StackedLinear, copies: Copies) -> nn.Module:
-    """The logits of EM routing, one output an input, stay as they are: they take no time, and decide much."""
-    return copy.deepcopy(stacked, copies) if stacked.out_features == 1 else Int8StackedLinear(stacked)
+def stacked_linear(stacked: StackedLinear, memo: Memo) -> nn.Module:
+    """The int8 copy. The logits of EM routing stay float32: they have one output, cost little and matter much."""
+    return copy.deepcopy(stacked, memo) if stacked.out_features == 1 else Int8StackedLinear(stacked)
 
 
-def decoder_layer(layer: Any, copies: Copies) -> nn.Module:
-    """The layer, with query, key and value as one product beside the three that Transformers calls one by one."""
-    quantized: Any = copy.deepcopy(layer, copies)
+def decoder_layer(layer: Any, memo: Memo) -> nn.Module:
+    """The int8 copy, with a joint product for query, key and value besides the three that Transformers calls."""
+    quantized: Any = copy.deepcopy(layer, memo)
     attention = layer.self_attn
     three = [attention.q_proj, attention.k_proj, attention.v_proj]
-    if all(type(projection) is nn.Linear for projection in three):  # an adapter's are others
+    if all(type(projection) is nn.Linear for projection in three):  # adapters use other classes
         weight, bias = (torch.cat([getattr(each, name) for each in three]) for name in ("weight", "bias"))
         quantized.self_attn.query_key_value = Int8Linear(weight, bias)
     return quantized
 
 
 class Int8RoutedCombination(RoutedCombination):
-    """Stands for [`~hf_capsule_mt.modeling.capsules.layer_aggregation.RoutedCombination`]; one call where compiled."""
+    """Replaces [`~hf_capsule_mt.modeling.capsules.layer_aggregation.RoutedCombination`] by one compiled call."""
 
     def forward(self, stacked: Tensor) -> Tensor:
         rows = stacked.reshape(-1, *stacked.shape[-2:])
-        usual = stacked.dtype == torch.float32 and stacked.device.type == "cpu" and len(rows) <= MOST_ROWS
-        alone = open_record() is None and not torch.compiler.is_compiling() and not tensors_are_traced()
-        plan = routing_plan(self) if usual and alone else None
+        is_supported = stacked.dtype == torch.float32 and stacked.device.type == "cpu" and len(rows) <= MOST_ROWS
+        is_observed = open_record() is not None or torch.compiler.is_compiling() or tensors_are_traced()
+        plan = routing_plan(self) if is_supported and not is_observed else None
         if plan is None:
             return super().forward(stacked)
         rows = rows.contiguous()
         return aggregate(plan.plan, rows).view(*stacked.shape[:-2], stacked.shape[-1])
 
 
-def routed_combination(combination: RoutedCombination, copies: Copies) -> nn.Module:
-    quantized = copy.deepcopy(combination, copies)
+def routed_combination(combination: RoutedCombination, memo: Memo) -> nn.Module:
+    quantized = copy.deepcopy(combination, memo)
     quantized.__class__ = Int8RoutedCombination
     return quantized
 
 
 class RoutingPlan(NamedTuple):
-    """The numbers of an `Aggregation` of `csrc/aggregation.h`, and the tensors that they point into."""
+    """The fields of an `Aggregation` of `csrc/aggregation.h`, and the tensors whose addresses it holds."""
 
     plan: Tensor
     kept: tuple[Tensor, ...]
 
 
 def routing_plan(combination: Any) -> RoutingPlan | None:
-    """None where the compiled part does not know what combines the layers."""
+    """The plan for the compiled part, None if it does not support this combination."""
     if type(combination) is not Int8RoutedCombination or type(combination.router) is not CapsuleRouter:
         return None
     router: Any = combination.router
     activation: Any = combination.activation
     capsules: Any = combination.capsules
     votes: Any = combination.votes
-    known = type(votes) is Int8StackedLinear and type(capsules) in (Int8Linear, Int8StackedLinear)
-    if not known or not as_defined(*combination.modules()):
+    is_supported = type(votes) is Int8StackedLinear and type(capsules) in (Int8Linear, Int8StackedLinear)
+    if not is_supported or not runs_as_defined(*combination.modules()):
         return None
     packed = [*votes.packed, *([capsules.packed] if type(capsules) is Int8Linear else capsules.packed)]
     if not all(isinstance(weights, NativeWeights) for weights in packed):
         return None
     levels = votes.rounding.levels
     if type(capsules) is Int8Linear:
-        inputs = linear_numbers(capsules.packed, capsules.bias, levels)
+        inputs = linear_fields(capsules.packed, capsules.bias, levels)
     else:
         each_layer = zip(capsules.packed, capsules.bias, strict=True)
-        inputs = tuple(chain.from_iterable(linear_numbers(*each, levels) for each in each_layer))
-    linears = numbers(inputs), numbers([linear_numbers(weights, None, levels) for weights in votes.packed])
+        inputs = tuple(chain.from_iterable(linear_fields(*each, levels) for each in each_layer))
+    linears = as_int64(inputs), as_int64([linear_fields(weights, None, levels) for weights in votes.packed])
     em = router.algorithm == "em_routing"
     layers, width = len(votes.packed), votes.packed[0].in_features
     floats = torch.tensor([router.inverse_temperature, router.variance_floor], dtype=torch.float64, device="cpu")
@@ -131,5 +131,5 @@ def routing_plan(combination: Any) -> RoutingPlan | None:
     sizes = [layers, width, router.num_capsules, router.iterations]
     flags = [em, combination.sees_all_layers, router.algorithm == "simple_routing"]
     addresses = [*map(address, tensors), *(address(each, torch.int64) for each in linears)]
-    plan = torch.cat([numbers([*sizes, *flags]), floats.view(torch.int64), numbers(addresses)])
+    plan = torch.cat([as_int64([*sizes, *flags]), floats.view(torch.int64), as_int64(addresses)])
     return RoutingPlan(plan, kept)

@@ -1,6 +1,6 @@
-"""int8 by the compiled part of this package: one call a linear map, one call a step of a Marian decoder.
+"""int8 with the compiled part of this package: one call for a linear map, one call for a step of a Marian decoder.
 
-Without it (no C compiler when the package was installed, no x86 processor with AVX2) PyTorch's own int8 is used.
+Without the compiled part (no C compiler at installation, or no x86 processor with AVX2) PyTorch's int8 is used.
 
 Legend: `R` rows, `in` and `out` widths of a linear map.
 """
@@ -13,30 +13,29 @@ from torch import Tensor
 
 from hf_capsule_mt.ops.native_library import LIBRARY, address, tensors_are_traced
 
-BLOCK, TOGETHER = 64, 4  # as in csrc/int8_linear.h
+BLOCK, GROUP = 64, 4  # outputs of a block, and inputs side by side, as in csrc/int8_linear.h
 PRODUCTS_PER_THREAD = 2**23
 
 
 @functools.cache
 def native_levels() -> int:
-    """How many steps there are from 0 to 1 in a byte of an input, 0 where the compiled part cannot multiply here."""
+    """The number of steps from 0 to 1 of a rounded input, 0 if the compiled part cannot multiply on this machine."""
     return 0 if LIBRARY is None else LIBRARY.int8_levels()
 
 
 def row_scales(inputs: Tensor) -> Tensor:
-    """The largest of every row of `[…, in]`, `[…, 1]`; not 0, by which nothing can be divided."""
-    return inputs.abs().amax(-1, True).clamp_min_(1e-20)  # several times as fast as the norm that it is
+    """The largest absolute value of every row, `[…, in]` to `[…, 1]`; at least 1e-20, as inputs are divided by it."""
+    return inputs.abs().amax(-1, True).clamp_min_(1e-20)  # several times as fast as the maximum norm
 
 
 class NativeWeights:
     """The weight of a linear map as bytes, in the order in which `csrc/int8_linear.h` reads them."""
 
     def __init__(self, rounded: Tensor, scales: Tensor) -> None:
-        """`rounded` `[out, in]` in int8, and what their units stand for, `[out]`."""
+        """`rounded` `[out, in]` in int8, and the scale of each output, `[out]`."""
         self.out_features, self.in_features = rounded.shape
-        wide = -self.in_features % TOGETHER, -self.out_features % BLOCK
-        padded = torch.nn.functional.pad(rounded, (0, wide[0], 0, wide[1]))
-        blocks = padded.view(-1, BLOCK, padded.shape[1] // TOGETHER, TOGETHER)
+        padded = torch.nn.functional.pad(rounded, (0, -self.in_features % GROUP, 0, -self.out_features % BLOCK))
+        blocks = padded.view(-1, BLOCK, padded.shape[1] // GROUP, GROUP)
         self.weights = blocks.transpose(1, 2).contiguous()
         self.scales = scales.float().contiguous()
         self.offsets = rounded.sum(dim=1, dtype=torch.int32)
@@ -44,7 +43,7 @@ class NativeWeights:
     def __setstate__(self, state: dict[str, Any]) -> None:
         if not native_levels():
             raise RuntimeError(
-                "these int8 weights are laid out for compiled code that is not here, or not for this processor: "
+                "these int8 weights need compiled code that is not here, or not for this processor: "
                 "load the float model, then call quantize_for_cpu"
             )
         self.__dict__.update(state)
@@ -53,21 +52,24 @@ class NativeWeights:
         return address(self.weights, torch.int8), address(self.scales), address(self.offsets, torch.int32)
 
     def __call__(self, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
-        """`inputs` `[…, in]` to `[…, out]`; not `scaled`, the inputs are between -1 and 1."""
+        """`inputs` `[…, in]` to `[…, out]`. Without `scaled` the inputs must be between -1 and 1."""
         if inputs.shape[-1] != self.in_features:
-            raise ValueError(f"inputs of {list(inputs.shape)}: the last must be the {self.in_features} of the weights")
+            raise ValueError(
+                f"inputs has shape {list(inputs.shape)}: the last axis must have the {self.in_features} inputs of the "
+                "weights"
+            )
         return _multiply(self, inputs, bias, levels, scaled)
 
     def unpacked(self) -> Tensor:
-        """`[out, in]` in whole numbers, as floats."""
-        rows = self.weights.transpose(1, 2).reshape(-1, self.weights.shape[1] * TOGETHER)
+        """The rounded weights `[out, in]` as floats."""
+        rows = self.weights.transpose(1, 2).reshape(-1, self.weights.shape[1] * GROUP)
         return rows[: self.out_features, : self.in_features].float()
 
 
 @torch.compiler.disable
 def _multiply(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
     if tensors_are_traced() or type(inputs) not in (Tensor, torch.nn.Parameter) or inputs.device.type != "cpu":
-        return in_pytorch(weights, inputs, bias, levels, scaled)
+        return multiply_in_pytorch(weights, inputs, bias, levels, scaled)
     rows = inputs.reshape(-1, weights.in_features)
     if rows.dtype != torch.float32 or rows.stride(-1) != 1:
         rows = rows.float().contiguous()
@@ -76,35 +78,37 @@ def _multiply(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, level
     if count:
         LIBRARY.int8_linear(
             min(torch.get_num_threads(), count * weights.weights.numel() // PRODUCTS_PER_THREAD),
-            (*weights.addresses(), address(bias), address(rows, together=False), address(outputs)),
+            (*weights.addresses(), address(bias), address(rows, contiguous=False), address(outputs)),
             (weights.in_features, weights.out_features, levels, count, rows.stride(0), scaled),
         )
     return outputs if inputs.dim() == 2 else outputs.view(*inputs.shape[:-1], weights.out_features)
 
 
-def in_pytorch(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
-    """The same in plain operations, slowly: where tensors are followed by a tracer, or stand for others."""
+def multiply_in_pytorch(
+    weights: NativeWeights, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool
+) -> Tensor:
+    """The same with PyTorch's float operations, slowly, for traced and fake tensors."""
     largest = row_scales(inputs) if scaled else torch.ones_like(inputs[..., :1])
     rounded = (inputs.float() * (levels / largest)).round().clamp(-levels, levels)
-    found = (rounded @ weights.unpacked().T) * (largest / levels * weights.scales)
-    return found if bias is None else found + bias
+    outputs = (rounded @ weights.unpacked().T) * (largest / levels * weights.scales)
+    return outputs if bias is None else outputs + bias
 
 
-def linear_numbers(weights: Any, bias: Tensor | None, levels: int) -> tuple[int, ...]:
-    """The numbers of a `Linear` of `csrc/int8_linear.h`."""
+def linear_fields(weights: Any, bias: Tensor | None, levels: int) -> tuple[int, ...]:
+    """The fields of a `Linear` of `csrc/int8_linear.h`."""
     return *weights.addresses(), address(bias), weights.in_features, weights.out_features, levels
 
 
-def numbers(values: Any) -> Tensor:
-    """Whole numbers for compiled code, wherever tensors are made by default."""
+def as_int64(values: Any) -> Tensor:
+    """Integers for compiled code, on the CPU whatever the default device is."""
     return torch.tensor(values, dtype=torch.int64, device="cpu")
 
 
 def marian_step(plan: Tensor, states: Tensor, outputs: Tensor, history: Tensor, place: int) -> None:
-    """All layers of a decoder for the words at `place`: `states` `[R, d]` to `outputs` `[L, R, d]`.
+    """Run all layers of a decoder for the words at `place`: `states` `[R, d]` to `outputs` `[L, R, d]`.
 
-    `plan` are the numbers of a `Plan` of `csrc/marian_step.h`, `history` `[R, room]` the rows of the cache that each
-    row goes on from.
+    `plan` has the fields of a `Plan` of `csrc/marian_step.h`. `history` `[R, room]` has the rows of the cache that
+    each row continues.
     """
     states = states.contiguous()
     if len(history) != len(states) or outputs.shape[1:] != states.shape:
@@ -114,14 +118,15 @@ def marian_step(plan: Tensor, states: Tensor, outputs: Tensor, history: Tensor, 
 
 
 def aggregate(plan: Tensor, outputs: Tensor) -> Tensor:
-    """Routing over layers: `outputs` `[R, L, d]`, in any layout that has `d` together, to `[R, d]`; `plan` are the
-    numbers of an `Aggregation` of `csrc/aggregation.h`, which starts with L and d.
+    """Routing over layers: `outputs` `[R, L, d]`, contiguous in `d`, to `[R, d]`.
+
+    `plan` has the fields of an `Aggregation` of `csrc/aggregation.h`, which starts with L and d.
     """
     rows, layers, width = outputs.shape
     if [layers, width] != plan[:2].tolist() or outputs.stride(2) != 1:
-        raise ValueError(f"outputs of {list(outputs.shape)}: must be rows of {plan[:2].tolist()}")
-    found = outputs.new_empty(rows, width)
+        raise ValueError(f"outputs has shape {list(outputs.shape)}: must be rows of {plan[:2].tolist()}")
+    combined = outputs.new_empty(rows, width)
     if rows:
-        addresses = address(plan, torch.int64), address(outputs, together=False), address(found)
+        addresses = address(plan, torch.int64), address(outputs, contiguous=False), address(combined)
         LIBRARY.aggregate(addresses, (rows, outputs.stride(1), outputs.stride(0)))
-    return found
+    return combined

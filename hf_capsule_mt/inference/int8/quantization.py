@@ -1,4 +1,4 @@
-"""`quantize_for_cpu`: a trained model as one in int8 that translates on a CPU."""
+"""`quantize_for_cpu` makes an int8 copy of a trained model, for translation on a CPU."""
 
 import copy
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from hf_capsule_mt.inference.int8.layers import (
     Int8BidirectionalLSTM,
     Int8Linear,
     Int8LSTM,
-    check_it_stays,
+    check_stays_on_cpu,
     int8_rounding,
 )
 from hf_capsule_mt.inference.int8.marian import (
-    Copies,
     Int8GatedProjection,
+    Memo,
     decoder_layer,
     routed_combination,
     stacked_linear,
@@ -36,7 +36,7 @@ from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, Bidirection
 
 
 class Int8Model(nn.Module):
-    """Goes before a family's translation model: what an int8 model refuses, and why."""
+    """Mixin; list it before a family's translation model. It refuses operations that int8 weights do not support."""
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(NOT_SAVED)
@@ -54,7 +54,7 @@ class Int8Model(nn.Module):
         return super().requires_grad_(requires_grad)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        check_it_stays(fn)  # before any part is changed
+        check_stays_on_cpu(fn)  # before it changes any part
         return super()._apply(fn, recurse)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
@@ -62,33 +62,33 @@ class Int8Model(nn.Module):
 
 
 class Int8CapsNMTForConditionalGeneration(Int8Model, CapsNMTForConditionalGeneration):
-    """CapsNMT as [`quantize_for_cpu`] returns it."""
+    """The int8 CapsNMT of [`quantize_for_cpu`]."""
 
 
 class Int8GDRRNMTForConditionalGeneration(Int8Model, GDRRNMTForConditionalGeneration):
-    """The RNMT with past and future as [`quantize_for_cpu`] returns it; its encoder's GRUs stay in float32."""
+    """The int8 RNMT with past and future of [`quantize_for_cpu`]. The GRUs of its encoder stay in float32."""
 
 
 class Int8CapsuleAggregatedMarianForConditionalGeneration(
     Int8Model, LeanMarian, CapsuleAggregatedMarianForConditionalGeneration
 ):
-    """Marian with layer and head aggregation as [`quantize_for_cpu`] returns it."""
+    """The int8 Marian with layer and head aggregation of [`quantize_for_cpu`]."""
 
 
 class Int8GDRMarianForConditionalGeneration(Int8Model, LeanMarian, GDRMarianForConditionalGeneration):
-    """Marian with past and future as [`quantize_for_cpu`] returns it."""
+    """The int8 Marian with past and future of [`quantize_for_cpu`]."""
 
 
 class Int8MarianMTModel(Int8Model, LeanMarian, MarianMTModel):
-    """Stock Marian as [`quantize_for_cpu`] returns it."""
+    """The int8 stock Marian of [`quantize_for_cpu`]."""
 
 
-# What makes a module of the part, and of the copies that parts inside it have by then.
-Replacement = tuple[type[nn.Module], Callable[[Any, Copies], nn.Module]]
+# A class of parts, and the function that makes the int8 part. The memo has the int8 parts inside it already.
+Replacement = tuple[type[nn.Module], Callable[[Any, Memo], nn.Module]]
 
 
 class Int8Family(NamedTuple):
-    """What becomes of a translation model and of its parts; of two entries for a part the first counts."""
+    """The int8 class of a translation model, and the replacements of its parts. The first that fits is used."""
 
     model: type[Int8Model]
     parts: tuple[Replacement, ...]
@@ -118,12 +118,12 @@ FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
 
 
 def quantize_for_cpu(model: Any) -> Any:
-    """A copy of `model` that translates on a CPU several times faster, with int8 in place of its weight matrices.
+    """A copy of `model` with int8 weight matrices. It translates several times faster on a CPU.
 
     It has the interface of the model: `generate()`, `forward`, the pipeline. It cannot be trained, saved or moved to
-    another device; `model` itself is left as it is, and is what to save. Embeddings, layer norms and routing stay in
-    float32. Inputs are rounded row by row. In CapsNMT the other sentences of a batch change nothing; in attention,
-    padding changes sums in their last digits, and now and then that tips a byte.
+    another device. `model` does not change; save it instead. Embeddings, layer norms and routing stay in float32.
+    Inputs are rounded row by row. In CapsNMT results do not depend on the other sentences of the batch. In attention,
+    padding changes the last digits of sums, which sometimes changes the rounding of an input.
 
     Args:
         model: a translation model on the CPU, of one of this package's families or a `MarianMTModel`.
@@ -140,23 +140,23 @@ def quantize_for_cpu(model: Any) -> Any:
         raise ValueError("the model is in int8 already")
     family = FAMILIES.get(type(model))
     if family is None:
-        known = ", ".join(found.__name__ for found in FAMILIES)
+        names = ", ".join(cls.__name__ for cls in FAMILIES)
         raise ValueError(
-            f"quantize_for_cpu does not know {type(model).__name__}: it takes {known}; "
-            "an adapter is merged first (merge_and_unload)"
+            f"quantize_for_cpu does not know {type(model).__name__}: it takes {names}; "
+            "merge an adapter first (merge_and_unload)"
         )
-    places = {parameter.device.type for parameter in model.parameters()}
-    if places != {"cpu"}:
-        raise ValueError(f'the model is on {", ".join(sorted(places))}: move it first, model.to("cpu")')
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if devices != {"cpu"}:
+        raise ValueError(f'the model is on {", ".join(sorted(devices))}: move it first, model.to("cpu")')
     int8_rounding()
-    # Copying takes what is here in place of a part, ties between what is left included.
-    copies: Copies = {}
-    precise = all(parameter.dtype == torch.float32 for parameter in model.parameters())
-    source = model if precise else copy.deepcopy(model).float()
-    for part in reversed(list(source.modules())):  # a module comes before those inside it
+    # deepcopy takes these parts instead of copying the originals, and keeps ties between all other parameters.
+    memo: Memo = {}
+    is_float32 = all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    source = model if is_float32 else copy.deepcopy(model).float()
+    for part in reversed(list(source.modules())):  # inner modules first
         make = next((make for kind, make in family.parts if isinstance(part, kind)), None)
         if make is not None:
-            copies[id(part)] = make(part, copies)
-    quantized = copy.deepcopy(source, copies)
+            memo[id(part)] = make(part, memo)
+    quantized = copy.deepcopy(source, memo)
     quantized.__class__ = family.model
     return quantized.eval().requires_grad_(False)

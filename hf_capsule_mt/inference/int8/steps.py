@@ -1,8 +1,8 @@
-"""Int8 Marian and its capsule models one word after the other, for the lean loops: in PyTorch's operations, or with
-all layers in one call of the compiled part.
+"""Decoding steps of int8 Marian and its capsule models, for the lean loops.
 
-Legend: `R` rows, which are sentences or their beams; `S` source positions, `L` layers, `d` model width, `H` heads of
-size `D`.
+`MarianSteps` uses PyTorch's operations. `CompiledSteps` runs all layers in one call of the compiled part.
+
+Legend: `R` rows (sentences or beams), `S` source positions, `L` layers, `d` model width, `H` heads of size `D`.
 """
 
 from typing import Any
@@ -14,44 +14,42 @@ from transformers.activations import GELUActivation, SiLUActivation
 
 from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.marian import routing_plan
-from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, linear_numbers, marian_step, numbers
-from hf_capsule_mt.modeling.decoding.lean_search import LeanSearch, Steps, as_defined
+from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, as_int64, linear_fields, marian_step
+from hf_capsule_mt.inference.search.choose import STEP_MAKERS, runs_as_defined, search_arguments
 from hf_capsule_mt.modeling.input_checks import check_length, word_mask
 from hf_capsule_mt.ops.native_library import address, tensors_are_traced
 
-ROOM = 32  # for words, at first
-FEW_ROWS = 16
+INITIAL_ROOM = 32  # words that the cache can hold at first
+FEW_ROWS = 16  # at most so many rows are faster in a compiled call, which runs on one thread
 
 ACTIVATIONS = {nn.ReLU: 0, nn.SiLU: 1, SiLUActivation: 1, GELUActivation: 2}
 
 
-class LeanMarian(LeanSearch):
-    """Goes before an int8 Marian: translates through the lean loops where they give what Transformers gives."""
+class LeanMarian:
+    """Mixin; list it before an int8 Marian. Translates by the lean loops where they give Transformers' tokens."""
 
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        given = model_kwargs.get("past_key_values")
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
-        cache: Any = model_kwargs.get("past_key_values")
-        if cache is not None and given is None and generation_config.cache_implementation is None:
-            cache.internal = True  # nobody else sees it, so that the steps may have one of their own
+    def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().generate(inputs, *args, **kwargs | search_arguments(self, args, kwargs))  # type: ignore[misc]
 
-    def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
-        decoder = self.model.decoder
-        joined = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
-        if not joined or not as_defined(*decoder.modules()):
-            return None
-        # A call runs on one thread: many rows on many threads are PyTorch's.
-        source = encoder_outputs["last_hidden_state"]
-        few = len(source) <= FEW_ROWS or torch.get_num_threads() == 1
-        usual = few and source.dtype == torch.float32 and source.device.type == "cpu" and not tensors_are_traced()
-        kind = CompiledSteps if usual and all(map(is_compiled, decoder.layers)) else MarianSteps
-        return kind(self, encoder_outputs, attention_mask)
+
+def marian_steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> "MarianSteps | None":
+    """The decoder of an int8 Marian at its start; None where only its own `forward` will do."""
+    decoder = model.model.decoder
+    has_joint_product = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
+    if not has_joint_product or not runs_as_defined(*decoder.modules()):
+        return None
+    source = encoder_outputs["last_hidden_state"]
+    is_float32_on_cpu = source.dtype == torch.float32 and source.device.type == "cpu" and not tensors_are_traced()
+    is_small = len(source) <= FEW_ROWS or torch.get_num_threads() == 1
+    is_compiled = is_small and is_float32_on_cpu and all(map(can_compile, decoder.layers))
+    return (CompiledSteps if is_compiled else MarianSteps)(model, encoder_outputs, attention_mask)
+
+
+STEP_MAKERS[LeanMarian] = marian_steps
 
 
 class MarianSteps:
-    """One word after the other, from the encoder's output for `R` rows."""
+    """Decodes one word a call, from the encoder's output for `R` rows."""
 
     def __init__(self, model: Any, encoded: Any, attention_mask: Tensor | None) -> None:
         decoder, source = model.model.decoder, encoded["last_hidden_state"]  # [R, S, d]
@@ -77,17 +75,18 @@ class MarianSteps:
         self.source = [
             [_heads(project(source), each.head_dim) for project in (each.k_proj, each.v_proj)] for each in attentions
         ]
-        # Keys and values of all layers together: beams are chosen with one call.
+        # One cache for the keys and values of all layers, so that choosing beams is one call.
         heads, size = attentions[0].num_heads, attentions[0].head_dim
-        self.cache = source.new_empty(len(attentions), len(source), 2, heads, ROOM, size)
+        self.cache = source.new_empty(len(attentions), len(source), 2, heads, INITIAL_ROOM, size)
 
     def __call__(self, words: Tensor) -> Tensor:
         logits = self.lm_head(self._states(words))
         return logits if self.bias is None else logits.add_(self.bias)
 
-    @torch.inference_mode()  # small operations take less time in it; the logits, which others change, are made outside
+    # Inference mode makes small operations faster. The logits are computed outside, because callers change them.
+    @torch.inference_mode()
     def _states(self, words: Tensor) -> Tensor:
-        """The last words `[R]`; returns what the output layer reads, `[R, d]`."""
+        """From the last words `[R]` to the input of the output layer `[R, d]`."""
         decoder, place = self.decoder, self.past
         check_length("the target", place + 1, decoder.max_target_positions)
         states = decoder.embed_tokens(words) * decoder.embed_scale + decoder.embed_positions.weight[place]  # [R, d]
@@ -99,17 +98,17 @@ class MarianSteps:
         return states
 
     def _layers(self, states: Tensor) -> Any:
-        """From what the first layer reads, `[R, d]`, to what each layer gives."""
+        """From the input of the first layer, `[R, d]`, to the output of each layer."""
         if self.past == self.cache.shape[4]:
             self.cache = torch.cat([self.cache, torch.empty_like(self.cache)], dim=4)
         new, kept = self.cache.narrow(4, self.past, 1), self.cache.narrow(4, 0, self.past + 1)
         outputs = []
-        for layer, here, seen, source in zip(self.decoder.layers, new, kept, self.source, strict=True):
+        for layer, new_entry, cached, source in zip(self.decoder.layers, new, kept, self.source, strict=True):
             attention = layer.self_attn
-            three = attention.query_key_value(states).view(len(states), 3, -1, 1, attention.head_dim)
-            here.copy_(three[:, 1:])
-            keys, values = seen.unbind(1)  # [R, H, T, D]
-            heads = scaled_dot_product_attention(three[:, 0], keys, values, scale=attention.scaling)
+            query_key_value = attention.query_key_value(states).view(len(states), 3, -1, 1, attention.head_dim)
+            new_entry.copy_(query_key_value[:, 1:])
+            keys, values = cached.unbind(1)  # [R, H, T, D]
+            heads = scaled_dot_product_attention(query_key_value[:, 0], keys, values, scale=attention.scaling)
             states = layer.self_attn_layer_norm(states + attention.out_proj(heads.flatten(1)))
             attention = layer.encoder_attn
             query = attention.q_proj(states).view(len(states), -1, 1, attention.head_dim)
@@ -124,20 +123,20 @@ class MarianSteps:
         return self.aggregation(list(outputs))
 
     def select(self, rows: Tensor) -> None:
-        # The rows of a sentence have the same source.
+        # Only the target changes: all rows of a sentence have the same source.
         self.cache = self.cache.index_select(1, rows)
 
 
 class CompiledSteps(MarianSteps):
-    """The same with all layers in one call of the compiled part, `csrc/marian_step.h`."""
+    """The same, with all layers in one call of the compiled part (`csrc/marian_step.h`)."""
 
     def _start(self, source: Tensor) -> None:
         layers = self.decoder.layers
         attention = layers[0].encoder_attn
         levels = layers[0].fc1.rounding.levels
         rows, positions, width = source.shape
-        self.cache = source.new_empty(len(layers), ROOM, rows, 2, width)
-        self.history = torch.empty(rows, ROOM, dtype=torch.int32, device="cpu")
+        self.cache = source.new_empty(len(layers), INITIAL_ROOM, rows, 2, width)
+        self.history = torch.empty(rows, INITIAL_ROOM, dtype=torch.int32, device="cpu")
         self.mask = None if self.mask is None else self.mask.view(rows, positions).contiguous()
         self.source = [
             [project(source) for project in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)] for layer in layers
@@ -146,32 +145,32 @@ class CompiledSteps(MarianSteps):
         for layer, kept in zip(layers, self.source, strict=True):
             attention = layer.self_attn
             for linear in (attention.query_key_value, attention.out_proj, layer.encoder_attn.q_proj):
-                layer_numbers += linear_numbers(linear.packed, linear.bias, levels)
+                layer_numbers += linear_fields(linear.packed, linear.bias, levels)
             for linear in (layer.encoder_attn.out_proj, layer.fc1, layer.fc2):
-                layer_numbers += linear_numbers(linear.packed, linear.bias, levels)
+                layer_numbers += linear_fields(linear.packed, linear.bias, levels)
             for norm in norms(layer):
                 layer_numbers += address(norm.weight), address(norm.bias)
             layer_numbers += map(address, kept)
         epsilons = [[norm.eps for norm in norms(layer)] for layer in layers]
         self.epsilons = torch.tensor(epsilons, dtype=torch.float32, device="cpu")
-        self.plan_numbers = numbers(layer_numbers)
+        self.plan_numbers = as_int64(layer_numbers)
         self.sizes = [len(layers), width, attention.num_heads, positions, layers[0].fc1.out_features]
         self.sizes.append(ACTIVATIONS[type(layers[0].activation_fn)])
         self.routing = None if self.aggregation is None else routing_plan(self.aggregation.combination)
-        self._describe()
+        self._update_plan()
 
-    def _describe(self) -> None:
+    def _update_plan(self) -> None:
         addresses = [*map(address, (self.cache, self.mask, self.epsilons)), address(self.plan_numbers, torch.int64)]
-        self.plan = numbers([*self.sizes, self.cache.shape[2], self.cache.shape[1], *addresses])
+        self.plan = as_int64([*self.sizes, self.cache.shape[2], self.cache.shape[1], *addresses])
 
     def _layers(self, states: Tensor) -> Tensor:
         if self.past == self.cache.shape[1]:
             self.cache = torch.cat([self.cache, torch.empty_like(self.cache)], dim=1)
             self.history = torch.cat([self.history, torch.empty_like(self.history)], dim=1)
-            self._describe()
+            self._update_plan()
         rows = len(states)
         if rows > self.cache.shape[2]:
-            raise RuntimeError(f"{rows} rows go on from {self.cache.shape[2]}: a search never adds any")
+            raise RuntimeError(f"{rows} rows continue {self.cache.shape[2]}: a search never adds rows")
         outputs = states.new_empty(len(self.decoder.layers), rows, states.shape[-1])
         marian_step(self.plan, states, outputs, self.history, self.past)
         self.history[:, self.past] = torch.arange(rows, dtype=torch.int32, device="cpu")
@@ -190,17 +189,17 @@ def norms(layer: Any) -> tuple[nn.LayerNorm, ...]:
     return layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
 
 
-def is_compiled(layer: Any) -> bool:
-    """Whether the compiled part knows everything in this layer of an int8 decoder."""
-    attention, other = layer.self_attn, layer.encoder_attn
-    linears = [attention.query_key_value, attention.out_proj, other.q_proj, other.out_proj, layer.fc1, layer.fc2]
+def can_compile(layer: Any) -> bool:
+    """Whether the compiled part supports every module of this layer of an int8 decoder."""
+    attention, cross = layer.self_attn, layer.encoder_attn
+    linears = [attention.query_key_value, attention.out_proj, cross.q_proj, cross.out_proj, layer.fc1, layer.fc2]
     return (
         all(type(each) is Int8Linear and isinstance(each.packed, NativeWeights) for each in linears)
         and all(
             type(each) is nn.LayerNorm and each.weight is not None and each.bias is not None for each in norms(layer)
         )
         and type(layer.activation_fn) in ACTIVATIONS
-        and attention.scaling == other.scaling == attention.head_dim**-0.5
+        and attention.scaling == cross.scaling == attention.head_dim**-0.5
     )
 
 

@@ -1,10 +1,7 @@
 """A linear map that decodes one sentence on a CPU at the speed of its memory."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 
 class SplitLinear(nn.Linear):
@@ -40,32 +37,3 @@ def split_count(rows: int, threads: int) -> int:
     if threads == 1:
         return 1
     return next((parts for parts in range(threads, 4 * threads + 1) if rows % parts == 0), 1)
-
-
-class TransposedCopy(NamedTuple):
-    """A weight stored as `[in, out]`, and what the weight was like then."""
-
-    address: int
-    stamp: Tensor  # [out]
-    weight: Tensor
-
-
-_COPIES: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by weight, and gone with it
-
-
-@torch.no_grad()
-def transposed_copy(weight: Tensor) -> Tensor | None:
-    """`weight` `[out, in]` stored as `[in, out]`, in which one row takes half the time; None where that cannot be.
-
-    The copy is made once and as large as the weight. It is made again when the weight has changed, which its product
-    with a fixed vector tells, in whatever way the change was made. That takes as long as one product: ask once for
-    many.
-    """
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not weight.is_contiguous():
-        return None
-    probe = torch.linspace(1.0, 2.0, weight.shape[1]).sin()
-    address, stamp = weight.data_ptr(), weight @ probe
-    found = _COPIES.get(weight)
-    if found is None or found.address != address or not torch.equal(found.stamp, stamp):
-        found = _COPIES[weight] = TransposedCopy(address, stamp, weight.detach().t().contiguous())
-    return found.weight

@@ -12,8 +12,7 @@ from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsules.linear_maps import ScaledLinear
 from hf_capsule_mt.modeling.capsules.past_future import HolisticContext
-from hf_capsule_mt.modeling.losses.seq2seq import TranslationLoss
-from hf_capsule_mt.modeling.losses.vocabulary import log_partition
+from hf_capsule_mt.modeling.losses.seq2seq import TranslationLoss, log_partition
 from hf_capsule_mt.modeling.outputs import GDRSeq2SeqLMOutput, GDRSeq2SeqModelOutput
 
 logger = logging.get_logger(__name__)

@@ -1,63 +1,43 @@
-"""The translation loss: cross-entropy over real target tokens."""
+"""The translation loss: cross-entropy over real target tokens.
 
-from typing import NamedTuple
+The losses that need little memory are in `blocks_of_logits.py` and `vocabulary.py`. They are added to `LEAN` when the
+package is imported. Code in a checkpoint has none and uses PyTorch's own.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from hf_capsule_mt.modeling.losses.vocabulary import cross_entropy_of_states, row_blocks
-
-# Logits that are worked on at a time: their exponentials stay in the cache of a CPU.
-CPU_BLOCK_ELEMENTS = 2**18
+# By the name of the function below that uses it.
+LEAN: dict[str, Callable[..., Any]] = {}
 
 
-class _SummedCrossEntropy(torch.autograd.Function):
-    """Sum over rows of `logsumexp(logits) - logits[label]`, 0 where the label is -100.
-
-    Keeps the logits and one number a row; PyTorch's own keeps the log probabilities, as large as the logits, too.
-    """
-
-    @staticmethod
-    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
-        keep = labels != -100
-        wanted = labels.masked_fill(~keep, 0).unsqueeze(-1)
-        total = logits.new_zeros((), dtype=torch.float32 if logits.dtype != torch.float64 else torch.float64)
-        norms = total.new_empty(len(logits))
-        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_ELEMENTS):
-            norms[rows] = logits[rows].to(total.dtype).logsumexp(dim=-1)
-            losses = norms[rows] - logits[rows].gather(-1, wanted[rows]).squeeze(-1)
-            total += losses.masked_fill(~keep[rows], 0.0).sum()
-        ctx.save_for_backward(logits, norms, wanted, keep)
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_total: Tensor) -> tuple[Tensor, None]:
-        logits, norms, wanted, keep = ctx.saved_tensors
-        grad = torch.empty_like(logits)
-        scale = (keep * grad_total).unsqueeze(-1)  # [rows, 1], 0 for padding
-        minus = torch.full((1, 1), -1.0, dtype=norms.dtype, device=norms.device)
-        for rows in row_blocks(logits, logits.shape[-1], CPU_BLOCK_ELEMENTS):
-            # Written where they belong when the type allows; otherwise rounded once, at the end.
-            place = grad[rows] if grad.dtype == norms.dtype else None
-            shares = torch.sub(logits[rows], norms[rows].unsqueeze(-1), out=place).exp_()
-            shares.scatter_add_(-1, wanted[rows], minus.expand(len(shares), 1)).mul_(scale[rows])
-            if place is None:
-                grad[rows] = shares
-        return grad, None
+def _lean(name: str) -> Callable[..., Any] | None:
+    return None if torch.compiler.is_compiling() else LEAN.get(name)
 
 
-def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy of `logits` `[N, V]` and `labels` `[N]` (-100: none), summed, in float32 or better."""
-    if torch.compiler.is_compiling():
-        precise = logits if logits.dtype == torch.float64 else logits.float()
-        return nn.functional.cross_entropy(precise, labels, ignore_index=-100, reduction="sum")
-    return _SummedCrossEntropy.apply(logits, labels)
+    lean = _lean("summed_cross_entropy")
+    if lean is not None and not smoothing:
+        return lean(logits, labels)
+    precise = logits if logits.dtype == torch.float64 else logits.float()
+    return nn.functional.cross_entropy(precise, labels, reduction="sum", label_smoothing=smoothing)
+
+
+def log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
+    """`sum_n weights_n * log sum_v exp(hidden_n . E_v)`; `hidden` `[N, d]`, `embedding` `[V, d]`, `weights` `[N]`."""
+    lean = _lean("log_partition")
+    if lean is not None:
+        return lean(hidden, embedding, weights)
+    scores = (hidden @ embedding.mT.to(hidden.dtype)).to(weights.dtype)
+    return (weights * scores.logsumexp(dim=-1)).sum()
 
 
 class TranslationLoss(NamedTuple):
-    """`smooth` is what is learnt from; `plain` the same without label smoothing, to be reported."""
+    """`smooth` is the training loss; `plain`, without label smoothing, is for reports."""
 
     smooth: Tensor
     plain: Tensor
@@ -73,12 +53,7 @@ def translation_loss(
     tokens were split. Labels that are all padding give 0, not NaN.
     """
     labels = labels.to(logits.device)
-    rows, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    if smoothing:
-        precise = rows if rows.dtype == torch.float64 else rows.float()
-        total = nn.functional.cross_entropy(precise, wanted, reduction="sum", label_smoothing=smoothing)
-    else:
-        total = summed_cross_entropy(rows, wanted)
+    total = summed_cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing)
     return total / _tokens(labels, num_items_in_batch)
 
 
@@ -90,10 +65,19 @@ def loss_of_states(
     num_items_in_batch: Tensor | int | None = None,
     smoothing: float = 0.0,
 ) -> TranslationLoss:
-    """`translation_loss` of the logits `states E^T + bias` without these in memory; `states` `[B, T, d]`, `embedding`
-    `[V, d]`, `bias` `[1, V]`."""
+    """`translation_loss` of the logits `states E^T + bias`: `[B, T, d]`, `[V, d]` and `[1, V]`.
+
+    Never holds all the logits where `LEAN` has `loss_of_states`.
+    """
     labels = labels.to(states.device)
-    sums = cross_entropy_of_states(states.flatten(0, 1), embedding, labels.flatten(), bias.flatten(), smoothing)
+    lean = _lean("loss_of_states")
+    if lean is None:
+        logits = nn.functional.linear(states, embedding) + bias
+        plain = smooth = translation_loss(logits.detach() if smoothing else logits, labels, num_items_in_batch)
+        if smoothing:
+            smooth = translation_loss(logits, labels, num_items_in_batch, smoothing)
+        return TranslationLoss(smooth, plain)
+    sums = lean(states.flatten(0, 1), embedding, labels.flatten(), bias.flatten(), smoothing)
     count = _tokens(labels, num_items_in_batch)
     smooth, plain = (total / count for total in sums)
     return TranslationLoss(smooth, plain if smoothing else smooth)

@@ -94,11 +94,8 @@ def _real_rows(weights: Tensor) -> Tensor | None:
     return rows if len(rows) < len(weights) else None
 
 
-def log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
+def log_partition_in_blocks(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
     """`sum_n weights_n * log sum_v exp(hidden_n . E_v)`; `hidden` `[N, d]`, `embedding` `[V, d]`, `weights` `[N]`."""
-    if torch.compiler.is_compiling():
-        scores = (hidden @ embedding.mT.to(hidden.dtype)).to(weights.dtype)
-        return (weights * scores.logsumexp(dim=-1)).sum()
     if (rows := _real_rows(weights)) is not None:
         hidden, weights = hidden.index_select(0, rows), weights.index_select(0, rows)
     return _VocabularyLoss.apply(hidden, embedding, weights, None, None, 0.0, torch.is_grad_enabled())[0]

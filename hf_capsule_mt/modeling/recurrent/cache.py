@@ -12,6 +12,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 States = tuple[Tensor, ...]
 
+# Earlier releases take each new cache for another case and compile the steps of every search again.
+CAN_COMPILE_STEPS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 11)
+
 
 class Step(NamedTuple):
     """The states after one step, None before the first, and the rows that the step after it goes on from."""
@@ -171,9 +174,6 @@ class RecurrentCache(Cache):
     >>> cache.get_seq_length() == prefix.shape[1]
     True
     ```"""
-
-    # Made by `generate()` for one call and returned to nobody who does not ask for it.
-    internal = False
 
     def __init__(self, static: bool = False) -> None:
         self.layer = RecurrentStateLayer(static)

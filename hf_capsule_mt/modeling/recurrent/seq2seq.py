@@ -19,10 +19,8 @@ from transformers.utils import logging
 from hf_capsule_mt.modeling.argument_names import CheckedArguments
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
-from hf_capsule_mt.modeling.decoding.compiled import CAN_COMPILE_STEPS
-from hf_capsule_mt.modeling.decoding.lean_search import LeanSearch
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
-from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache, started_cache
+from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache, started_cache
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
@@ -101,9 +99,7 @@ class RecurrentModel(RecurrentPreTrainedModel, MarianModel):
         self.post_init()
 
 
-class RecurrentForConditionalGeneration(
-    LeanSearch, TranslationHead, RecurrentPreTrainedModel, MarianMTModel, GenerationMixin
-):
+class RecurrentForConditionalGeneration(TranslationHead, RecurrentPreTrainedModel, MarianMTModel, GenerationMixin):
     """A `RecurrentModel` with an output layer: `logits = o E^T + final_logits_bias`, the bias a buffer of zeros."""
 
     model_class: type[RecurrentModel]
@@ -156,7 +152,6 @@ class RecurrentForConditionalGeneration(
         if kind == "static" and not CAN_COMPILE_STEPS:
             logger.warning_once('cache_implementation="static" needs PyTorch 2.11 and is ignored')
         cache = RecurrentCache(static=kind == "static" and CAN_COMPILE_STEPS)
-        cache.internal = True
         if generation_config.is_assistant:
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache

@@ -5,13 +5,13 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from hf_capsule_mt.modeling.saving.safe_loading import (
-    SafeLoadingMixin,
+from hf_capsule_mt.modeling.saving.file_checks import (
     check_digests,
     checkpoint_folder,
     refuse_missing,
     refuse_other_sizes,
 )
+from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 
 # What libraries raise for a configuration or a file that does not fit, beside ValueError and OSError.
 RAISED = (KeyError, IndexError, AttributeError, TypeError, RuntimeError, AssertionError, NotImplementedError)

@@ -1,157 +1,40 @@
-"""Loading weights: safetensors only, all of them, and an error that says which file is broken."""
+"""Loading weights from safetensors alone, and the place where the installed package adds its checks of files."""
 
-import hashlib
-import json
-import os
-import time
-from dataclasses import fields
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.utils import cached_file
 
-from hf_capsule_mt.modeling.saving.finite_weights import check_finite
-from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, weight_files, write_digest
+class FileChecks(NamedTuple):
+    """What runs around Transformers' own `from_pretrained` and `save_pretrained`; `file_checks.py` has both."""
 
-CONVERT = (
-    "If the checkpoint has pytorch_model.bin only, convert it once, where you trust it: "
-    "MarianMTModel.from_pretrained(path).save_pretrained(new_path), and copy its tokenizer files along."
-)
+    load: Callable[..., Any]
+    save: Callable[..., None]
 
 
 class SafeLoadingMixin:
-    """Goes before `PreTrainedModel` in the bases of a family's common class."""
+    """Mixin; list it before `PreTrainedModel`."""
+
+    # The installed package sets it; code in a checkpoint has none.
+    file_checks: ClassVar[FileChecks | None] = None
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """As in Transformers, but nothing is ever unpickled: weights must be safetensors."""
         if kwargs.get("use_safetensors") is False:
-            raise ValueError(f"{cls.__name__} loads safetensors only: a pickled file can run any code. {CONVERT}")
-        kwargs["use_safetensors"] = True
-        wants_report = kwargs.pop("output_loading_info", False)
-        takes_other_sizes = kwargs.pop("ignore_mismatched_sizes", False)
-        reported = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-        started = time.time()
-        try:
-            model, report = super().from_pretrained(  # type: ignore[misc]
-                pretrained_model_name_or_path, *model_args, **kwargs, **reported
+            raise ValueError(
+                f"use_safetensors=False: {cls.__name__} loads safetensors only, since a pickled file can run any "
+                "code; convert the checkpoint once, where you trust it, with save_pretrained()"
             )
-        except OSError as error:
-            # The usual folder of an older Marian checkpoint: it has weights, but pickled ones.
-            if "safetensors" not in str(error) or "No space" in str(error):
-                raise
-            raise OSError(f"{error} {CONVERT}") from error
-        except Exception as error:
-            # Raised by the reader of the file, which knows neither its name nor that it is ours.
-            if type(error).__name__ != "SafetensorError":
-                raise
-            raise OSError(
-                f"the weights in {pretrained_model_name_or_path} cannot be read ({error}): a .safetensors file there "
-                "is cut off or damaged; copy or download it again"
-            ) from error
-        places = {name: kwargs[name] for name in ("cache_dir", "revision", "subfolder") if kwargs.get(name)}
-        check_downloads(pretrained_model_name_or_path, started, **places)
-        folder = None if "state_dict" in kwargs else checkpoint_folder(pretrained_model_name_or_path, **places)
-        if folder is not None:
-            check_digests(folder)
-        if not takes_other_sizes:
-            refuse_other_sizes(pretrained_model_name_or_path, report["mismatched_keys"])
-        if folder is not None and not wants_report and report["missing_keys"] and is_as_saved(model, folder):
-            refuse_missing(pretrained_model_name_or_path, sorted(report["missing_keys"]))
-        return (model, report) if wants_report else model
+        kwargs["use_safetensors"] = True
+        load = super().from_pretrained  # type: ignore[misc]
+        if SafeLoadingMixin.file_checks is None:
+            return load(pretrained_model_name_or_path, *model_args, **kwargs)
+        return SafeLoadingMixin.file_checks.load(load, pretrained_model_name_or_path, *model_args, **kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in Transformers, with a digest in each file of weights, by which damage is noticed later.
-
-        Weights that are not finite are a ValueError, and nothing is written.
-        """
-        given = {**dict(zip(("save_directory", "is_main_process", "state_dict"), args, strict=False)), **kwargs}
-        is_main = given.get("is_main_process", True)
-        if is_main:
-            tensors = given.get("state_dict") or cast(PreTrainedModel, self).state_dict()
-            check_finite(tensors.items(), type(self).__name__)
-        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
-        if is_main:
-            for path in weight_files(Path(given["save_directory"])):
-                write_digest(path)
-
-
-def checkpoint_folder(name: str | os.PathLike[str] | None, subfolder: str = "", **places: Any) -> Path | None:
-    """The folder that a checkpoint was loaded from: a local one, or one of the Hub's cache; None for no such one."""
-    if name is None or os.path.isfile(name):
-        return None
-    if os.path.isdir(name):
-        return Path(name, subfolder)
-    quietly = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    config = cached_file(name, "config.json", subfolder=subfolder, local_files_only=True, **quietly, **places)
-    return None if config is None else Path(config).parent
-
-
-def check_digests(folder: Path) -> None:
-    """Raise an OSError if a file of weights is not what was written."""
-    for path in weight_files(folder):
-        if is_damaged(path):
-            raise OSError(
-                f"{path} is damaged: its SHA-256 is not the one it was saved with; copy or download it again"
-            )
-
-
-def is_as_saved(model: Any, folder: Path) -> bool:
-    """Whether a model that was loaded from a folder is of the class and has the settings of the one saved there.
-
-    Else new tensors are meant: a warm start from another family, a head on a bare model, a part that was switched on.
-    """
-    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config, common = model.config, {field.name for field in fields(PreTrainedConfig)}
-    own = [field.name for field in fields(config) if field.name not in common and field.name in saved]
-    return (
-        saved.get("model_type") == config.model_type
-        and type(model).__name__ in (saved.get("architectures") or ())
-        and all(getattr(config, name) == saved[name] for name in own)
-    )
-
-
-def refuse_missing(name: Any, missing: list[str]) -> None:
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    raise OSError(
-        f"the weights in {name} lack {', '.join(missing[:3])}{more}: a .safetensors file there is incomplete; copy or "
-        "download it again. To start these at random: from_pretrained(..., output_loading_info=True)"
-    )
-
-
-def refuse_other_sizes(name: Any, mismatched: Any) -> None:
-    for key, saved, built in sorted(mismatched):
-        raise ValueError(
-            f"the weights in {name} do not fit: {key} has the size {list(saved)} there and {list(built)} in this "
-            "model. Weights and config.json are of different models, or a setting was changed; use those of one "
-            "model, or start such tensors at random with ignore_mismatched_sizes=True"
-        )
-
-
-def check_downloads(name: str | os.PathLike[str] | None, since: float, **places: Any) -> None:
-    """Raise an OSError, and delete the file, if a large file that came from the Hub since then is damaged: any of the
-    repository, whatever loads it, in whatever process.
-
-    The Hub's client compares lengths alone, and what has the right one stays in its cache. A large file, as weights
-    are, lies there under its SHA-256. `since` is in seconds since 1970, `places` as for `from_pretrained`.
-    """
-    if name is None or os.path.isdir(name):
-        return
-    quietly = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    config = cached_file(name, "config.json", local_files_only=True, **quietly, **places)
-    parents = Path(config).parents if config else ()
-    blobs = next((parent.with_name("blobs") for parent in parents if parent.name == "snapshots"), None)
-    for path in blobs.glob("[0-9a-f]" * 64) if blobs else ():
-        if path.stat().st_mtime < since - 5:  # clocks of file systems differ
-            continue
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-        if digest.hexdigest() != path.name:
-            path.unlink(missing_ok=True)  # another process may have seen it too
-            raise OSError(
-                f"a file of {name} was damaged on its way from the Hub (its SHA-256 is not {path.name}), and has been "
-                "deleted: load it again"
-            )
+        """As in Transformers, with the checks of `file_checks.py` where the package is installed."""
+        save = super().save_pretrained  # type: ignore[misc]
+        if SafeLoadingMixin.file_checks is None:
+            save(*args, **kwargs)
+        else:
+            SafeLoadingMixin.file_checks.save(save, self, *args, **kwargs)

@@ -1,5 +1,5 @@
-/* Routing over the layers of a decoder for one step, in int8: Eq. (7)-(16), DLA, as `RoutedCombination` of
- * modeling/capsules/layer_aggregation.py has it.
+/* Routing over the layers of a decoder for one step, in int8: Eq. (7)-(16), DLA. The Python version is
+ * `RoutedCombination` of modeling/capsules/layer_aggregation.py.
  *
  * R rows, L layers, width d, N output capsules of size d / N.
  */
@@ -16,7 +16,7 @@ typedef struct {
     int64_t layers, width, capsules, iterations;
     int64_t em, all_layers, normalize;
     double inverse_temperature, variance_floor;
-    const float *activation;      /* [L, d], the weights of Eq. (10), EM routing */
+    const float *activation;      /* [L, d], the weights of Eq. (10); EM routing only */
     const float *beta_a, *beta_u; /* [N], EM routing */
     const Linear *inputs;         /* F of Eq. (8): one for all layers, or L */
     const Linear *votes;          /* L, of Eq. (7) */
@@ -43,7 +43,7 @@ INLINE size_t aggregation_bytes(const Aggregation *a, int rows) {
            (size_t)rows * 64 + 1024;
 }
 
-/* `outputs[layer * stride_l + row * stride_r]` of the layers to `aggregate` `[R, d]`. */
+/* Route the layers' outputs, at `outputs[layer * stride_l + row * stride_r]`, into `aggregate` `[R, d]`. */
 INLINE void aggregate_layers_body(const Aggregation *a, const float *outputs, int64_t stride_l, int64_t stride_r,
                                   int rows, float *aggregate, char *memory) {
     const int L = (int)a->layers, d = (int)a->width, all = L * d;
@@ -71,7 +71,7 @@ INLINE void aggregate_layers_body(const Aggregation *a, const float *outputs, in
         return;
     }
     for (int r = 0; r < rows; r++)
-        for (int l = 0; l < L; l++) { /* log of the logistic function, and not below that of 1e-30 */
+        for (int l = 0; l < L; l++) { /* log of the logistic function, at least log 1e-30 */
             const float x = dot(inputs + (size_t)r * all + l * d, a->activation + l * d, d);
             const float found = (x < 0.0f ? x : 0.0f) - log_f(1.0f + exp_f(x < 0.0f ? x : -x));
             log_activations[r * L + l] = found < -69.0775528f ? -69.0775528f : found;

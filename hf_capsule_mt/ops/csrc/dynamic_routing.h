@@ -1,15 +1,15 @@
-/* Routing by agreement of one position after the other: Eq. (5)-(9), Algorithm 1 of DLA, with `normalize` Algorithm 1
- * of HEADS, as `dynamic_routing` of ops/dynamic/reference.py has it, and its gradients.
+/* Dynamic routing of one position after the other, and its gradients: Eq. (5)-(9), Algorithm 1 of DLA, with `normalize`
+ * Algorithm 1 of HEADS. The Python version is `dynamic_routing` of ops/dynamic/reference.py.
  */
 #ifndef HF_CAPSULE_MT_DYNAMIC_ROUTING_H
 #define HF_CAPSULE_MT_DYNAMIC_ROUTING_H
 
 #include "routing.h"
 
-/* What one iteration leaves for the backward pass. */
+/* The results of one iteration that the backward pass needs. */
 typedef struct {
     float *shares;   /* [I, O], the assignments */
-    float *weights;  /* [I, O], the same, or normalized over the inputs */
+    float *weights;  /* [I, O], the assignments, with `normalize` normalized over the inputs */
     float *sums;     /* [O, D], before squashing */
     float *capsules; /* [O, D] */
 } Agreement;
@@ -29,7 +29,7 @@ INLINE Agreement dynamic_round(const Problem *p, float **scratch) {
     return a;
 }
 
-/* Eq. (5): the length of a sum, and what it is multiplied with. */
+/* Eq. (5): the length of each sum, and the factor that squashes it. */
 INLINE void squash(const Problem *p, const Agreement *a, float *lengths, float *factors) {
     const int O = p->O, D = p->D;
     set_zero(lengths, O);
@@ -51,7 +51,7 @@ INLINE void dynamic_rounds(const Problem *p, int I, const float *votes, float *l
             float largest;
             const float normalizer = softmax_into(a->shares + i * O, logit, O, &largest);
             if (!p->normalize) continue;
-            float *weight = a->weights + i * O; /* log assignments, by no logarithm of what may have become 0 */
+            float *weight = a->weights + i * O; /* log assignments, from the logits: an assignment may have underflowed */
             LOOP for (int o = 0; o < O; o++) weight[o] = (logit[o] - largest) - normalizer;
         }
         if (p->normalize) { /* their softmax over the inputs */
@@ -113,7 +113,7 @@ INLINE void dynamic_backward_body(const Problem *p, int from, int to, float *scr
             if (t == p->T - 1) {
                 memcpy(g_capsules, p->grad_capsules + (size_t)n * OD, sizeof(float) * (size_t)OD);
             } else if (p->stop_gradient) {
-                break; /* rounds before the last reach the result by the assignments alone */
+                break; /* earlier rounds change the result only through the assignments */
             } else { /* logits += vote . capsule */
                 set_zero(g_capsules, OD);
                 for (int i = 0; i < I; i++) {

@@ -1,8 +1,8 @@
-/* EM routing of one position after the other: Eq. (11)-(16), Algorithm 2 of DLA, as `em_routing` of
- * ops/em/reference.py has it, and its gradients.
+/* EM routing of one position after the other, and its gradients: Eq. (11)-(16), Algorithm 2 of DLA. The Python version
+ * is `em_routing` of ops/em/reference.py.
  *
- * I inputs, O outputs, D the size of an output capsule, T iterations. Inputs that are masked are left out before
- * anything else; a vote is at `votes[n * stride_n + i * stride_i + o * D + d]`.
+ * I inputs, O outputs, D the size of an output capsule, T iterations. Masked inputs are removed first. A vote is at
+ * `votes[n * stride_n + i * stride_i + o * D + d]`.
  */
 #ifndef HF_CAPSULE_MT_EM_ROUTING_H
 #define HF_CAPSULE_MT_EM_ROUTING_H
@@ -11,16 +11,16 @@
 
 #define LOG_TWO_PI 1.837877066409345f
 
-/* What one iteration leaves for the backward pass. */
+/* The results of one iteration that the backward pass needs. */
 typedef struct {
     float *weights;   /* [I, O], the shares of the inputs in an output */
-    float *shares;    /* [I, O], the assignments, which sum to 1 over the outputs; not in the first iteration */
+    float *shares;    /* [I, O], the assignments, which sum to 1 over the outputs; unused in the first iteration */
     float *means;     /* [O, D] */
-    float *variances; /* [O, D], with their floor */
+    float *variances; /* [O, D], including the floor */
     float *total;     /* [O], the sum of assignments times activations */
     float *surprise;  /* [O], half the sum over D of log variance + 1 + log 2 pi */
     float *presence;  /* [O], log A */
-    float *absence;   /* [O], the derivative of log A by what the logistic function is of: 1 - A */
+    float *absence;   /* [O], 1 - A: the derivative of log A by the argument of the logistic function */
 } Round;
 
 INLINE float em_temperature(const Problem *p, int round) {
@@ -51,8 +51,8 @@ INLINE Round em_round(const Problem *p, float **scratch) {
 INLINE void em_m_step(const Problem *p, int I, const float *votes, const float *scores, float temperature, int first,
                       const Round *r) {
     const int O = p->O, D = p->D;
-    float *most = r->presence, *sum = r->total; /* not needed for themselves yet */
-    if (I == 0) { /* no input: nothing is seen, and the cost of that is its price */
+    float *most = r->presence, *sum = r->total; /* scratch until their values are computed below */
+    if (I == 0) { /* no input: means and total are 0 */
         set_zero(r->means, O * D);
         set_zero(r->total, O);
     } else if (first) {
@@ -171,7 +171,7 @@ INLINE void em_forward_body(const Problem *p, int from, int to, float *scratch) 
         const Round *last = rounds + (p->T - 1) % 2;
         float *out = p->capsules + (size_t)n * O * D;
         set_zero(out, O * D);
-        float *presence = last->total; /* it has been used */
+        float *presence = last->total; /* scratch: nothing reads the total any more */
         LOOP for (int o = 0; o < O; o++) presence[o] = exp_f(last->presence[o]);
         add_scaled(out, presence, last->means, O, D);
     }
@@ -195,7 +195,7 @@ INLINE void em_backward_body(const Problem *p, int from, int to, float *scratch,
         const int I = gather(p, n, votes, log_activations, kept);
         em_rounds(p, I, votes, log_activations, scores, rounds);
         set_zero(g_votes, I * OD);
-        set_zero(g_scores, I * O); /* of the log assignments that the round after this one starts from */
+        set_zero(g_scores, I * O); /* gradients of the log assignments of the following round */
         set_zero(g_log_activations, I);
         for (int t = p->T - 1; t >= 0; t--) {
             const Round *r = rounds + t, *next = r + 1;
@@ -209,7 +209,7 @@ INLINE void em_backward_body(const Problem *p, int from, int to, float *scratch,
                 add_scaled(g_means, part, g_out, O, D);
                 add_dots(g_presence, g_means, r->means, O, D); /* A * (gradient . mean) */
             } else if (p->stop_gradient) {
-                break; /* rounds before the last reach the result by the assignments alone */
+                break; /* earlier rounds change the result only through the assignments */
             } else { /* log assignments = log softmax of the densities */
                 for (int i = 0; i < I; i++) {
                     float *g = g_scores + i * O;
@@ -248,7 +248,7 @@ INLINE void em_backward_body(const Problem *p, int from, int to, float *scratch,
                 grad_a[o] += slope;
                 grad_u[o] -= slope * r->total[o];
                 g_total[o] = -slope * (p->beta_u[o] + r->surprise[o]);
-                part[o] = -0.5f * slope * r->total[o]; /* of the log variances */
+                part[o] = -0.5f * slope * r->total[o]; /* gradient of the log variances */
             }
             if (D == 1) {
                 LOOP for (int o = 0; o < O; o++) g_variances[o] += part[o] / r->variances[o];
@@ -256,8 +256,8 @@ INLINE void em_backward_body(const Problem *p, int from, int to, float *scratch,
                 for (int o = 0; o < O; o++)
                     LOOP for (int d = o * D; d < o * D + D; d++) g_variances[d] += part[o] / r->variances[d];
             }
-            /* variances = sum_i weight * (vote - mean)^2 + floor. The mean's part in the gradient would be 0, but for
-             * what rounding left of sum_i weight * (vote - mean). */
+            /* variances = sum_i weight * (vote - mean)^2 + floor. The gradient by the mean has the factor
+             * sum_i weight * (vote - mean), which is 0 except for rounding errors. */
             set_zero(apart, OD);
             for (int i = 0; i < I; i++) {
                 const float *vote = votes + i * OD, *weight = r->weights + i * O;
@@ -294,7 +294,8 @@ INLINE void em_backward_body(const Problem *p, int from, int to, float *scratch,
                     add_scaled(g_vote, weight, apart, O, D);
                 }
             }
-            /* weights = softmax over the inputs, total = sum of exponentials: scores in, both out */
+            /* From the gradients of weights (softmax of the scores over the inputs) and total (sum of exponentials)
+             * to those of the scores. */
             set_zero(part, O);
             for (int i = 0; i < I; i++)
                 LOOP for (int o = 0; o < O; o++) part[o] += r->weights[i * O + o] * g_weights[i * O + o];

@@ -1,5 +1,5 @@
-/* Eq. (7), GDR: `w . tanh(guide + keys + context)`, as `guided_scores` of ops/guided/reference.py has it, and its
- * gradients. Tangents are summed as soon as they are computed.
+/* Eq. (7), GDR, `w . tanh(guide + keys + context)`, and its gradients. The Python version is `guided_scores` of
+ * ops/guided/reference.py. Tangents are summed as soon as they are computed.
  *
  * B sentences, T target steps, I inputs, O outputs, D the size of a capsule.
  */
@@ -19,7 +19,7 @@ typedef struct {
     int B, T, I, O, D;
 } Guided;
 
-/* Near 0 by its series, where the difference from 1 would have few digits. */
+/* Near 0, where the difference from 1 would lose digits, from the series. */
 INLINE float tanh_f(float x) {
     const float size = x < 0.0f ? -x : x, square = x * x;
     float series = -0.00570260321f; /* (tanh(x) - x) / x^3, its relative error in tanh(x) at most 4.5e-9 */
@@ -32,7 +32,7 @@ INLINE float tanh_f(float x) {
     return size < 0.625f ? near : x < 0.0f ? -far : x > 0.0f ? far : x;
 }
 
-/* What is the same for all inputs, `[O, D]`: outputs side by side, so that few numbers are left over at the end of a
+/* The part that all inputs share, `[O, D]`. Outputs lie side by side, so that few numbers remain after the last full
  * vector. */
 INLINE void guided_here(const Guided *g, size_t step, float *here) {
     const int D = g->D;

@@ -1,7 +1,7 @@
-/* Linear maps whose weights are bytes: inputs are rounded row by row, products are summed up exactly.
+/* Linear maps with int8 weights. Each row of the inputs is rounded with its own scale; sums of products are exact.
  *
- * Weights `[out, in]` lie in blocks of 64 outputs; in a block, four inputs of every output lie together:
- * `weights[block][in / 4][64][4]`, with zeros where `in` or `out` end. Every weight is read once for six rows.
+ * Weights `[out, in]` are stored in blocks of 64 outputs, with four inputs of an output side by side:
+ * `weights[block][in / 4][64][4]`, padded with zeros. Every weight is read once for six rows.
  */
 #ifndef HF_CAPSULE_MT_INT8_LINEAR_H
 #define HF_CAPSULE_MT_INT8_LINEAR_H
@@ -25,7 +25,7 @@ typedef struct {
     const int32_t *offsets; /* [out], the sum of an output's weights */
     const float *bias;      /* [out] or NULL */
     int64_t in, out;
-    int64_t levels; /* bytes of an input go from -levels to levels: 127, or 63 where pairs of products would overflow */
+    int64_t levels; /* rounded inputs go from -levels to levels: 127, or 63 if pairs of products would overflow */
 } Linear;
 
 #if HAS_INT8
@@ -34,17 +34,16 @@ INLINE int has_vnni(void) {
     return __builtin_cpu_supports("avx512vnni") && has_avx512();
 }
 
-/* Without VNNI pairs of products are added in 16 bits, in which two products of eight bits do not fit. */
+/* Without VNNI, pairs of products are added in 16 bits. Two products of eight bits would overflow. */
 INLINE int most_levels(void) { return has_vnni() ? 127 : 63; }
 
 /* The byte that stands for 0. */
 INLINE int zero_of(int64_t levels) { return levels > 64 ? 128 : 64; }
 
-/* One row `[in]` as bytes `[padded]`; returns what a byte's unit stands for. With `scaled` 0 the row is between -1
- * and 1 already. */
+/* Round a row `[in]` to bytes `[padded]`; returns the scale. If `scaled` is 0, the row is already between -1 and 1. */
 INLINE float round_row(const float *row, uint8_t *bytes, int in, int padded, int scaled, int64_t levels) {
     const int zero = zero_of(levels);
-    float largest = 1.0f, doubt = 0.0f; /* not a number if a number of the row is none, or infinite */
+    float largest = 1.0f, doubt = 0.0f; /* `doubt` is nan if the row contains nan or inf, else 0 */
     SUM(doubt) for (int k = 0; k < in; k++) doubt += row[k] * 0.0f;
     if (scaled) {
         largest = 1e-20f;
@@ -91,7 +90,7 @@ WITH_VNNI __attribute__((always_inline)) static inline void sums_of(const int8_t
 
 WITH_VNNI static void block_sums_vnni(const int8_t *weights, const uint8_t *bytes, int padded, int rows,
                                       int32_t sums[ROWS_TOGETHER][BLOCK]) {
-    switch (rows) { /* constants, so that the sums stay in registers */
+    switch (rows) { /* constant row counts keep the sums in registers */
     case 1: sums_of(weights, bytes, padded, 1, sums); break;
     case 2: sums_of(weights, bytes, padded, 2, sums); break;
     case 3: sums_of(weights, bytes, padded, 3, sums); break;
@@ -141,7 +140,7 @@ WITH_AVX2 static void block_sums_avx2(const int8_t *weights, const uint8_t *byte
 
 INLINE int int8_padded(int64_t in) { return (int)((in + 3) / 4 * 4); }
 
-/* `inputs` `[rows, in]` as `bytes` `[rows, padded]`, and `units` `[rows]`. */
+/* Round `inputs` `[rows, in]` to `bytes` `[rows, padded]` with the scales `units` `[rows]`. */
 INLINE void int8_round_body(const Linear *l, const float *inputs, int64_t stride, int rows, int scaled, uint8_t *bytes,
                             float *units) {
     const int in = (int)l->in, padded = int8_padded(in);
@@ -153,7 +152,7 @@ EVERY_PROCESSOR(int8_round, (const Linear *l, const float *inputs, int64_t strid
                              uint8_t *bytes, float *units),
                 (l, inputs, stride, rows, scaled, bytes, units))
 
-/* Blocks `from` to `to` of the outputs, at `outputs[r * stride + o]`. */
+/* Compute the blocks `from` to `to` of the outputs, at `outputs[r * stride + o]`. */
 INLINE void int8_outputs_body(const Linear *l, const uint8_t *bytes, const float *units, int rows, float *outputs,
                               int64_t stride, int from, int to) {
     int32_t sums[ROWS_TOGETHER][BLOCK];

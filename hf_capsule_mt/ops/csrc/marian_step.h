@@ -3,8 +3,8 @@
  * R rows (sentences or their beams), L layers, width d, H heads of size D, S source positions, F width of the
  * feed-forward part.
  *
- * Keys and values of earlier words stay where they were written, `cache[layer][place][row][2][d]`; which row's a row
- * goes on from is in `history[row][place]`, so that choosing beams moves no keys.
+ * Keys and values of earlier words stay at `cache[layer][place][row][2][d]`, where `row` wrote them. A row continues with
+ * those of row `history[row][place]`. So choosing beams moves no keys.
  */
 #ifndef HF_CAPSULE_MT_MARIAN_STEP_H
 #define HF_CAPSULE_MT_MARIAN_STEP_H
@@ -42,7 +42,7 @@ typedef struct {
     int rows, place;
 } Step;
 
-/* The norm of a sum. */
+/* The layer norm of the sum `in + more`. */
 INLINE void norm_sum(const Norm *norm, const float *in, const float *more, float *out, int width, float epsilon) {
     float sum = 0.0f, squares = 0.0f;
     SUM(sum) for (int k = 0; k < width; k++) {
@@ -60,7 +60,7 @@ INLINE void linear_into(const Linear *l, const float *inputs, int rows, float *o
     int8_outputs_body(l, bytes, units, rows, outputs, l->out, 0, int8_blocks(l));
 }
 
-/* softmax(scores) times values, whose vectors are at `values + place * stride` */
+/* softmax(scores) times values; `values` points to `count` vectors */
 INLINE void attend(float *scores, int count, const float *const *values, int size, float *out) {
     float most;
     softmax_into(scores, scores, count, &most);

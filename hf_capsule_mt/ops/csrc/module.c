@@ -1,8 +1,8 @@
-/* hf_capsule_mt._native: routing and int8 on the CPU, called with addresses of tensors by ops/native_routing.py and
- * by inference/int8/native.py.
+/* hf_capsule_mt._native: routing and int8 on the CPU. ops/native_routing.py, ops/guided/native.py and
+ * inference/int8/native.py call it with addresses of tensors.
  *
- * Everything here runs without Python's lock. Work is divided over threads by positions, always in the same way for
- * the same number of threads, so that two runs agree to the last bit.
+ * The computations release Python's lock. Threads share the positions, always in the same way for the same number of
+ * threads, so two runs agree to the last bit.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -25,7 +25,8 @@ static int at_most(int threads, int parts) {
     return threads < 1 ? 1 : threads;
 }
 
-/* `function` of each of `count` shares, a thread each, the first on this one; where no thread can be had, too. */
+/* Call `function` for each of `count` shares. The first runs on this thread, each other on a new one. A share whose
+ * thread cannot start also runs on this thread. */
 static void in_parallel(void *(*function)(void *), void *shares, size_t size, int count) {
     pthread_t started[MOST_THREADS];
     int running[MOST_THREADS] = {0};
@@ -64,14 +65,14 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Room that one thread needs, in bytes. */
+/* Scratch memory of one thread, in bytes. */
 static size_t room(const Problem *p, Kind kind) {
     size_t floats = kind < DYNAMIC_FORWARD ? em_scratch(p) : dynamic_scratch(p);
     size_t bytes = floats * sizeof(float) + (size_t)p->I * sizeof(int) + (size_t)p->T * sizeof(Round) + 256;
     return bytes / 64 * 64;
 }
 
-/* 0, or -1 where there is no memory. */
+/* Returns 0, or -1 if memory runs out. */
 static int route(Problem *p, Kind kind, int threads, float *grad_a, float *grad_u) {
     Share shares[MOST_THREADS];
     threads = at_most(threads, p->N);
@@ -106,7 +107,7 @@ static int route(Problem *p, Kind kind, int threads, float *grad_a, float *grad_
 
 /* route(kind, threads, (votes, log_activations, mask, beta_a, beta_u, grad_capsules, capsules, grad_votes,
  * grad_log_activations, grad_a, grad_u), (stride_n, stride_i, N, I, O, D, T, normalize, stop_gradient),
- * inverse_temperature, variance_floor, vote_limit): addresses, 0 for none. */
+ * inverse_temperature, variance_floor, vote_limit). Tensors are addresses; 0 stands for None. */
 static PyObject *py_route(PyObject *self, PyObject *arguments) {
     int kind, threads, found;
     unsigned long long a[11];
@@ -214,7 +215,7 @@ static void *multiply(void *argument) {
 }
 
 /* int8_linear(threads, (weights, scales, offsets, bias, inputs, outputs), (in, out, levels, rows, stride, scaled)): outputs
- * `[rows, out]` of inputs at `inputs + row * stride`; not `scaled`, the inputs are between -1 and 1. */
+ * `[rows, out]` of inputs at `inputs + row * stride`. If `scaled` is 0, the inputs are between -1 and 1. */
 static PyObject *py_int8_linear(PyObject *self, PyObject *arguments) {
     int threads, rows, scaled;
     unsigned long long a[6];
@@ -278,7 +279,7 @@ static PyObject *py_aggregate(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* int8_levels(): how many steps there are from 0 to 1 in the bytes of an input, 0 where there is no int8. */
+/* int8_levels(): the number of steps from 0 to 1 of a rounded input, 0 if this processor cannot run int8. */
 static PyObject *py_int8_levels(PyObject *self, PyObject *arguments) {
     return PyLong_FromLong(most_levels());
 }
@@ -289,13 +290,13 @@ static PyObject *py_int8_levels(PyObject *self, PyObject *arguments) { return Py
 
 #endif
 
-/* interface(): 0 where the processor is too old. */
+/* interface(): the version of these functions, 0 if the processor is too old. */
 static PyObject *py_interface(PyObject *self, PyObject *arguments) { return PyLong_FromLong(can_run() ? 1 : 0); }
 
 static PyMethodDef methods[] = {
     {"route", py_route, METH_VARARGS, "EM and dynamic routing, forward and backward; see ops/native_routing.py."},
     {"interface", py_interface, METH_NOARGS, "A number that changes when these functions do; 0 where they cannot run."},
-    {"guided_scores", py_guided_scores, METH_VARARGS, "Eq. (7), GDR, forward and backward; see ops/guided_scores_native.py."},
+    {"guided_scores", py_guided_scores, METH_VARARGS, "Eq. (7), GDR, forward and backward; see ops/guided/native.py."},
     {"int8_levels", py_int8_levels, METH_NOARGS, "The steps from 0 to 1 of an input in int8, 0 where there is none."},
 #if HAS_INT8
     {"int8_linear", py_int8_linear, METH_VARARGS, "A linear map in int8; see inference/int8/native.py."},

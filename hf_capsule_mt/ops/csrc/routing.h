@@ -1,4 +1,4 @@
-/* What the routing algorithms share: their arguments, and the votes of one position. */
+/* Parts that the routing algorithms share: their arguments, and access to the votes of one position. */
 #ifndef HF_CAPSULE_MT_ROUTING_H
 #define HF_CAPSULE_MT_ROUTING_H
 
@@ -9,20 +9,20 @@
 #define VOTE_LIMIT 1e12f /* as in ops/precision.py */
 
 typedef struct {
-    const float *votes;           /* [N, I, O, D], where O and D lie together */
+    const float *votes;           /* [N, I, O, D], contiguous in O and D */
     const float *log_activations; /* [N, I] or NULL */
     const unsigned char *mask;    /* [N, I] or NULL; 0 for padding */
     const float *beta_a, *beta_u; /* [O], EM routing */
     const float *grad_capsules;   /* [N, O, D], backward */
     float *capsules;              /* [N, O, D], forward */
-    float *grad_votes;            /* as the votes, backward */
+    float *grad_votes;            /* shape and strides of the votes, backward */
     float *grad_log_activations;  /* [N, I] or NULL */
     int64_t stride_n, stride_i;   /* of the votes and of their gradient */
     int N, I, O, D, T;
-    int kept; /* of how many rounds there is room for what they leave: round t is at place t % kept */
+    int kept; /* number of rounds whose results are kept: those of round t are at t % kept */
     int normalize, stop_gradient;
     float variance_floor;
-    float vote_limit; /* infinite for float16, where only an overflow is beyond it and is to be seen */
+    float vote_limit; /* infinite for float16: only an overflow exceeds it, and that must stay visible */
     double inverse_temperature;
 } Problem;
 
@@ -32,15 +32,15 @@ INLINE float *take(float **scratch, int count) {
     return found;
 }
 
-/* Room for `count` things of `bytes` bytes each; first, so that they are aligned as `malloc` aligns. */
+/* Room for `count` objects of `bytes` bytes. Call it before `take`, so that they are aligned like `malloc`'s memory. */
 INLINE void *take_bytes(float **scratch, size_t count, size_t bytes) {
     return take(scratch, (int)((count * bytes + 63) / 64 * (64 / sizeof(float))));
 }
 
 INLINE float limited(float vote, float limit) { return vote < -limit ? -limit : vote > limit ? limit : vote; }
 
-/* The votes and log activations of the inputs that are there, one after the other; returns how many there are, and
- * which in `kept`. */
+/* Copy the votes and log activations of the inputs that are not masked. Returns their number; `kept` gets their
+ * indices. */
 INLINE int gather(const Problem *p, int n, float *votes, float *log_activations, int *kept) {
     const int OD = p->O * p->D;
     int found = 0;
@@ -57,7 +57,7 @@ INLINE int gather(const Problem *p, int n, float *votes, float *log_activations,
     return found;
 }
 
-/* The gradients of the inputs that are there; 0 for padding, and for votes outside the limit. */
+/* Write the gradients of the inputs that are not masked; 0 for masked inputs and for votes outside the limit. */
 INLINE void scatter(const Problem *p, int n, int found, const int *kept, const float *g_votes,
                     const float *g_log_activations) {
     const int OD = p->O * p->D;

@@ -1,4 +1,4 @@
-/* Loops over floats that a compiler turns into vector instructions, each copied into every function that uses it. */
+/* Loops over floats that a compiler turns into vector instructions. All are inlined into the functions that use them. */
 #ifndef HF_CAPSULE_MT_VECTOR_MATH_H
 #define HF_CAPSULE_MT_VECTOR_MATH_H
 
@@ -6,9 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* EVERY_PROCESSOR(name, (parameters), (arguments)) makes of the inline function name_body one function for each kind of
- * processor, and `name`, which calls the best of them that this processor knows. x86 processors without AVX2 get none:
- * `can_run` says so. */
+/* EVERY_PROCESSOR(name, (parameters), (arguments)) compiles the inline function name_body once for each kind of processor.
+ * `name` calls the best version that this processor can run. x86 processors without AVX2 have none: `can_run` is 0. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define WITH_AVX2 __attribute__((target("avx2,fma")))
 #if defined(__clang__)
@@ -39,8 +38,8 @@ static inline int can_run(void) { return __builtin_cpu_supports("avx2") && __bui
 static inline int can_run(void) { return 1; }
 #endif
 
-/* Numbers below the least normal float are 0 between the two: arithmetic with them takes a hundred times as long, also
- * in what is done with the results. */
+/* Between these two calls subnormal numbers count as 0. Arithmetic with them would take a hundred times as long, here
+ * and wherever the results are used. */
 #if defined(__SSE__)
 #include <xmmintrin.h>
 static inline unsigned int without_subnormals(void) {
@@ -61,7 +60,7 @@ static inline void as_before(unsigned int before) { (void)before; }
 #define MOST(name) _Pragma(AS_TEXT(omp simd reduction(max : name)))
 #define AS_TEXT(text) #text
 
-/* e^x. What would be less than the least normal float is 0, and what would be infinite is e^88. */
+/* e^x. A subnormal result becomes 0, an infinite one e^88. */
 INLINE float exp_f(float given) {
     const float x = given < -87.3f ? -87.3f : given > 88.0f ? 88.0f : given;
     float shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum is rounded to a whole number */
@@ -78,7 +77,7 @@ INLINE float exp_f(float given) {
     return given < -87.3f ? 0.0f : series * power.f;
 }
 
-/* The natural logarithm of a normal, positive float: of 2^e (1 + f), with f between sqrt(1/2) - 1 and sqrt(2) - 1. */
+/* The natural logarithm of a normal, positive float x = 2^e (1 + f), with f between sqrt(1/2) - 1 and sqrt(2) - 1. */
 INLINE float log_f(float x) {
     union { float f; uint32_t i; } bits = {x}, mantissa;
     uint32_t above = bits.i - 0x3f3504f3u; /* the bits of sqrt(1/2) */
@@ -135,7 +134,8 @@ INLINE float largest_of(const float *values, int count) {
     return most;
 }
 
-/* values -> their softmax; its logarithm is a value without `most`, the largest, and without what is returned. */
+/* out = softmax(values). Its logarithm is values - most_of_all - the returned number; `most_of_all` is the largest
+ * value. */
 INLINE float softmax_into(float *out, const float *values, int count, float *most_of_all) {
     const float most = largest_of(values, count);
     float sum = 0.0f;
@@ -149,7 +149,7 @@ INLINE float softmax_into(float *out, const float *values, int count, float *mos
     return log_f(sum);
 }
 
-/* Capsules are `outputs` vectors of `size` floats, one after the other; `scale` and `into` have a number for each. */
+/* Capsules are `outputs` vectors of `size` floats, one after the other. `scale` and `into` have one number a capsule. */
 
 /* out += scale * in */
 INLINE void add_scaled(float *restrict out, const float *restrict scale, const float *restrict in, int outputs,

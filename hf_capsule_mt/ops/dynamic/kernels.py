@@ -23,7 +23,7 @@ from hf_capsule_mt.ops.triton_helpers import (
 
 @triton.jit
 def _weighted_sum(tile, assignments, context, log_totals, real, columns, NORMALIZE: tl.constexpr):
-    """Eq. (6), DLA or Eq. (7), HEADS: the weights `[NB, IB, OB]`, and the votes summed with them `[NB, OB, DB]`."""
+    """Eq. (6), DLA or Eq. (7), HEADS: the weights `[NB, IB, OB]` and the weighted sum of the votes `[NB, OB, DB]`."""
     weights = tl.where(real[:, :, None], assignments, 0.0)
     if NORMALIZE:
         total = tl.sum(weights, axis=1)
@@ -47,7 +47,8 @@ def _squash_backward(sums, grad):
     norm = tl.sqrt(squared)
     directions = sums * reciprocal(norm)[:, :, None]
     shrunk = norm / (1.0 + squared)
-    # The length n becomes n^2 / (1 + n^2): along the sum the derivative is that of n / (1 + n^2) times n, plus itself.
+    # squash multiplies a vector of length n by f = n / (1 + n^2). In the direction of `sums` the derivative is
+    # f + n * f', in every other direction it is f.
     along = shrunk * ((1.0 - squared) / (1.0 + squared)) * tl.sum(directions * grad, axis=2)
     return grad * shrunk[:, :, None] + directions * along[:, :, None]
 
@@ -70,9 +71,9 @@ def _dynamic_rounds(
     OB: tl.constexpr,
     DB: tl.constexpr,
 ):
-    """`rounds` whole rounds: the next assignments, and the sum of all capsules so far `[NB, OB, DB]`.
+    """Run `rounds` rounds. Returns the next assignments, and `context`, the sum of all capsules so far `[NB, OB, DB]`.
 
-    The logits of Algorithm 1, DLA add up the product of votes and capsules of all rounds: the votes times that sum.
+    The logits of Algorithm 1, DLA are the sum over all rounds of votes times capsules, so the votes times `context`.
     """
     assignments, log_totals = uniform(columns, OUTPUTS, NB, IB, OB)
     context = tl.zeros([NB, OB, DB], tl.float32)
@@ -108,7 +109,7 @@ def dynamic_forward_kernel(
     DB: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """Algorithm 1, DLA, and with `NORMALIZE` Algorithm 1, HEADS."""
+    """Algorithm 1, DLA; with `NORMALIZE` Algorithm 1, HEADS."""
     columns = tl.arange(0, OB)[None, :] < OUTPUTS
     numbers, exists = block_positions(tl.program_id(0).to(tl.int64), positions, NB)
     real, _, _ = load_inputs(None, mask, numbers, exists, INPUTS, IB)
@@ -135,8 +136,8 @@ def dynamic_forward_kernel(
             assignments_out, ITERATIONS - 1, numbers, exists, positions, assignments, real, INPUTS, OUTPUTS, IB, OB
         )
     _, sums = _weighted_sum(tile, assignments, context, log_totals, real, columns, NORMALIZE)
-    places, there = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
-    tl.store(capsules + places, _squash(sums).to(capsules.dtype.element_ty), mask=there)
+    places, inside = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
+    tl.store(capsules + places, _squash(sums).to(capsules.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["positions"])
@@ -165,8 +166,8 @@ def dynamic_backward_kernel(
     numbers, exists = block_positions(tl.program_id(0).to(tl.int64), positions, NB)
     real, _, _ = load_inputs(None, mask, numbers, exists, INPUTS, IB)
     tile = load_votes(votes, numbers, stride_n, stride_i, real, OUTPUTS, SIZE, IB, OB, DB, VECTOR)
-    places, there = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
-    arriving = tl.load(grad_capsules + places, mask=there, other=0.0).to(tl.float32)
+    places, inside = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
+    grad_output = tl.load(grad_capsules + places, mask=inside, other=0.0).to(tl.float32)
     grad_context = tl.zeros([NB, OB, DB], tl.float32)
     grad_tile = tl.zeros([NB, IB, OB, DB], tl.float32)
     for back in range(STEPS):
@@ -188,16 +189,16 @@ def dynamic_backward_kernel(
             DB,
         )
         weights, sums = _weighted_sum(tile, assignments, context, log_totals, real, columns, NORMALIZE)
-        grad_sums = _squash_backward(sums, arriving)
+        grad_sums = _squash_backward(sums, grad_output)
         grad_tile += weights[:, :, :, None] * grad_sums[:, None, :, :]
         changes = tile
         if NORMALIZE:  # through the softmax over the inputs
             changes = tile - sums[:, None, :, :]
         grad_log = weights * tl.sum(changes * grad_sums[:, None, :, :], axis=3)
         grad_logits = grad_log - assignments * tl.sum(grad_log, axis=2)[:, :, None]
-        # The logits of the first round are constants, and so are those that gradients stop at.
+        # The logits of the first round are constants. With stopped gradients all logits are.
         grad_logits = tl.where(back + 1 < STEPS, grad_logits, 0.0)
         grad_tile += grad_logits[:, :, :, None] * context[:, None, :, :]
         grad_context += tl.sum(grad_logits[:, :, :, None] * tile, axis=1)
-        arriving = grad_context
+        grad_output = grad_context
     store_grad_votes(grad_votes, numbers, exists, grad_tile, tile, INPUTS, OUTPUTS, SIZE, IB, OB, DB, VECTOR)

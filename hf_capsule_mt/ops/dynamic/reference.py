@@ -1,4 +1,4 @@
-"""Dynamic routing as the papers print it: the truth that every faster version is compared with."""
+"""Dynamic routing as the papers print it. Tests compare every faster version with it."""
 
 from torch import Tensor
 
@@ -12,12 +12,12 @@ from hf_capsule_mt.ops.equations import (
 )
 
 
-def dynamic_routing(
+def reference_dynamic_routing(
     votes: Tensor, mask: Tensor | None, iterations: int, normalize: bool, stop_assignment_gradient: bool
 ) -> tuple[Tensor, Assignments]:
     """Algorithm 1, DLA; with `normalize` Algorithm 1, HEADS. Votes `[…, I, O, D]` to capsules `[…, O, D]`.
 
-    The logits are updated `iterations - 1` times: the update in the last round of the printed loop is never read.
+    The logits are updated `iterations - 1` times: in the printed loop nothing reads the last update.
     """
     logits = votes.new_zeros(votes.shape[:-1])
     trace: Assignments = []

@@ -3,15 +3,13 @@
 from torch import Tensor
 
 from hf_capsule_mt.ops.arguments import check_votes
-from hf_capsule_mt.ops.dispatch import FAST
-from hf_capsule_mt.ops.dynamic.reference import dynamic_routing as reference_dynamic_routing
+from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS
+from hf_capsule_mt.ops.dynamic.reference import reference_dynamic_routing
 from hf_capsule_mt.ops.positions import (
     RoutingResult,
     by_position,
     chosen_implementation,
-    fused_answer,
     run_in_pytorch,
-    votes_by_position,
     with_leading_axes,
 )
 from hf_capsule_mt.ops.precision import working_votes
@@ -34,8 +32,8 @@ def dynamic_routing(
         iterations: rounds of routing; the first has uniform assignments.
         mask: `[…, I]`, true for a real input. A masked input weighs exactly 0 in every output capsule.
         normalize: divide the total input by the sum of its weights before squashing: Eq. (7), HEADS.
-        return_assignments: also return the assignment probabilities, `[iterations, …, I, O]`, each as it was before
-            the update of the capsules; they sum to 1 over the outputs for a real input, to 0 for a masked one.
+        return_assignments: also return the assignment probabilities of each iteration, `[iterations, …, I, O]`. Over
+            the outputs they sum to 1 for a real input, to 0 for a masked one.
         stop_assignment_gradient: treat the assignments as constants in the backward pass.
         implementation: `"reference"`, `"blockwise"`, `"native"`, `"fused"`, or None to choose; see
             `explain_routing_choice`.
@@ -44,23 +42,19 @@ def dynamic_routing(
         capsules `[…, O, D]`, or the pair (capsules, assignments).
     """
     mask = check_votes(votes, iterations, mask)
-    lead = votes.shape[:-3]
     positional = [by_position(votes, 3), by_position(mask, 1)]
+    options = iterations, normalize, stop_assignment_gradient
     chosen = chosen_implementation(votes, [votes], implementation, return_assignments)
-    if chosen == "fused":
-        options = iterations, normalize, stop_assignment_gradient, return_assignments
-        return fused_answer(
-            FAST["fused"].functions["dynamic_routing"](*positional, *options), lead, return_assignments
-        )
-    if chosen == "native":
-        flat_votes = votes_by_position(votes)
-        native = FAST["native"].functions["dynamic_routing"]
-        found = native(flat_votes, positional[1], iterations, normalize, stop_assignment_gradient)
-        return with_leading_axes(found, [], lead, votes.dtype)
 
     def route(flat_votes: Tensor, flat_mask: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        working = working_votes(flat_votes, flat_mask)
-        return reference_dynamic_routing(working, flat_mask, iterations, normalize, stop_assignment_gradient)
+        return reference_dynamic_routing(working_votes(flat_votes, flat_mask), flat_mask, *options)
 
-    capsules, trace = run_in_pytorch(route, positional, [], chosen, return_assignments)
-    return with_leading_axes(capsules, trace, lead, votes.dtype)
+    if chosen == "fused":
+        fused = FAST_IMPLEMENTATIONS["fused"].functions["dynamic_routing"]
+        capsules, assignments = fused(*positional, *options, return_assignments)
+    elif chosen == "native":
+        capsules = FAST_IMPLEMENTATIONS["native"].functions["dynamic_routing"](*positional, *options)
+        assignments = None
+    else:
+        capsules, assignments = run_in_pytorch(route, positional, [], chosen, return_assignments)
+    return with_leading_axes(capsules, assignments if return_assignments else None, votes.shape[:-3], votes.dtype)

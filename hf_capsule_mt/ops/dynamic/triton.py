@@ -1,4 +1,4 @@
-"""Dynamic routing by Triton kernels, as operators. See `triton_operators.py`."""
+"""Dynamic routing with Triton kernels, as operators. See `triton_operators.py`."""
 
 import functools
 from typing import Any
@@ -6,7 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops.triton_operators import NAMESPACE, as_bytes, block_sizes, empty_results, launch, rows_together
+from hf_capsule_mt.ops.triton_operators import (
+    NAMESPACE,
+    as_bytes,
+    block_sizes,
+    empty_results,
+    launch,
+    with_contiguous_rows,
+)
 
 
 @functools.cache
@@ -25,11 +32,11 @@ def fused_dynamic_routing(
     stop_assignment_gradient: bool,
     return_assignments: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 1, DLA (HEADS with `normalize`): capsules, and assignments `[iterations, N, I, O]` or nothing in them.
+    """Algorithm 1, DLA (HEADS with `normalize`): capsules and assignments `[iterations, N, I, O]`.
 
-    There is no gradient through the assignments.
+    The assignments are `[0, N, I, O]` without `return_assignments`. They have no gradient.
     """
-    votes = rows_together(votes)
+    votes = with_contiguous_rows(votes)
     capsules, assignments = empty_results(votes, iterations if return_assignments else 0)
     blocks, sizes = block_sizes(votes)
     arguments = (
@@ -60,8 +67,8 @@ def _(votes, mask, iterations, normalize, stop_assignment_gradient, return_assig
 def fused_dynamic_routing_backward(
     votes: Tensor, mask: Tensor | None, grad_capsules: Tensor, iterations: int, normalize: bool, steps: int
 ) -> Tensor:
-    """The gradient of the votes, back through the last `steps` rounds."""
-    votes = rows_together(votes)
+    """The gradient of the votes through the last `steps` rounds."""
+    votes = with_contiguous_rows(votes)
     grad_votes = votes.new_empty(votes.shape)
     blocks, sizes = block_sizes(votes)
     arguments = (as_bytes(mask), grad_capsules.contiguous(), grad_votes, len(votes), *votes.stride()[:2])
@@ -75,16 +82,16 @@ def _(votes, mask, grad_capsules, iterations, normalize, steps):
     return votes.new_empty(votes.shape)
 
 
-def _keep_dynamic(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_dynamic_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     votes, mask, ctx.iterations, ctx.normalize, stop_assignment_gradient, _ = inputs
     ctx.steps = 1 if stop_assignment_gradient else ctx.iterations
     ctx.save_for_backward(votes, mask)
 
 
-def _dynamic_gradients(ctx: Any, grad_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _dynamic_backward(ctx: Any, grad_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     votes, mask = ctx.saved_tensors
     grad = fused_dynamic_routing_backward(votes, mask, grad_capsules, ctx.iterations, ctx.normalize, ctx.steps)
     return grad, None, None, None, None, None
 
 
-fused_dynamic_routing.register_autograd(_dynamic_gradients, setup_context=_keep_dynamic)
+fused_dynamic_routing.register_autograd(_dynamic_backward, setup_context=_save_dynamic_context)

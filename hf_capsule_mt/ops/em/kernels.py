@@ -51,11 +51,11 @@ def _m_step(
     variance_floor,
     SIZE: tl.constexpr,
 ):
-    """Eq. (11)-(14), DLA. `means` to `log_totals` are those that made the assignments.
+    """Eq. (11)-(14), DLA. The assignments were computed from the arguments `means` to `log_totals`.
 
-    Returns the weights of the mean `[NB, IB, OB]`, their sum before division `[NB, OB]`, means and variances
-    `[NB, OB, DB]`, the latter without floor, the sum over D of the logarithm of the variances with it `[NB, OB]`, and
-    that of which A^Omega is the logistic function `[NB, OB]`.
+    Returns the weights of the mean `[NB, IB, OB]`, their sum before normalization `[NB, OB]`, the means and the
+    variances without floor `[NB, OB, DB]`, the sum over D of the logarithms of the variances with floor `[NB, OB]`,
+    and the logits of A^Omega `[NB, OB]`.
     """
     mass = assignments * present[:, :, None]
     total = tl.sum(mass, axis=1)
@@ -74,7 +74,7 @@ def _m_step(
 
 @triton.jit
 def _e_step(tile, means, variances, log_volume, logits, columns, variance_floor, SIZE: tl.constexpr):
-    """Eq. (15)-(16), DLA: the assignments, and what `_m_step` wants to know about them besides the means."""
+    """Eq. (15)-(16), DLA: the assignments, and the precisions, offsets and log totals that `_m_step` needs."""
     precisions = 0.5 / (variances + variance_floor)
     offsets = tl.where(columns, log_sigmoid(logits) - 0.5 * (log_volume + SIZE * LOG_TWO_PI), float("-inf"))
     assignments, log_totals = softmax_over_outputs(_log_densities(tile, means, precisions, offsets))
@@ -106,14 +106,14 @@ def _em_rounds(
     OB: tl.constexpr,
     DB: tl.constexpr,
 ):
-    """`rounds` whole rounds and the M step of the next one: its assignments, inverse temperature, and `_m_step`."""
+    """Run `rounds` rounds and the next M step. Returns its assignments, inverse temperature, and results."""
     assignments, log_totals = uniform(columns, OUTPUTS, NB, IB, OB)
     means = tl.zeros([NB, OB, DB], tl.float32)
     precisions = tl.zeros([NB, OB, DB], tl.float32)
     offsets = tl.zeros([NB, OB], tl.float32) + tl.where(columns, 0.0, float("-inf"))
-    # 1 - 0.95^t, in float64: an error here is one and the same in all gradients of the betas, and would add up.
-    heat = tl.full([], 0.05, tl.float64)
-    temperature = (inverse_temperature * heat).to(tl.float32)
+    # 1 - 0.95^t, in float64: all gradients of the betas would have the same error, and it would add up.
+    annealing = tl.full([], 0.05, tl.float64)
+    temperature = (inverse_temperature * annealing).to(tl.float32)
     weights = tl.zeros([NB, IB, OB], tl.float32)
     total = tl.zeros([NB, OB], tl.float32)
     variances = tl.zeros([NB, OB, DB], tl.float32)
@@ -124,8 +124,8 @@ def _em_rounds(
             assignments, precisions, offsets, log_totals = _e_step(
                 tile, means, variances, log_volume, logits, columns, variance_floor, SIZE
             )
-            heat = 0.05 + 0.95 * heat
-            temperature = (inverse_temperature * heat).to(tl.float32)
+            annealing = 0.05 + 0.95 * annealing
+            temperature = (inverse_temperature * annealing).to(tl.float32)
         if assignments_out is not None:
             store_assignments(
                 assignments_out, iteration, numbers, exists, positions, assignments, real, INPUTS, OUTPUTS, IB, OB
@@ -208,9 +208,9 @@ def em_forward_kernel(
         OB,
         DB,
     )
-    places, there = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
+    places, inside = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
     result = sigmoid(logits)[:, :, None] * means
-    tl.store(capsules + places, result.to(capsules.dtype.element_ty), mask=there)
+    tl.store(capsules + places, result.to(capsules.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["positions"])
@@ -242,9 +242,10 @@ def em_backward_kernel(
 ):
     """The gradients of `em_forward_kernel`, back through the last `STEPS` rounds.
 
-    A program takes every so many blocks of positions, and leaves its sum of the gradients of both betas in
-    `grad_betas` `[2, programs, O]`. A name with `grad` is the derivative of the loss by what follows it;
-    `grad_scores` `[NB, IB, OB]` that by the log densities whose softmax the assignments of the round behind are.
+    A program routes every n-th block of positions, where n is the number of programs. It stores its sum of the
+    gradients of both betas in `grad_betas` `[2, programs, O]`. `grad_x` is the derivative of the loss by `x`.
+    `grad_scores` `[NB, IB, OB]` is the derivative by the log densities; their softmax gives the assignments of the
+    following round.
     """
     outputs = tl.arange(0, OB)[None, :]
     columns = outputs < OUTPUTS
@@ -258,8 +259,8 @@ def em_backward_kernel(
         numbers, exists = block_positions(block, positions, NB)
         real, log_present, present = load_inputs(log_activations, mask, numbers, exists, INPUTS, IB)
         tile = load_votes(votes, numbers, stride_n, stride_i, real, OUTPUTS, SIZE, IB, OB, DB, VECTOR)
-        places, there = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
-        arriving = tl.load(grad_capsules + places, mask=there, other=0.0).to(tl.float32)
+        places, inside = capsule_places(numbers, exists, OUTPUTS, SIZE, OB, DB)
+        grad_output = tl.load(grad_capsules + places, mask=inside, other=0.0).to(tl.float32)
         grad_tile = tl.zeros([NB, IB, OB, DB], tl.float32)
         grad_scores = tl.zeros([NB, IB, OB], tl.float32)
         grad_present = tl.zeros([NB, IB], tl.float32)
@@ -291,22 +292,22 @@ def em_backward_kernel(
             deviations = tile - means[:, None, :, :]
             inverse = tl.where(depths, 1.0 / (variances + variance_floor), 0.0)
             presence = sigmoid(logits)
-            # Eq. (15) and (16) of this round; in the last one `grad_scores` is 0.
+            # Eq. (15) and (16) of this round. In the last round `grad_scores` is 0.
             pulls = grad_scores[:, :, :, None] * deviations
             grad_offset = tl.sum(grad_scores, axis=1)
             spread = tl.sum(pulls * deviations, axis=1) * inverse
             # Eq. (14) and (13), and the capsules of the last round.
-            grad_presence = grad_offset + presence * tl.sum(arriving * means, axis=2)
+            grad_presence = grad_offset + presence * tl.sum(grad_output * means, axis=2)
             grad_logits = temperature * grad_presence * sigmoid(-logits)
             grad_a += tl.sum(grad_logits, axis=0)
             grad_u -= tl.sum(grad_logits * total, axis=0)
             grad_total = -grad_logits * (cost_u + 0.5 * (log_volume + SIZE * (1.0 + LOG_TWO_PI)))
             # Eq. (12) and (11).
             grad_variances = 0.5 * inverse * (spread - (grad_offset + grad_logits * total)[:, :, None])
-            grad_means = presence[:, :, None] * arriving + tl.sum(pulls, axis=1) * inverse
+            grad_means = presence[:, :, None] * grad_output + tl.sum(pulls, axis=1) * inverse
             slopes = grad_means[:, None, :, :] + 2.0 * deviations * grad_variances[:, None, :, :]
             grad_tile += weights[:, :, :, None] * slopes - pulls * inverse[:, None, :, :]
-            # The softmax over the inputs: the mean deviation is 0, the mean of their squares is the variance.
+            # The softmax over the inputs. The mean of the deviations is 0, the mean of their squares is the variance.
             changes = grad_means[:, None, :, :] * deviations + grad_variances[:, None, :, :] * (
                 deviations * deviations - variances[:, None, :, :]
             )
@@ -314,12 +315,12 @@ def em_backward_kernel(
             sums = tl.sum(grad_log, axis=2)
             grad_present += sums
             grad_scores = grad_log - assignments * sums[:, :, None]
-            arriving = tl.zeros([NB, OB, DB], tl.float32)
+            grad_output = tl.zeros([NB, OB, DB], tl.float32)
         store_grad_votes(grad_votes, numbers, exists, grad_tile, tile, INPUTS, OUTPUTS, SIZE, IB, OB, DB, VECTOR)
         if log_activations is not None:
             inputs = tl.arange(0, IB)[None, :]
-            there = exists[:, None] & (inputs < INPUTS)
-            tl.store(grad_log_activations + numbers[:, None] * INPUTS + inputs, grad_present, mask=there)
+            inside = exists[:, None] & (inputs < INPUTS)
+            tl.store(grad_log_activations + numbers[:, None] * INPUTS + inputs, grad_present, mask=inside)
         block += tl.num_programs(0)
     partial = grad_betas + tl.program_id(0).to(tl.int64) * OUTPUTS + tl.arange(0, OB)
     tl.store(partial, grad_a, mask=tl.arange(0, OB) < OUTPUTS)

@@ -16,7 +16,7 @@ def native_em_routing(
     variance_floor: float,
     stop_assignment_gradient: bool,
 ) -> Tensor:
-    """`em_routing` of the reference without its trace."""
+    """The capsules of the reference's `em_routing`."""
     options = (iterations, False, stop_assignment_gradient, inverse_temperature, variance_floor)
     small = [None if each is None else each.float().contiguous() for each in (log_activations, beta_a, beta_u)]
     return native_routing(EM, options, dense(votes), *small, None if mask is None else mask.contiguous())

@@ -1,4 +1,4 @@
-"""EM routing as the papers print it: the truth that every faster version is compared with."""
+"""EM routing as the papers print it. Tests compare every faster version with it."""
 
 import math
 
@@ -10,7 +10,7 @@ from hf_capsule_mt.ops.equations import Assignments, input_weights, sum_size, we
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
-def em_routing(
+def reference_em_routing(
     votes: Tensor,
     log_activations: Tensor | None,
     beta_a: Tensor,
@@ -25,10 +25,10 @@ def em_routing(
 ) -> tuple[Tensor, Assignments]:
     """Algorithm 2, DLA (and HEADS, where `log_activations` is None). Votes `[…, I, O, D]` to `[…, O, D]`.
 
-    `log_activations` `[…, I]` are log probabilities that an input capsule is present; `beta_a`, `beta_u` `[O]`. A list
-    of `presences` gets A^Omega `[…, O]` of every round.
+    `log_activations` `[…, I]` are log probabilities that an input capsule is present; `beta_a`, `beta_u` `[O]`. With a
+    list `presences`, A^Omega `[…, O]` of every round is appended to it.
     """
-    # Uniform to begin with, [..., I, 1]: one value serves all outputs until the first E step.
+    # Uniform at first, [..., I, 1]: one value for all outputs until the first E step.
     log_assignments = votes.new_full((*votes.shape[:-2], 1), -math.log(votes.shape[-2]))
     trace: Assignments = []
     for iteration in range(1, iterations + 1):
@@ -58,8 +58,11 @@ def m_step(
     temperature: float,
     variance_floor: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Eq. (11)-(14), DLA: means and variances with their floor `[…, O, D]`, squared deviations of the votes
-    `[…, I, O, D]`, log A^Omega `[…, O]`."""
+    """Eq. (11)-(14), DLA.
+
+    Returns means and variances with floor `[…, O, D]`, squared deviations of the votes `[…, I, O, D]`, and
+    log A^Omega `[…, O]`.
+    """
     log_scores = log_assignments
     if log_activations is not None:
         log_scores = log_scores + log_activations.unsqueeze(-1)
@@ -76,7 +79,7 @@ def m_step(
 
 
 def e_step(squares: Tensor, variances: Tensor, log_presence: Tensor) -> Tensor:
-    """Eq. (15)-(16), DLA, with the normal density's own constant: log assignments `[…, I, O]`."""
+    """Eq. (15)-(16), DLA, with the constant of the normal density: log assignments `[…, I, O]`."""
     precisions = (0.5 / variances).unsqueeze(-3)
     offsets = (log_presence - 0.5 * sum_size(variances.log() + LOG_TWO_PI)).unsqueeze(-2)
     if squares.shape[-1] == 1:

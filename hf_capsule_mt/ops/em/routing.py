@@ -6,20 +6,18 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.arguments import check_shape, check_votes
-from hf_capsule_mt.ops.dispatch import FAST
-from hf_capsule_mt.ops.em.reference import em_routing as reference_em_routing
+from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS
+from hf_capsule_mt.ops.em.reference import reference_em_routing
 from hf_capsule_mt.ops.positions import (
     RoutingResult,
     by_position,
     chosen_implementation,
-    fused_answer,
     run_in_pytorch,
-    votes_by_position,
     with_leading_axes,
 )
 from hf_capsule_mt.ops.precision import to_precise, without_padding, working_votes
 
-# The defaults of the configurations too. model_cards/synthetic/README.md has the study that they come from.
+# Also the defaults of the configurations. model_cards/synthetic/README.md has the study that chose them.
 INVERSE_TEMPERATURE = 10.0  # of Eq. (14), DLA
 VARIANCE_FLOOR = 0.1  # of Eq. (12), DLA
 
@@ -44,11 +42,11 @@ def em_routing(
         votes: `[…, I, O, D]`.
         activations: `[…, I]`, the probability in [0, 1] that an input capsule is present; None means 1 for all.
         beta_a, beta_u: `[O]`, the two learned costs of Eq. (14).
-        iterations: rounds of an M step and an E step; the last round has no E step, nothing would read it.
+        iterations: rounds of an M step and an E step. The last round has no E step, because nothing would read it.
         inverse_temperature: lambda of Eq. (14) is this times `1 - 0.95^t` in round t = 1, 2, …. The papers give no
-            schedule; this one is that of Hinton et al. (2018). Their 0.01 belongs to a cost that is summed over 16
-            dimensions and many inputs. Here it would leave every capsule half present.
-        variance_floor: added to every variance; must be above 0, since one input alone in a capsule has variance 0.
+            schedule; this one is from Hinton et al. (2018). They use 0.01 for a cost summed over 16 dimensions and
+            many inputs. Here 0.01 would leave every capsule half present.
+        variance_floor: added to every variance. Must be above 0: a capsule with a single input has variance 0.
         mask, return_assignments, stop_assignment_gradient, implementation: as for `dynamic_routing`.
 
     Returns:
@@ -60,49 +58,39 @@ def em_routing(
     if not least <= variance_floor < math.inf:
         raise ValueError(
             f"variance_floor={variance_floor}: must be finite and above 0 (at least {least:.1e} for votes of "
-            f"{votes.dtype}), else one input in a capsule divides by 0"
+            f"{votes.dtype}), else a capsule with a single input divides by 0"
         )
     if not 0.0 < inverse_temperature < math.inf:
         raise ValueError(
-            f"inverse_temperature={inverse_temperature}: must be finite and above 0, else beta_a and beta_u do nothing"
+            f"inverse_temperature={inverse_temperature}: must be finite and above 0, else beta_a and beta_u have no "
+            "effect"
         )
     check_shape("beta_a", beta_a, votes.shape[-2:-1])
     check_shape("beta_u", beta_u, votes.shape[-2:-1])
-    lead = votes.shape[:-3]
     log_activations = None
     if activations is not None:
         check_shape("activations", activations, votes.shape[:-2])
-        # log 0 has an infinite gradient; at the clamp the gradient is 0 and the input all but absent.
+        # log 0 has an infinite gradient. At the clamp the gradient is 0, and the input is practically absent.
         log_activations = by_position(to_precise(activations).clamp(min=1e-30).log(), 1)
+    flat_votes, flat_mask = by_position(votes, 3), by_position(mask, 1)
     betas = [to_precise(beta_a), to_precise(beta_u)]
-    positional = [by_position(votes, 3), log_activations, by_position(mask, 1)]
+    options = iterations, inverse_temperature, variance_floor, stop_assignment_gradient
     chosen = chosen_implementation(votes, [votes, activations, beta_a, beta_u], implementation, return_assignments)
-    if chosen == "fused":
-        flat_votes, _, flat_mask = positional
-        options = iterations, inverse_temperature, variance_floor, stop_assignment_gradient, return_assignments
-        found = FAST["fused"].functions["em_routing"](flat_votes, log_activations, *betas, flat_mask, *options)
-        return fused_answer(found, lead, return_assignments)
-    if chosen == "native":
-        small = log_activations, to_precise(beta_a), to_precise(beta_u), positional[2]
-        settings = iterations, inverse_temperature, variance_floor, stop_assignment_gradient
-        found = FAST["native"].functions["em_routing"](votes_by_position(votes), *small, *settings)
-        return with_leading_axes(found, [], lead, votes.dtype)
 
     def route(
-        flat_votes: Tensor, flat_activations: Tensor | None, flat_mask: Tensor | None, a: Tensor, u: Tensor
+        votes: Tensor, log_activations: Tensor | None, mask: Tensor | None, beta_a: Tensor, beta_u: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        return reference_em_routing(
-            working_votes(flat_votes, flat_mask),
-            None if flat_activations is None else without_padding(flat_activations, flat_mask),
-            a,
-            u,
-            flat_mask,
-            iterations,
-            inverse_temperature,
-            variance_floor,
-            stop_assignment_gradient,
-            return_assignments,
-        )
+        precise = working_votes(votes, mask)
+        real = None if log_activations is None else without_padding(log_activations, mask)
+        return reference_em_routing(precise, real, beta_a, beta_u, mask, *options, keep_trace=return_assignments)
 
-    capsules, trace = run_in_pytorch(route, positional, betas, chosen, return_assignments)
-    return with_leading_axes(capsules, trace, lead, votes.dtype)
+    if chosen == "fused":
+        fused = FAST_IMPLEMENTATIONS["fused"].functions["em_routing"]
+        capsules, assignments = fused(flat_votes, log_activations, *betas, flat_mask, *options, return_assignments)
+    elif chosen == "native":
+        native = FAST_IMPLEMENTATIONS["native"].functions["em_routing"]
+        capsules, assignments = native(flat_votes, log_activations, *betas, flat_mask, *options), None
+    else:
+        positional = [flat_votes, log_activations, flat_mask]
+        capsules, assignments = run_in_pytorch(route, positional, betas, chosen, return_assignments)
+    return with_leading_axes(capsules, assignments if return_assignments else None, votes.shape[:-3], votes.dtype)

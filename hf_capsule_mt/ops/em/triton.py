@@ -1,4 +1,4 @@
-"""EM routing by Triton kernels, as operators. See `triton_operators.py`."""
+"""EM routing with Triton kernels, as operators. See `triton_operators.py`."""
 
 import functools
 from typing import Any
@@ -6,9 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops.triton_operators import NAMESPACE, as_bytes, block_sizes, empty_results, launch, rows_together
+from hf_capsule_mt.ops.triton_operators import (
+    NAMESPACE,
+    as_bytes,
+    block_sizes,
+    empty_results,
+    launch,
+    with_contiguous_rows,
+)
 
-RESIDENT_WARPS = 32  # on a processor, at most: how many programs share the sums for the betas
+RESIDENT_WARPS = 32  # at most, on one multiprocessor; decides how many programs share the sums for the betas
 
 
 @functools.cache
@@ -31,11 +38,11 @@ def fused_em_routing(
     stop_assignment_gradient: bool,
     return_assignments: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 2, DLA: capsules, and assignments `[iterations, N, I, O]` or nothing in them.
+    """Algorithm 2, DLA: capsules and assignments `[iterations, N, I, O]`.
 
-    There is no gradient through the assignments.
+    The assignments are `[0, N, I, O]` without `return_assignments`. They have no gradient.
     """
-    votes = rows_together(votes)
+    votes = with_contiguous_rows(votes)
     capsules, assignments = empty_results(votes, iterations if return_assignments else 0)
     blocks, sizes = block_sizes(votes)
     launch(
@@ -87,8 +94,8 @@ def fused_em_routing_backward(
     variance_floor: float,
     steps: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the votes, of the log activations (empty without any), and of both betas `[2, O]`."""
-    votes = rows_together(votes)
+    """The gradients of the votes, of the log activations (empty if there are none), and of both betas `[2, O]`."""
+    votes = with_contiguous_rows(votes)
     grad_votes = votes.new_empty(votes.shape)
     grad_activations = beta_a.new_empty(0 if log_activations is None else votes.shape[:2])
     blocks, sizes = block_sizes(votes)
@@ -136,26 +143,26 @@ def _(
 
 @functools.cache
 def _programs(device: torch.device, warps: int) -> int:
-    """As many as run at a time, each of which takes several blocks; two in the interpreter, which runs one."""
+    """The number of programs that run at the same time; each routes several blocks. Two in the interpreter."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count * max(1, RESIDENT_WARPS // warps)
 
 
-def _keep_em(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_em_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.iterations, ctx.inverse_temperature, ctx.variance_floor, stop_assignment_gradient, _ = inputs
     ctx.steps = 1 if stop_assignment_gradient else ctx.iterations
     ctx.save_for_backward(*tensors)
 
 
-def _em_gradients(ctx: Any, grad_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _em_backward(ctx: Any, grad_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     votes, log_activations, beta_a, beta_u, mask = ctx.saved_tensors
-    rest = ctx.iterations, ctx.inverse_temperature, ctx.variance_floor, ctx.steps
+    options = ctx.iterations, ctx.inverse_temperature, ctx.variance_floor, ctx.steps
     grad_votes, grad_activations, grad_betas = fused_em_routing_backward(
-        votes, log_activations, beta_a, beta_u, mask, grad_capsules, *rest
+        votes, log_activations, beta_a, beta_u, mask, grad_capsules, *options
     )
-    kept = None if log_activations is None else grad_activations
-    return grad_votes, kept, grad_betas[0], grad_betas[1], None, None, None, None, None, None
+    grads = grad_votes, None if log_activations is None else grad_activations, *grad_betas.unbind()
+    return *grads, None, None, None, None, None, None
 
 
-fused_em_routing.register_autograd(_em_gradients, setup_context=_keep_em)
+fused_em_routing.register_autograd(_em_backward, setup_context=_save_em_context)

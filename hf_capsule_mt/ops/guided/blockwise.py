@@ -1,4 +1,4 @@
-"""Eq. (7), GDR a block of target steps at a time, with little memory in the forward and the backward pass."""
+"""Eq. (7), GDR for one block of target steps at a time, with little memory in the forward and the backward pass."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from hf_capsule_mt.ops.blockwise import block_length
 
 
 class _GuidedScores(torch.autograd.Function):
-    """Eq. (7), GDR without a `[B, T, I, O, D]` tensor kept for backward: target steps go through in blocks."""
+    """Eq. (7), GDR in blocks of target steps. It keeps no `[B, T, I, O, D]` tensor for the backward pass."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
@@ -31,8 +31,8 @@ class _GuidedScores(torch.autograd.Function):
             hidden = _hidden(guide[rows, steps], keys[rows], context[rows, steps])
             grad = grad_scores[rows, steps]
             grad_weight += grad.reshape(-1) @ hidden.view(-1, size)
-            # d tanh = 1 - tanh^2, in place: `hidden` is not needed any more. The score weight is the same for all
-            # and waits until the sums are taken.
+            # d tanh = 1 - tanh^2, in place, because nothing reads `hidden` any more. The score weight is a common
+            # factor; the sums are multiplied by it at the end.
             slopes = hidden.square_().neg_().add_(1.0).mul_(grad.unsqueeze(-1))
             torch.sum(slopes, dim=2, out=grad_context[rows, steps])
             grad_keys[rows] += slopes.sum(dim=1)
@@ -47,7 +47,7 @@ def _hidden(guide: Tensor, keys: Tensor, context: Tensor) -> Tensor:
 
 
 def _guided_blocks(guide: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:
-    """Slices of the batch and of the target axis, each pair a block of at most the allowed number of elements."""
+    """Pairs of slices of the batch and of the target axis. Each pair is one block."""
     batch, steps = guide.shape[:2]
     sentence = keys[0].numel() if batch else 1
     length = min(block_length(sentence, keys.device), max(steps, 1))
@@ -60,5 +60,5 @@ def _guided_blocks(guide: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:
 
 
 def blockwise_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
-    """`guided_scores` of the reference, with its memory bounded in the forward and the backward pass."""
+    """The reference's `guided_scores` with bounded memory in the forward and the backward pass."""
     return _GuidedScores.apply(guide, keys, context, score_weight)

@@ -1,7 +1,7 @@
 """Eq. (7), GDR on a CPU by compiled code (`csrc/guided_scores.h`).
 
-A hyperbolic tangent is summed as soon as it is computed: nothing of size `[B, T, I, O, D]` is in memory. All tensors
-are float32.
+The code sums each hyperbolic tangent as soon as it is computed, so no `[B, T, I, O, D]` tensor is in memory. All
+tensors are float32.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ TANGENTS_PER_THREAD = 2**16  # fewer are not worth starting a thread
 
 
 def _run(backward: bool, keys: Tensor, steps: int, tensors: list[Tensor | None]) -> None:
-    """`tensors` are those of `py_guided_scores` in module.c, in its order."""
+    """Call the C code. `tensors` are in the order of `py_guided_scores` in module.c."""
     batch, inputs, outputs, size = keys.shape
     if not batch or not steps:
         return
@@ -27,8 +27,8 @@ def _run(backward: bool, keys: Tensor, steps: int, tensors: list[Tensor | None])
 
 class _NativeGuidedScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Tensor) -> Tensor:
-        guide, keys, context, weight = tensors = [tensor.contiguous() for tensor in given]
+    def forward(ctx: Any, *arguments: Tensor) -> Tensor:
+        guide, keys, context, weight = tensors = [tensor.contiguous() for tensor in arguments]
         ctx.save_for_backward(*tensors)
         scores = guide.new_empty(len(keys), guide.shape[1], *keys.shape[1:3])
         _run(False, keys, guide.shape[1], [guide, keys, context, weight, None, scores, None, None, None])
@@ -45,5 +45,5 @@ class _NativeGuidedScores(torch.autograd.Function):
 
 
 def native_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
-    """`guided_scores` of the reference: `[B, T, D]`, `[B, I, O, D]`, `[B, T, O, D]` and `[D]` to `[B, T, I, O]`."""
+    """The reference's `guided_scores`: `[B, T, D]`, `[B, I, O, D]`, `[B, T, O, D]` and `[D]` to `[B, T, I, O]`."""
     return _NativeGuidedScores.apply(guide, keys, context, score_weight)

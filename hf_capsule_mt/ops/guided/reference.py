@@ -1,4 +1,4 @@
-"""Guided routing, and what its paper compares it with, as it prints them."""
+"""Guided routing, and the two comparisons of its paper (CLF and ATTN), as the paper prints them."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from hf_capsule_mt.ops.equations import Assignments, input_weights, output_assignments, squash
 
 
-def guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
+def reference_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
     """Eq. (7), GDR, the score of one update: `w^T tanh(W_z z_t + W_v v_ij + W_o Omega_tj)`, `[B, T, I, O]`.
 
     `guide` `[B, T, D]`, `keys` `[B, I, O, D]`, `context` `[B, T, O, D]`, `score_weight` `[D]`.
@@ -15,7 +15,7 @@ def guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Te
     return (hidden.tanh() * score_weight).sum(dim=-1)
 
 
-def guided_routing(
+def reference_guided_routing(
     votes: Tensor,
     guide: Tensor,
     vote_keys: Tensor,
@@ -23,11 +23,11 @@ def guided_routing(
     score_weight: Tensor,
     mask: Tensor | None,
     iterations: int,
-    scores=guided_scores,
+    scores=reference_guided_scores,
 ) -> tuple[Tensor, Assignments]:
     """Algorithm 1, GDR. Votes `[B, I, O, D]` shared by all steps, guide `[B, T, D]`, to capsules `[B, T, O, D]`.
 
-    `scores` computes Eq. (7); a version that keeps less memory can be passed in its place.
+    `scores` computes Eq. (7). The faster implementations pass their own function.
     """
     batch, inputs, outputs, _ = votes.shape
     steps = guide.shape[1]
@@ -44,7 +44,7 @@ def guided_routing(
     return capsules, trace
 
 
-def guided_pooling(
+def reference_guided_pooling(
     votes: Tensor,
     guide: Tensor,
     keys: Tensor,
@@ -52,26 +52,25 @@ def guided_pooling(
     counts: tuple[int, ...],
     over: str,
     mask: Tensor | None,
-    scores=guided_scores,
+    scores=reference_guided_scores,
 ) -> tuple[Tensor, Assignments]:
-    """The comparisons of section 4.3, GDR: scores by Eq. (7) without capsules, and one sum of the votes.
+    """CLF and ATTN, the comparisons of section 4.3, GDR: scores by Eq. (7) without capsules, and one sum of the votes.
 
-    `guide` `[B, T, D]` and `score_weight` `[D]` for all groups, or `[B, T, G, D]` and `[G, D]`, one for each.
-
+    `guide` `[B, T, D]` and `score_weight` `[D]` for all groups together, or `[B, T, G, D]` and `[G, D]`, one a group.
     `votes` `[B, I, O, D]`, O = sum of `counts`: the capsules of the first group, then those of the second, …
-    `keys` `[B, I, G, D]`, one a group, and groups beyond `counts` take part in the competition alone.
-    `over="groups"` is CLF: a source word is shared out among the groups. `over="inputs"` is ATTN: every group shares
-    itself out over the source words. Capsules are squashed as in Eq. (4).
+    `keys` `[B, I, G, D]`, one a group. Groups beyond `counts` compete for the inputs but have no capsules.
+    `over="groups"` is CLF: a softmax over the groups for each source word. `over="inputs"` is ATTN: a softmax over the
+    source words for each group. Capsules are squashed as in Eq. (4).
     """
     if guide.dim() == 3:
         logits = scores(guide, keys, guide.new_zeros(*guide.shape[:2], *keys.shape[2:]), score_weight)
     else:
-        nothing = torch.zeros_like(guide[:, :, :1])
-        each = [
-            scores(guide[:, :, group], keys[:, :, group : group + 1], nothing, score_weight[group])
+        no_capsules = torch.zeros_like(guide[:, :, :1])
+        group_scores = [
+            scores(guide[:, :, group], keys[:, :, group : group + 1], no_capsules, score_weight[group])
             for group in range(keys.shape[2])
         ]
-        logits = torch.cat(each, dim=-1)
+        logits = torch.cat(group_scores, dim=-1)
     step_mask = None if mask is None else mask[:, None]
     shares = (output_assignments if over == "groups" else input_weights)(logits, step_mask)
     sums = []

@@ -1,4 +1,4 @@
-"""Guided routing and what its paper compares it with: the public functions."""
+"""Guided routing, and the two comparisons of its paper (CLF and ATTN): the public functions."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.arguments import check_guided, check_shape
-from hf_capsule_mt.ops.dispatch import FAST, choose_guided_scores
+from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS, choose_guided_scores
 from hf_capsule_mt.ops.guided.blockwise import blockwise_guided_scores
-from hf_capsule_mt.ops.guided.reference import guided_pooling as reference_guided_pooling
-from hf_capsule_mt.ops.guided.reference import guided_routing as reference_guided_routing
-from hf_capsule_mt.ops.guided.reference import guided_scores as reference_guided_scores
+from hf_capsule_mt.ops.guided.reference import (
+    reference_guided_pooling,
+    reference_guided_routing,
+    reference_guided_scores,
+)
 from hf_capsule_mt.ops.positions import RoutingResult
 from hf_capsule_mt.ops.precision import no_autocast, to_precise, working_votes
 
@@ -29,8 +31,8 @@ def guided_routing(
 ) -> RoutingResult:
     """Guided dynamic routing: Eq. (4)-(7) and Algorithm 1, GDR.
 
-    `W_b [z; v; Omega]` of Eq. (7) is split into `W_z z + W_v v + W_o Omega`; what depends on the source alone comes
-    in projected, and no `[B, T, I, O, D]` tensor is kept for the backward pass.
+    `W_b [z; v; Omega]` of Eq. (7) is split into `W_z z + W_v v + W_o Omega`. The caller computes `W_z z` and `W_v v`.
+    No `[B, T, I, O, D]` tensor is kept for the backward pass.
 
     Args:
         votes: `[B, I, O, D]`, shared by all target steps.
@@ -40,7 +42,8 @@ def guided_routing(
         iterations: rounds of routing; the first has uniform assignments.
         mask: `[B, I]`, true for a real source position.
         return_assignments: also return `[iterations, B, T, I, O]`.
-        implementation: of Eq. (7): `"reference"`, `"blockwise"`, `"native"`, `"fused"`, or None to choose.
+        implementation: the implementation of Eq. (7): `"reference"`, `"blockwise"`, `"native"`, `"fused"`, or None to
+            choose.
 
     Returns:
         capsules `[B, T, O, D]`, or (capsules, assignments).
@@ -78,14 +81,15 @@ def guided_pooling(
     *,
     implementation: str | None = None,
 ) -> RoutingResult:
-    """What section 4.3, GDR compares guided routing with: the classifier CLF and the attention ATTN.
+    """The comparisons of section 4.3, GDR: the classifier CLF and the attention ATTN.
 
     Args:
-        votes: `[B, I, O, D]`, the capsules of one group after those of the other.
-        guide: `[B, T, D]`, W_z z_t; or `[B, T, G, D]`, where each group has a W_z of its own.
+        votes: `[B, I, O, D]`, the capsules of the first group, then those of the second, ….
+        guide: `[B, T, D]`, W_z z_t; or `[B, T, G, D]` if each group has its own W_z.
         keys: `[B, I, G, D]`, one key a group.
         score_weight: `[D]`, w; `[G, D]` with a guide for each group.
-        counts: how many of the O capsules belong to each group. Keys of further groups compete and collect nothing.
+        counts: the number of capsules of each group, O in total. Groups of `keys` beyond these compete for the inputs
+            but have no capsules.
         over: `"groups"`, a softmax over the groups (CLF), or `"inputs"`, a softmax over the inputs for each group
             (ATTN).
         mask: `[B, I]`, true for a real source position.
@@ -124,7 +128,7 @@ def guided_pooling(
 
 
 def _guided_scores(votes: Tensor, implementation: str | None) -> Callable[..., Tensor]:
-    """How Eq. (7), GDR is computed: the rest of guided routing is a few products and small tensors."""
+    """The chosen implementation of Eq. (7), GDR. The rest of guided routing always runs in PyTorch."""
     chosen = choose_guided_scores(votes, implementation).implementation
     plain = {"reference": reference_guided_scores, "blockwise": blockwise_guided_scores}
-    return plain[chosen] if chosen in plain else FAST[chosen].functions["guided_scores"]
+    return plain[chosen] if chosen in plain else FAST_IMPLEMENTATIONS[chosen].functions["guided_scores"]

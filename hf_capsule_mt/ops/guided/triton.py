@@ -1,8 +1,8 @@
-"""Eq. (7), GDR by Triton kernels, as an operator that autograd, torch.compile and torch.export know.
+"""Eq. (7), GDR with Triton kernels, as an operator that autograd, torch.compile and torch.export support.
 
-Nothing of size `[B, T, I, O, D]` is in memory, forward or backward: a tile of hyperbolic tangents is summed where it
-is computed. The backward pass computes them twice again, once for the sums over the inputs and once for those over
-the steps, so that no two programs add to one number. All tensors are float32.
+No `[B, T, I, O, D]` tensor is in memory, forward or backward: each program sums the hyperbolic tangents of its tile.
+The backward pass computes the tangents twice, once for the sums over the inputs and once for the sums over the steps.
+So no two programs add to the same number. All tensors are float32.
 """
 
 import functools
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_capsule_mt.ops.triton_operators import NAMESPACE, padded
 
-TILE = {"BT": 8, "BI": 32, "BD": 16}  # 4096 numbers, 32 a thread of four warps
+TILE = {"BT": 8, "BI": 32, "BD": 16}  # 4096 numbers: 32 a thread with four warps
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def _kernels() -> dict[str, Any]:
 
 
 def _tile(guide: Tensor, keys: Tensor) -> dict[str, int]:
-    """No side of a tile is longer than what there is: a decoder takes one step at a time."""
+    """The sides of a tile, no longer than the axes of the tensors: a decoder routes one step at a time."""
     counts = {"BT": guide.shape[1], "BI": keys.shape[1], "BD": keys.shape[3]}
     return {side: min(TILE[side], padded(count)) for side, count in counts.items()}
 
@@ -46,7 +46,7 @@ def _launch(name: str, grid: tuple[int, int, int], tensors: list[Tensor], tile: 
 
 @torch.library.custom_op(f"{NAMESPACE}::fused_guided_scores", mutates_args=())
 def fused_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor) -> Tensor:
-    """`guided_scores` of the reference: `[B, T, D]`, `[B, I, O, D]`, `[B, T, O, D]` and `[D]` to `[B, T, I, O]`."""
+    """The reference's `guided_scores`: `[B, T, D]`, `[B, I, O, D]`, `[B, T, O, D]` and `[D]` to `[B, T, I, O]`."""
     batch, inputs, outputs, _ = keys.shape
     tile = _tile(guide, keys)
     scores = guide.new_empty(batch, guide.shape[1], inputs, outputs)
@@ -65,7 +65,7 @@ def _(guide, keys, context, score_weight):
 def fused_guided_scores_backward(
     guide: Tensor, keys: Tensor, context: Tensor, score_weight: Tensor, grad_scores: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the keys, the context and the weight; that of the guide is the context's, summed over O."""
+    """The gradients of keys, context and weight. The gradient of the guide is that of the context, summed over O."""
     batch, inputs, outputs, size = keys.shape
     tile = _tile(guide, keys)
     tensors = [tensor.contiguous() for tensor in (guide, keys, context, score_weight, grad_scores)]
@@ -84,13 +84,13 @@ def _(guide, keys, context, score_weight, grad_scores):
     return keys.new_empty(keys.shape), context.new_empty(context.shape), score_weight.new_empty(score_weight.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _save_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _gradients(ctx: Any, grad_scores: Tensor) -> tuple[Tensor, ...]:
+def _backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor, ...]:
     grad_keys, grad_context, grad_weight = fused_guided_scores_backward(*ctx.saved_tensors, grad_scores)
     return grad_context.sum(dim=2), grad_keys, grad_context, grad_weight
 
 
-fused_guided_scores.register_autograd(_gradients, setup_context=_keep)
+fused_guided_scores.register_autograd(_backward, setup_context=_save_context)

@@ -1,1 +1,1 @@
-"""Routing of a sentence of any length: Algorithm 1, CapsNMT."""
+"""Routing from a sentence of any length to a fixed number of capsules: Algorithm 1, CapsNMT."""

@@ -1,4 +1,4 @@
-"""CapsNMT's routing of a sentence into a fixed number of capsules, as the paper prints it."""
+"""CapsNMT's routing from a sentence to a fixed number of capsules, as the paper prints it."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from hf_capsule_mt.ops.equations import Assignments, output_assignments, squash,
 
 
 def capsule_scores(capsules: Tensor, network: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-    """g of Eq. (14), CapsNMT: two linear maps, `W_1, b_1` and `W_2, b_2`, a ReLU between; `[…, D]` to `[…, E]`."""
+    """g of Eq. (14), CapsNMT: linear map `W_1, b_1`, ReLU, linear map `W_2, b_2`; `[…, D]` to `[…, E]`."""
     first, first_bias, second, second_bias = network
     hidden = torch.relu(capsules @ first.transpose(0, 1) + first_bias)
     return hidden @ second.transpose(0, 1) + second_bias
 
 
-def sequence_routing(
+def reference_sequence_routing(
     votes: Tensor,
     input_scores: Tensor | None,
     network: tuple[Tensor, Tensor, Tensor, Tensor] | None,
@@ -23,9 +23,9 @@ def sequence_routing(
 ) -> tuple[Tensor, Assignments]:
     """Algorithm 1, CapsNMT. Votes `[R, B, I, O, D]`, one set for each iteration or one for all, to `[B, O, D]`.
 
-    Agreement is Eq. (12), with the votes of the iteration; with `network` it is Eq. (14), where `input_scores`
-    `[B, I, E]` are g of the inputs. `capsule_positions` `[O, D]` belong to what is compared, see `sequence_routing`
-    of `routing.py`. The logits are updated `iterations - 1` times, as everywhere.
+    Agreement is Eq. (12) with the votes of the iteration. With `network` it is Eq. (14), where `input_scores`
+    `[B, I, E]` are g of the inputs. `capsule_positions` `[O, D]` are added to the capsules before the comparison. The
+    logits are updated `iterations - 1` times, as in the other references.
     """
     logits = votes.new_zeros(votes.shape[1:-1])
     trace: Assignments = []

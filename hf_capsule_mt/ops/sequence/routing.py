@@ -1,4 +1,4 @@
-"""CapsNMT's routing of a sentence into a fixed number of capsules: the public function."""
+"""CapsNMT's routing from a sentence to a fixed number of capsules: the public function."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from hf_capsule_mt.ops.arguments import check_shape, check_votes
 from hf_capsule_mt.ops.positions import RoutingResult
 from hf_capsule_mt.ops.precision import no_autocast, to_precise, working_votes
-from hf_capsule_mt.ops.sequence.reference import sequence_routing as reference_sequence_routing
+from hf_capsule_mt.ops.sequence.reference import reference_sequence_routing
 
 
 def sequence_routing(
@@ -18,18 +18,17 @@ def sequence_routing(
     capsule_positions: Tensor | None = None,
     return_assignments: bool = False,
 ) -> RoutingResult:
-    """A sentence of any length into O capsules: Eq. (7)-(12), (14) and Algorithm 1, CapsNMT.
+    """Route a sentence of any length to O capsules: Eq. (7)-(12), (14) and Algorithm 1, CapsNMT.
 
     Args:
-        votes: `[R, B, I, O, D]`, `f(h_i, theta_j)` of every word for every capsule. R is 1, the same votes in every
-            iteration, or `iterations`, where each has weights of its own.
+        votes: `[R, B, I, O, D]`, `f(h_i, theta_j)` of every word for every capsule. R is 1 if all iterations share the
+            votes, or `iterations` if each has its own weights.
         iterations: rounds of routing; the first has uniform assignments.
         mask: `[B, I]`, true for a real word. A masked one weighs exactly 0 in every capsule.
-        input_scores: `[B, I, E]`, g of the words; with it agreement is Eq. (14), without it Eq. (12).
-        score_network: g for the capsules, `(W_1 [H, D], b_1 [H], W_2 [E, H], b_2 [E])`, given together with
-            `input_scores`.
-        capsule_positions: `[O, D]`, added to the capsules where they are compared with the words. In the capsules
-            that are returned they would be a constant, which the linear map that reads them can add by itself.
+        input_scores: `[B, I, E]`, g of the words. With it agreement is Eq. (14), without it Eq. (12).
+        score_network: g for the capsules, `(W_1 [H, D], b_1 [H], W_2 [E, H], b_2 [E])`. Needs `input_scores`.
+        capsule_positions: `[O, D]`, added to the capsules before they are compared with the words. The returned
+            capsules do not contain them: a constant there is redundant with the bias of the linear map that follows.
         return_assignments: also return `[iterations, B, I, O]`.
 
     Returns:
@@ -45,7 +44,7 @@ def sequence_routing(
             f"votes has shape {list(votes.shape)}: must hold 1 set of votes or one for each of {iterations} iterations"
         )
     if (input_scores is None) != (score_network is None):
-        raise ValueError("input_scores and score_network must be given together, or neither")
+        raise ValueError("input_scores and score_network must be passed together, or neither")
     _, batch, inputs, outputs, size = votes.shape
     if capsule_positions is not None:
         check_shape("capsule_positions", capsule_positions, (outputs, size))
@@ -53,13 +52,13 @@ def sequence_routing(
     if input_scores is not None and score_network is not None:
         hidden, width = score_network[0].shape[0], score_network[2].shape[0]
         check_shape("input_scores", input_scores, (batch, inputs, width))
-        for name, found, shape in zip(
+        for name, weight, shape in zip(
             ("W_1", "b_1", "W_2", "b_2"),
             score_network,
             ((hidden, size), (hidden,), (width, hidden), (width,)),
             strict=True,
         ):
-            check_shape(f"{name} of score_network", found, shape)
+            check_shape(f"{name} of score_network", weight, shape)
         input_scores = working_votes(input_scores, mask)
         first, first_bias, second, second_bias = map(to_precise, score_network)
         score_network = (first, first_bias, second, second_bias)

@@ -9,12 +9,11 @@ from family_cases import AGGREGATED_MARIAN, CAPS_NMT, FAMILIES, PAD, Case, make_
 from torch import Tensor
 from transformers import CompileConfig, EncoderDecoderCache, StaticCache
 
+from hf_capsule_mt.inference.search import compiled as compiled_decoding
 from hf_capsule_mt.modeling import translation_head
-from hf_capsule_mt.modeling.decoding import compiled as compiled_decoding
-from hf_capsule_mt.modeling.decoding.compiled import CAN_COMPILE_STEPS
 from hf_capsule_mt.modeling.input_checks import target_word_mask
 from hf_capsule_mt.modeling.recurrent import seq2seq as recurrent_seq2seq
-from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
+from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache
 
 compiles = pytest.mark.skipif(not CAN_COMPILE_STEPS, reason="compiled steps need PyTorch 2.11")
 

@@ -1,8 +1,7 @@
-"""Greedy and beam search with little around the model's own arithmetic, for decoders whose steps are short.
+"""Greedy and beam search without overhead, for decoders whose steps are short.
 
-`generate()` prepares every call as always and hands over here where the search is one that these loops know; they give
-the tokens that the loops of Transformers give. Everything else (sampling, streaming, scores to be returned, prefixes,
-other stopping criteria, accelerators) is left to Transformers.
+`generate()` prepares each call as always. These loops then give the tokens that Transformers' loops give; `choose.py`
+decides which calls they serve.
 
 Legend: `B` sentences, `n` beams, `R` rows, which are sentences or `B * n` beams; `K` candidates of a sentence, `V`
 target vocabulary, `L` longest target.
@@ -15,28 +14,22 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from transformers.generation import (
-    EosTokenCriteria,
-    GenerationMixin,
     LogitsProcessorList,
-    MaxLengthCriteria,
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
 )
 
-KNOWN_ARGUMENTS = {"encoder_outputs", "attention_mask", "use_cache", "past_key_values"}
-# What a class of a user's may put its own in the place of.
-PREPARATION = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
-IMPOSSIBLE = -1e8  # below any score of words that are allowed
+IMPOSSIBLE = -1e8  # lower than the score of any allowed word
 
 
 class Steps(Protocol):
-    """A decoder that has read its source and goes on by one word a call."""
+    """A decoder that has read its source. Each call reads one more word of each row."""
 
     def __call__(self, words: Tensor) -> Tensor:
         """The last words `[R]`; returns the logits `[R, V]` of the next ones, in float32 and the caller's own."""
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows, `[R]`; rows may be left out and repeated."""
+        """Keep these rows, `[R]`; a row may be dropped or repeated."""
 
 
 class Limits(NamedTuple):
@@ -62,7 +55,7 @@ Processor = Callable[[Any, Any], Tensor]  # of the sequences [R, L] and the scor
 
 
 class EndsLater:
-    """No end token in a sequence shorter than `length`; Transformers looks for the end among all words instead."""
+    """No end token in a sequence shorter than `length`. Transformers compares every word with the end tokens."""
 
     def __init__(self, length: int, ends: Tensor) -> None:
         self.length, self.ends = length, ends.tolist()
@@ -75,20 +68,20 @@ class EndsLater:
         return scores
 
 
-def prepared(processors: Iterable[Any]) -> list[Processor]:
-    """Transformers' processors of scores, the ones that are always there in a cheaper form."""
-    found: list[Processor] = []
+def cheaper_processors(processors: Iterable[Any]) -> list[Processor]:
+    """Transformers' score processors, with cheaper ones in place of the two that nearly every call has."""
+    result: list[Processor] = []
     for processor in processors:
         if type(processor) is MinLengthLogitsProcessor:
-            found.append(EndsLater(processor.min_length, processor.eos_token_id))
+            result.append(EndsLater(processor.min_length, processor.eos_token_id))
         elif type(processor) is MinNewTokensLengthLogitsProcessor:
             least = processor.prompt_length_to_skip + processor.min_new_tokens
-            found.append(EndsLater(least, processor.eos_token_id))
+            result.append(EndsLater(least, processor.eos_token_id))
         elif len(inspect.signature(processor.__call__).parameters) == 2:
-            found.append(processor)
+            result.append(processor)
         else:
-            found.append(LogitsProcessorList([processor]))  # which says what is missing
-    return found
+            result.append(LogitsProcessorList([processor]))  # its error names the missing argument
+    return result
 
 
 def greedy_search(steps: Steps, start: Tensor, processors: list[Processor], limits: Limits) -> Tensor:
@@ -111,9 +104,9 @@ def greedy_search(steps: Steps, start: Tensor, processors: list[Processor], limi
 
 
 class Finished:
-    """The best `n` translations of every sentence that have ended, as far as there are any.
+    """The best `n` ended translations of each sentence; None in a place that is still empty.
 
-    Scores are put in order by the operations that Transformers uses, so that equal ones come in its order.
+    Sorts scores by the same operations as Transformers, so that equal scores come in the same order.
     """
 
     def __init__(self, count: int, beams: int) -> None:
@@ -128,16 +121,18 @@ class Finished:
         return all(map(self.full, range(len(self.sequences))))
 
     def add(self, scores: Tensor, ended: Tensor, closed: list[bool], sequences: Tensor) -> None:
-        """Candidates `sequences` `[B, K, L]` with `scores` `[B, K]`; those in `ended` `[B, K]` have ended and are
-        kept if they are good enough, except where a sentence is `closed`."""
+        """Keep the good ones among the candidates `sequences` `[B, K, L]` with `scores` `[B, K]`.
+
+        Only candidates in `ended` `[B, K]` count, and none of a sentence that is `closed`.
+        """
         ended = ended & ~torch.tensor(closed).unsqueeze(1)
         merged = torch.cat([self.scores, scores + ~ended * -1e9], dim=1)
         self.scores, places = merged.topk(self.beams)
-        found: list[list[Tensor | None]] = []
+        kept: list[list[Tensor | None]] = []
         for old, new, real, chosen in zip(self.sequences, sequences, ended.tolist(), places.tolist(), strict=True):
             every = [*old, *(sequence if is_real else None for sequence, is_real in zip(new, real, strict=True))]
-            found.append([every[place] for place in chosen])
-        self.sequences = found
+            kept.append([every[place] for place in chosen])
+        self.sequences = kept
 
 
 def beam_search(
@@ -145,8 +140,8 @@ def beam_search(
 ) -> Tensor | None:
     """From the start tokens `[B * n, 1]` to the translations `[B * num_return_sequences, L]`.
 
-    None where words are forbidden so thoroughly that a sentence has fewer than `n` continuations: what is returned
-    then depends on how Transformers fills the gaps.
+    None if so many words are forbidden that a sentence has fewer than `n` continuations. The result then depends on
+    how Transformers fills the gaps.
     """
     beams, penalty, early = settings.num_beams, settings.length_penalty, settings.early_stopping
     count = len(start) // beams
@@ -200,106 +195,9 @@ def beam_search(
 
 def _returned(finished: list[list[Tensor | None]], limits: Limits, wanted: int) -> Tensor | None:
     """The best `wanted` translations of every sentence as one tensor."""
-    chosen = [sequence for found in finished for sequence in found[:wanted] if sequence is not None]
+    chosen = [sequence for sentence in finished for sequence in sentence[:wanted] if sequence is not None]
     if len(chosen) < wanted * len(finished):
         return None
     # Transformers fills up with the end token where the padding token is 0.
     filling = limits.pad if limits.ends is None else limits.pad or int(limits.ends[0])
     return nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=filling)
-
-
-class LeanSearch:
-    """Goes before `GenerationMixin` in the bases of a model whose `lean_steps` makes [`Steps`]."""
-
-    model: Any
-    lm_head: Any
-
-    def lean_steps(self, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
-        """The decoder at its start, None where only the model's own `forward` will do."""
-        return None
-
-    def _sample(
-        self,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        synced_gpus: bool = False,
-        streamer: Any = None,
-        **model_kwargs: Any,
-    ) -> Any:
-        if not (generation_config.do_sample or synced_gpus or streamer is not None):
-            steps = self._steps_for(input_ids, stopping_criteria, generation_config, model_kwargs)
-            if steps is not None:
-                return greedy_search(steps, input_ids, prepared(logits_processor), limits_of(generation_config))
-        return super()._sample(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer, **model_kwargs
-        )
-
-    def _beam_search(
-        self,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        synced_gpus: bool = False,
-        **model_kwargs: Any,
-    ) -> Any:
-        if not (generation_config.do_sample or synced_gpus):
-            steps = self._steps_for(input_ids, stopping_criteria, generation_config, model_kwargs)
-            if steps is not None:
-                limits = limits_of(generation_config)
-                found = beam_search(steps, input_ids, prepared(logits_processor), limits, generation_config)
-                if found is not None:
-                    return found
-        return super()._beam_search(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, **model_kwargs
-        )
-
-    def _steps_for(self, start: Tensor, criteria: Any, settings: Any, model_kwargs: dict[str, Any]) -> Steps | None:
-        """The decoder at its start if the call is a plain search on the CPU that nobody looks into."""
-        given = {name for name, value in model_kwargs.items() if value is not None}
-        cache: Any = model_kwargs.get("past_key_values")
-        if (
-            start.device.type != "cpu"
-            or torch.is_grad_enabled()
-            or start.shape[1] != 1
-            or not getattr(cache, "internal", False)  # a caller's own is filled, or refused
-            or cache.get_seq_length()
-            or not given <= KNOWN_ARGUMENTS
-            or not _ends_as_configured(criteria, settings)
-            or settings.return_dict_in_generate
-            or settings.is_assistant
-            or settings.prefill_chunk_size is not None
-            or settings.low_memory
-            or getattr(settings.compile_config, "_compile_all_devices", None)  # compiled steps are asked for
-            or any(getattr(type(self), name) is not getattr(GenerationMixin, name) for name in PREPARATION)
-            or not as_defined(self, self.model, *self.model.decoder.children(), self.lm_head)
-            or not as_defined(self.model.decoder)
-        ):
-            return None
-        return self.lean_steps(model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))
-
-
-def _ends_as_configured(criteria: Any, settings: Any) -> bool:
-    """Whether the greatest length and the end tokens of the configuration are all that ends a translation."""
-    ends = settings._eos_token_tensor
-    lengths = [criterion for criterion in criteria if type(criterion) is MaxLengthCriteria]
-    tokens = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
-    return (
-        len(lengths) + len(tokens) == len(criteria)
-        and [criterion.max_length for criterion in lengths] == [settings.max_length]
-        and len(tokens) == (0 if ends is None else 1)
-        and all(torch.equal(criterion.eos_token_id.cpu(), ends.cpu()) for criterion in tokens)
-    )
-
-
-def as_defined(*modules: Any) -> bool:
-    """Whether calls of these modules do what their classes say: no dropout, no hook, nothing put over a method."""
-    return not any(
-        module.training
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or {"forward", "prepare_inputs_for_generation"} & vars(module).keys()
-        for module in modules
-    )

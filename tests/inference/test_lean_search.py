@@ -15,8 +15,8 @@ from transformers.generation import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from hf_capsule_mt.modeling.decoding import lean_search
-from hf_capsule_mt.modeling.decoding.lean_search import Finished, Limits, beam_search, greedy_search
+from hf_capsule_mt.inference.search import choose
+from hf_capsule_mt.inference.search.loops import Finished, Limits, beam_search, greedy_search
 
 CASES = [Case(CAPS_NMT, name) for name in ("capsules", "hybrid", "pooling", "two_vocabularies")]
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -49,7 +49,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def watch(name: str) -> None:
-        original = getattr(lean_search, name)
+        original = getattr(choose, name)
 
         def run(*args: Any) -> Any:
             found = original(*args)
@@ -57,7 +57,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 names.append(name)
             return found
 
-        monkeypatch.setattr(lean_search, name, run)
+        monkeypatch.setattr(choose, name, run)
 
     watch("greedy_search")
     watch("beam_search")
@@ -68,7 +68,7 @@ def both_ways(model: Any, inputs: dict[str, torch.Tensor], **settings: Any) -> t
     """The tokens of the lean loop and those of Transformers."""
     lean = model.generate(**inputs, **settings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(model), "lean_steps", lambda *args: None)
+        patch.setattr(choose, "_steps", lambda *args: None)
         return lean, model.generate(**inputs, **settings)
 
 

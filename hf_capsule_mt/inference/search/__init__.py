@@ -1,0 +1,1 @@
+"""Fast searches for translations: which one serves a call, and their loops."""

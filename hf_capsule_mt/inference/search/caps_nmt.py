@@ -1,0 +1,63 @@
+"""CapsNMT for the lean loops.
+
+Legend: `R` rows, which are sentences or their beams; `d` model width, `V` target vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.inference.search.transposed import transposed_copy
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
+from hf_capsule_mt.modeling.input_checks import word_mask
+from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTDecoder, CapsNMTForConditionalGeneration, CapsNMTModel
+from hf_capsule_mt.modeling.recurrent.cache import States
+
+
+def caps_nmt_steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> "CapsNMTSteps | None":
+    """The decoder of `model` at its start; None for a subclass with a `forward` or with parts of its own."""
+    if (
+        type(model).forward is not CapsNMTForConditionalGeneration.forward
+        or type(model.model) is not CapsNMTModel
+        or type(model.model.decoder) is not CapsNMTDecoder
+        or "source_context" not in encoder_outputs
+    ):
+        return None
+    return CapsNMTSteps(model, encoder_outputs, attention_mask)
+
+
+class CapsNMTSteps:
+    """One word after the other, from the encoder's output for `R` rows."""
+
+    def __init__(self, model: Any, encoded: Any, attention_mask: Tensor | None) -> None:
+        decoder: Any = model.model.decoder
+        self.decoder = decoder
+        self.lm_head, self.transposed_head = model.lm_head, None
+        if type(self.lm_head) is SplitLinear and len(encoded["source_context"]) == 1:
+            self.transposed_head = transposed_copy(self.lm_head.weight)  # [d, V]
+        self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
+        self.context: Tensor = encoded["source_context"]  # [R, d]
+        self.states: States = decoder.stack.no_states(self.context)
+        self.source: tuple[Any, ...] = ()
+        if decoder.stack.attention is not None:
+            states = encoded["last_hidden_state"]
+            self.source = (encoded["attention_keys"], states, word_mask(attention_mask, states))
+
+    def __call__(self, words: Tensor) -> Tensor:
+        """The last words `[R]`; returns the logits `[R, V]` of the next ones."""
+        top = self._top(words)
+        logits = self.lm_head(top) if self.transposed_head is None else top @ self.transposed_head
+        return (logits if self.bias is None else logits + self.bias).float()
+
+    # Small operations are faster in inference mode. The logits are made outside of it, since the loops change them.
+    @torch.inference_mode()
+    def _top(self, words: Tensor) -> Tensor:
+        """The last words `[R]`; returns the input of the output layer, `[R, d]`."""
+        embedded = self.decoder.embed_tokens(words) * self.decoder.embed_scale + self.context
+        outputs, _, self.states = self.decoder.stack.step(embedded, None, self.states, self.source)
+        return outputs[-1]
+
+    def select(self, rows: Tensor) -> None:
+        # The rows of a sentence have the same source.
+        self.states = tuple(state.index_select(0, rows) for state in self.states)

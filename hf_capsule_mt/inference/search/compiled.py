@@ -1,0 +1,66 @@
+"""Beam search in compiled decoding steps, as `generate()` has them for greedy search and sampling.
+
+With a static cache on an accelerator Transformers compiles a step, into a CUDA graph by default:
+`generate(..., cache_implementation="static")`, settings in `compile_config`. Its beam search does not. It orders the
+beams by making new tensors of keys and values, which a CUDA graph cannot read.
+"""
+
+from copy import copy
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.utils import logging
+
+from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache
+
+logger = logging.get_logger(__name__)
+
+
+class StaticBeamCache(EncoderDecoderCache):
+    """Two static caches whose rows beam search moves in place, so that their addresses stay.
+
+    Cross-attention's keys and values do not move: the beams of a sentence read the same source, and beam search never
+    moves a row to another sentence.
+    """
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        layer: Any
+        for layer in self.self_attention_cache.layers:
+            if layer.is_initialized:
+                for kept in (layer.keys, layer.values):
+                    kept.copy_(kept.index_select(0, beam_idx.to(kept.device)))
+
+
+def can_compile_beam_search(model: Any, settings: Any, model_kwargs: dict[str, Any], callers_cache: Any) -> bool:
+    """Whether to compile the steps of this beam search. Warns where the settings ask for it and it is not possible."""
+    if not model._valid_auto_compile_criteria(model_kwargs, settings):
+        return False
+    kind = settings.cache_implementation or ""
+    static = callers_cache is None and "offloaded" not in kind
+    obstacle = ""
+    if not CAN_COMPILE_STEPS:
+        obstacle = "that needs PyTorch 2.11"
+    elif not static and not isinstance(model_kwargs.get("past_key_values"), RecurrentCache):
+        obstacle = "this kind of cache moves when beams are put in order"
+    elif settings.output_attentions or settings.output_hidden_states:
+        # A CUDA graph writes every step's output to one place.
+        obstacle = "output_attentions and output_hidden_states are kept from all steps"
+    if obstacle:
+        logger.warning_once(f"the steps of beam search are not compiled: {obstacle}")
+    return not obstacle
+
+
+def beam_search_in_compiled_steps(
+    model: Any, input_ids: Tensor, processors: Any, criteria: Any, settings: Any, past_key_values: Any, **kwargs: Any
+) -> Any:
+    """Transformers' beam search on a copy of `model` that shares its modules and compiles every call but the first.
+
+    The first call fills the caches. Transformers' greedy search does not compile it either.
+    """
+    if isinstance(past_key_values, EncoderDecoderCache):
+        past_key_values = StaticBeamCache(past_key_values.self_attention_cache, past_key_values.cross_attention_cache)
+    view = copy(model)
+    view._prefill = model._prefill
+    view._compiled_call_impl = model.get_compiled_call(settings.compile_config)
+    return view._beam_search(input_ids, processors, criteria, settings, past_key_values=past_key_values, **kwargs)

@@ -1,1 +1,0 @@
-"""Faster searches for translations."""
