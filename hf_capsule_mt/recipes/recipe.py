@@ -110,8 +110,8 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     # Absent arguments stay UNSET, because the recipe file goes before the defaults.
     parsed, unknown = parser.parse_known_args(rest, Namespace(**dict.fromkeys(kinds, UNSET)))
     names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
-    known = [*kinds, *CLEANING, *(f"config.{name}" for family in FAMILIES for name in config_fields(family))]
-    problems = [f"command line: no argument {name}{_suggestion(name, known, '--')}" for name in names]
+    valid_keys = [*kinds, *CLEANING, *(f"config.{name}" for family in FAMILIES for name in config_fields(family))]
+    problems = [f"command line: no argument {name}{_suggestion(name, valid_keys, '--')}" for name in names]
     if problems or unknown:
         raise ValueError("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
     file = recipe_path(parsed.recipe)
@@ -170,24 +170,24 @@ def is_unicode(text: str) -> bool:
 
 def _unknown_keys(settings: Settings, kinds: dict[str, Any]) -> list[str]:
     family = str(settings["family"].value) if "family" in settings else None
-    known = [*kinds, *CLEANING]
+    valid_keys = [*kinds, *CLEANING]
     if family in FAMILIES:
-        known += [f"config.{name}" for name in config_fields(family)]
+        valid_keys += [f"config.{name}" for name in config_fields(family)]
     problems = []
     # Unknown keys of files that `extends` names are only counted: their text must not be repeated.
     unknown_counts: Counter[str] = Counter()
     for key, (_, where, own) in settings.items():
         prefix, dot, name = key.partition(".")
-        if key in known or (prefix == "config" and family not in FAMILIES):
+        if key in valid_keys or (prefix == "config" and family not in FAMILIES):
             continue
         if prefix == "config" and name in FROM_TOKENIZER:
             problems.append(f"{where}: {key} is set by the tokenizer; remove it, and set vocab_size")
             continue
-        same_prefix = [one for one in known if one.startswith(f"{prefix}.")] if dot else []
+        same_prefix = [one for one in valid_keys if one.startswith(f"{prefix}.")] if dot else []
         in_family = f" in family {family}" if prefix == "config" else ""
         dashes = "--" if where == "command line" else ""
-        hint = _suggestion(key, same_prefix, dashes) or _suggestion(key, known, dashes)
-        if own or closest(key, known):
+        hint = _suggestion(key, same_prefix, dashes) or _suggestion(key, valid_keys, dashes)
+        if own or closest(key, valid_keys):
             problems.append(f"{where}: no key {key!r}{in_family}{hint or f'; {HELP_ALL} lists the keys of a recipe'}")
         else:
             unknown_counts[where] += 1

@@ -122,7 +122,7 @@ def test_warnings_say_how_far_the_model_can_be_believed(tokenizer: Any):
     coverage = explain(net, tokenizer, SOURCE, TARGET).coverage
     assert not coverage.is_reliable and coverage.warnings(0.0) == [] == coverage.as_dict()["warnings"]
     assert str(coverage).endswith(
-        "(no warnings: this model's bag of words names 59% of the words, 60% are needed; train longer)"
+        "(no warnings: this model's bag of words names 59% of the words, and 60% are needed; train longer)"
     )
     assert Coverage.joined([coverage, coverage]).bow_accuracy == 0.59 and Coverage.joined([]).bow_accuracy is None
 

@@ -39,12 +39,12 @@ def test_each_rule_drops_what_is_just_outside(
     judge = CleaningRules(**rules)
     assert judge.first_broken_rule(*(kept[::-1] if swap else kept)) is None
     assert judge.first_broken_rule(*(dropped[::-1] if swap else dropped)) == rule
-    assert rule in judge.names
+    assert rule in judge.active_rules
 
 
 def test_by_default_only_blank_sides_are_dropped() -> None:
     rules = CleaningRules()
-    assert rules.names == ("empty",)
+    assert rules.active_rules == ("empty",)
     assert rules.first_broken_rule("a", "a" * 10_000 + "\ufffd\x07") is None
     assert CleaningRules(drop_empty=False).first_broken_rule("", " ") is None
 
@@ -70,8 +70,8 @@ def test_the_first_rule_that_a_pair_breaks_is_the_one_that_counts() -> None:
         ("a b", "c dddddd"),
         ("a b", "a b"),
     ]
-    assert [rules.first_broken_rule(*pair) for pair in pairs] == list(rules.names[:-1])
-    assert rules.names[-1] == "duplicates"
+    assert [rules.first_broken_rule(*pair) for pair in pairs] == list(rules.active_rules[:-1])
+    assert rules.active_rules[-1] == "duplicates"
 
 
 def test_mending_changes_nothing_by_default_and_is_language_neutral() -> None:

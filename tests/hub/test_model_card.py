@@ -121,7 +121,7 @@ def test_the_text_says_what_the_run_wrote_down():
         "Versions: python 3.11.7, torch 2.13.0.\n",
         "| 100 | 4.900 |\n",
         "| 1500 | 3.500 |\n",
-        "and has 1,234,567 parameters.",
+        "It has 1,234,567 parameters.",
         'pipeline("translation", model="me/small", trust_remote_code=True)',
         f"`{BLEU}`, `{CHRF}`. One run, seed 7.",
     ):

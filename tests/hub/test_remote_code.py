@@ -275,11 +275,11 @@ RUN = "raise SystemExit('it was run')"
 TAMPERED: dict[str, tuple[Any, str]] = {
     "a sign": (
         lambda folder: break_line(folder, "modeling_caps_nmt.py", "self.norm(states + ", "self.norm(states - "),
-        "modeling_caps_nmt.py is missing or not what hf_capsule_mt .* exports",
+        "modeling_caps_nmt.py is missing, or differs from the export of hf_capsule_mt",
     ),
     "a comment": (
         lambda folder: break_line(folder, "ops.py", "    ", "     "),
-        "ops.py is missing or not what",
+        "ops.py is missing, or differs from",
     ),
     "a missing file": (
         lambda folder: (folder / "recurrent.py").unlink(),

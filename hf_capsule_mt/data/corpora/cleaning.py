@@ -72,7 +72,7 @@ class CleaningRules:
             raise ValueError("CleaningRules: " + "; ".join(problems))
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def active_rules(self) -> tuple[str, ...]:
         """The rules that can drop a pair, in the order in which they are checked."""
         settings = {
             "empty": self.drop_empty,
@@ -130,7 +130,7 @@ class CleaningReport:
     def start(self, rules: CleaningRules) -> None:
         """Sets all counts to zero and lists the active rules."""
         self.read = self.kept = 0
-        self.dropped = dict.fromkeys(rules.names, 0)
+        self.dropped = dict.fromkeys(rules.active_rules, 0)
         self.repaired = {}
 
     def add(self, kept: int, dropped: Counter[str], repaired: Counter[str]) -> None:

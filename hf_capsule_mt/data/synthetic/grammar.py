@@ -125,18 +125,18 @@ class Grammar(PhraseGrammar):
         verb: Verb | None = None,
         head: Noun | None = None,
         style: str = "free",
-        trails: bool = True,
+        may_add_clause: bool = True,
     ) -> Clause:
         """A clause with a random verb, in ``past``, ``present``, ``pluperfect`` or ``infinitive``.
 
         ``subject`` is a phrase drawn before, and ``head`` is its noun. ``style="question"`` leaves out everything that
-        does not fit a question. ``trails=False`` allows no subordinate clause at the end.
+        does not fit a question. ``may_add_clause=False`` allows no subordinate clause at the end.
         """
         if verb is None and subject is None and style == "free" and tense in _CONJUNCTIONS and self._chance(0.12):
             return self._copula(tense, budget)
         if verb is None:
             options = VERBS_OF_SUBJECT[head or BY_GERMAN["Mann"]] if subject is not None else VERBS
-            small = budget < 7 or not trails
+            small = budget < 7 or not may_add_clause
             verb = self._pick(options)
             while small and verb.complement in _COMPLEMENTS:
                 verb = self._pick(options)
@@ -145,12 +145,12 @@ class Grammar(PhraseGrammar):
         last_clause_budget = 0
         if extends:
             last_clause_budget = max(4, room)
-        elif trails and room >= 4 and self._chance(0.45 if room < 7 else 0.85):
+        elif may_add_clause and room >= 4 and self._chance(0.45 if room < 7 else 0.85):
             last_clause_budget = room - int(self._random() * 3)
         room -= last_clause_budget
         if subject is None:
             if self._draws_passive(verb, tense, style):
-                return self._passive(verb, room + last_clause_budget, trails)
+                return self._passive(verb, room + last_clause_budget, may_add_clause)
             subject = self._subject(verb.subjects, room)
             if (
                 subject.kind == "noun"
@@ -159,7 +159,7 @@ class Grammar(PhraseGrammar):
                 and not extends
                 and self._chance(0.35)
             ):
-                subject.relative = self._relative(subject, 5 + int(self._random() * 3), trails=False)
+                subject.relative = self._relative(subject, 5 + int(self._random() * 3), may_add_clause=False)
                 last_clause_budget -= 6
         clause = Clause(self._tag("verb"), verb, subject, tense)
         if verb.object is not None:
@@ -207,11 +207,11 @@ class Grammar(PhraseGrammar):
         )
         return fits and tense == "past" and style == "free" and verb.en.base not in _NO_PASSIVE and self._chance(0.15)
 
-    def _passive(self, verb: Verb, room: int, trails: bool) -> Clause:
+    def _passive(self, verb: Verb, room: int, may_add_clause: bool) -> Clause:
         subject = self._noun_phrase(self._noun(verb.objects), "subject", room, subject=True)
         clause = Clause(self._tag("verb"), verb, subject, "passive past")
         clause.agent = self._subject(verb.subjects, 0, "agent", pronouns=False)
-        if room >= 6 and trails:
+        if room >= 6 and may_add_clause:
             clause.trailing = self._adverbial_clause(room, "past")
         elif room >= 2:
             clause.time = self._adverb("time", lexicon.TIMES["past"])
@@ -342,7 +342,7 @@ class Grammar(PhraseGrammar):
         predicate = Predicate(self._tag("predicate"), adjective=self._pick(ADJECTIVES_OF[noun]))
         return tag, "because", "weil", Clause(self._tag("verb"), None, subject, tense, predicate=predicate)
 
-    def _relative(self, head: Phrase, budget: int, trails: bool = True) -> Clause:
+    def _relative(self, head: Phrase, budget: int, may_add_clause: bool = True) -> Clause:
         """A relative clause about ``head``, which is its subject, its object, or the owner of its subject."""
         noun = head.noun
         assert noun is not None
@@ -356,14 +356,14 @@ class Grammar(PhraseGrammar):
             subject = Phrase(
                 self._tag("subject"), "noun", owned, gender=slot, determiner="whose", human=owned in PEOPLE
             )
-            return self._clause(budget, tense, subject=subject, head=owned, trails=trails)
+            return self._clause(budget, tense, subject=subject, head=owned, may_add_clause=may_add_clause)
         pronoun = Phrase(
             self._tag("relative pronoun"), "relative", noun, head.plural, gender=noun.gender, human=head.human
         )
         if subject_verbs and (not object_verbs or kind < 0.6):
-            return self._clause(budget, tense, subject=pronoun, head=noun, trails=trails)
+            return self._clause(budget, tense, subject=pronoun, head=noun, may_add_clause=may_add_clause)
         verb = self._pick(object_verbs)
-        clause = self._clause(budget, tense, verb=verb, trails=trails)
+        clause = self._clause(budget, tense, verb=verb, may_add_clause=may_add_clause)
         if clause.tense == "passive past":
             clause.tense, clause.subject, clause.agent = "past", clause.agent or clause.subject, None
         clause.object, clause.front, clause.kein = pronoun, "object", False
