@@ -32,16 +32,12 @@ def main() -> int:
         parser.error("use --last or --best, not both")
     if (arguments.last is not None or arguments.best is not None) and len(folders) != 1:
         parser.error("--last and --best choose from one folder")
-    try:
-        if arguments.last is not None:
-            folders = last_checkpoints(folders[0], arguments.last)
-        elif arguments.best is not None:
-            greater = not arguments.smaller_is_better
-            folders = best_checkpoints(folders[0], arguments.best, arguments.metric, greater)
-        average_checkpoints(folders, arguments.output, arguments.overwrite)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    if arguments.last is not None:
+        folders = last_checkpoints(folders[0], arguments.last)
+    elif arguments.best is not None:
+        greater = not arguments.smaller_is_better
+        folders = best_checkpoints(folders[0], arguments.best, arguments.metric, greater)
+    average_checkpoints(folders, arguments.output, arguments.overwrite)
     print(f"{arguments.output}: the mean of {', '.join(str(folder) for folder in folders)}")
     return 0
 

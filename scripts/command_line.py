@@ -1,4 +1,4 @@
-"""Parts that the commands share: checked numbers, a check of the device, and Ctrl-C without a traceback."""
+"""Parts that the commands share: checked numbers, a check of the device, errors and Ctrl-C without a traceback."""
 
 import argparse
 import math
@@ -47,9 +47,15 @@ def usable_device(name: str) -> Any:
 
 
 def run_command(work: Callable[[], int], state: str = "nothing was written") -> int:
-    """Run `work` and return its exit code. Ctrl-C prints one line with the `state` of the output and returns 130."""
+    """Run `work` and return its exit code.
+
+    ValueError and OSError print their message and give 1. Ctrl-C prints the `state` of the output and gives 130.
+    """
     try:
         return work()
     except KeyboardInterrupt:
         print(f"interrupted: {state}", file=sys.stderr)
         return INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1

@@ -46,20 +46,16 @@ def main() -> int:
     parser.add_argument("--export-code", action="store_true", help="add the code, for users without this package")
     arguments = parser.parse_args()
     same = not arguments.other_outputs
-    try:
-        convert_marian(
-            arguments.checkpoint,
-            arguments.output,
-            arguments.family,
-            revision=arguments.revision,
-            same_outputs=same,
-            export_code=arguments.export_code,
-            overwrite=arguments.overwrite,
-            **dict(arguments.settings),
-        )
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    convert_marian(
+        arguments.checkpoint,
+        arguments.output,
+        arguments.family,
+        revision=arguments.revision,
+        same_outputs=same,
+        export_code=arguments.export_code,
+        overwrite=arguments.overwrite,
+        **dict(arguments.settings),
+    )
     print(f"{arguments.output}: {arguments.family}" + (", with the outputs of the checkpoint" if same else ""))
     return 0
 

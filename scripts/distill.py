@@ -55,15 +55,11 @@ def main() -> int:
     from hf_capsule_mt.training.processes import close_process_group
 
     overwrite, languages = arguments.pop("overwrite"), arguments.pop("teacher_languages")
-    try:
-        check_checkpoint(arguments["teacher"])
-        if arguments["device"] is not None:
-            usable_device(arguments["device"])
-        distillation = Distillation(**arguments, teacher_languages=languages and tuple(languages))
-        report = distillation.run(overwrite, show_progress=True)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    check_checkpoint(arguments["teacher"])
+    if arguments["device"] is not None:
+        usable_device(arguments["device"])
+    distillation = Distillation(**arguments, teacher_languages=languages and tuple(languages))
+    report = distillation.run(overwrite, show_progress=True)
     if PartialState().is_main_process:
         for name, value in report.items():
             print(f"{name}: {value}")
