@@ -130,3 +130,12 @@ def test_ctrl_c_in_any_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(interrupted) == 130
     assert capsys.readouterr().err == "interrupted: nothing was written\n"
     assert run_command(lambda: 0) == 0
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError])
+def test_an_error_in_any_command(kind: type[Exception], capsys: pytest.CaptureFixture[str]) -> None:
+    def failing() -> int:
+        raise kind("the reason")
+
+    assert run_command(failing) == 1
+    assert capsys.readouterr().err == "error: the reason\n"

@@ -46,7 +46,7 @@ class RoutingChoice(NamedTuple):
 def explain_routing_choice(
     votes: Tensor, implementation: str | None = None, return_assignments: bool = False
 ) -> RoutingChoice:
-    """What `dynamic_routing` and `em_routing` would run for these arguments, and why.
+    """The implementation that `dynamic_routing` and `em_routing` choose for these arguments, and the reason.
 
     Args:
         votes: `[…, I, O, D]`.

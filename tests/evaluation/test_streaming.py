@@ -195,7 +195,7 @@ def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "translate.py"))
     (tmp_path / "a").write_bytes("eins\r\nzw\rei\u2028\u0085\n\nend".encode())
     (tmp_path / "b").write_bytes(b"good\nb\xfcd\n")
-    lines = script["read"]([tmp_path / "a", tmp_path / "b"])
+    lines = script["read_lines"]([tmp_path / "a", tmp_path / "b"])
     assert [next(lines) for _ in range(5)] == ["eins", "zw\rei\u2028\u0085", "", "end", "good"]
     with pytest.raises(ValueError, match="b, line 2: must be UTF-8 .*0xfc in position 1"):
         next(lines)
