@@ -25,7 +25,6 @@ from hf_capsule_mt.training.checkpoints.files import (
 )
 from hf_capsule_mt.training.checkpoints.record import check_checkpoint
 from hf_capsule_mt.training.checkpoints.whole import WholeCheckpointTrainer
-from hf_capsule_mt.training.epoch_order import set_epoch
 from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
 
 logger = logging.get_logger(__name__)
@@ -266,9 +265,6 @@ class _Restore(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         if self.trainer._resumes_from is not None:
             self.trainer.load_beside(self.trainer._resumes_from)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-        set_epoch(train_dataloader, int(state.epoch or 0))
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self.trainer._epoch_ended = False
