@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 # Processes ask each other in every so many steps only: on a GPU asking waits for the step to end.
-STEPS_BETWEEN_QUESTIONS = 5
+STEPS_BETWEEN_CHECKS = 5
 
 
 class EvaluationStopped(Exception):
@@ -44,13 +44,13 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
         self.asked = self.stopped = False
-        self.only_for_this = False  # whether nothing else asked for the checkpoint
+        self.saves_for_signal_alone = False  # whether nothing else asked for the checkpoint
         self._evaluated: int | None = None  # batches of the evaluation at hand
         self._previous: dict[int, Any] = {}
         self._process = 0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.asked = self.stopped = self.only_for_this = False
+        self.asked = self.stopped = self.saves_for_signal_alone = False
         self.asked_by, self._process = None, os.getpid()
         if threading.current_thread() is threading.main_thread():  # no other thread may set a handler
             self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -72,8 +72,8 @@ class StopOnSignal(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         # After the last step training ends anyway.
-        if state.global_step < state.max_steps and self._anyone_was_asked(state.global_step):
-            self.only_for_this = not control.should_save
+        if state.global_step < state.max_steps and self._any_process_was_asked(state.global_step):
+            self.saves_for_signal_alone = not control.should_save
             self.stopped = control.should_training_stop = control.should_save = True
         return control
 
@@ -85,28 +85,40 @@ class StopOnSignal(TrainerCallback):
         return control
 
     @contextmanager
-    def leaving_evaluation(self) -> Iterator[None]:
-        """An evaluation during which a signal raises [`EvaluationStopped`]."""
+    def leaving_evaluation(self, log_history: list[dict[str, float]], allowed: bool) -> Iterator[None]:
+        """Where it is allowed, an evaluation in this block raises [`EvaluationStopped`] on a signal, and leaves
+        nothing in the log."""
+        if not allowed:
+            yield
+            return
         if self.stopped:
             raise EvaluationStopped
-        self._evaluated = 0
+        self._evaluated, rows = 0, len(log_history)
         try:
             yield
+        except EvaluationStopped:
+            del log_history[rows:]  # one of several data sets may be done
+            raise
         finally:
             self._evaluated = None
+
+    def leave_evaluation(self, control: TrainerControl) -> None:
+        """The evaluation was left, so training ends with a checkpoint."""
+        self.saves_for_signal_alone |= not control.should_save
+        control.should_evaluate, control.should_training_stop = False, True
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         if self._evaluated is None:
             return
-        if self._anyone_was_asked(self._evaluated):
+        if self._any_process_was_asked(self._evaluated):
             self.stopped = True
             raise EvaluationStopped
         self._evaluated += 1
 
-    def _anyone_was_asked(self, step: int) -> bool:
+    def _any_process_was_asked(self, step: int) -> bool:
         if self.accelerator.num_processes == 1:
             return self.asked
-        if step % STEPS_BETWEEN_QUESTIONS:
+        if step % STEPS_BETWEEN_CHECKS:
             return False
         asked = torch.tensor([int(self.asked)], device=self.accelerator.device)
         return bool(self.accelerator.gather(asked).any())
