@@ -9,6 +9,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from hf_capsule_mt.training.training_loss import Share
+
 # Terms that a model's output may hold beside `loss`.
 LOSS_TERMS = ("lm_loss", "bow_loss", "bca_loss")
 
@@ -49,8 +51,8 @@ class Meter:
         self.all_tokens, self.all_seconds = state.get("all_tokens", 0), state.get("all_seconds", 0.0)
         self._clock = time.perf_counter()
 
-    def add(self, outputs: Any, labels: Tensor | None, step: int, processes: int = 1, batches: int = 1) -> None:
-        """Count a batch and add up its terms, each multiplied by `processes` and divided by `batches`."""
+    def add(self, outputs: Any, labels: Tensor | None, step: int, share: Share) -> None:
+        """Count a batch and add up its terms, in the share that they have in a step."""
         if labels is not None:
             self.tokens = self.tokens + (labels != -100).sum()
         if not self.terms:
@@ -58,7 +60,7 @@ class Meter:
         for name in LOSS_TERMS:
             value = outputs.get(name) if isinstance(outputs, dict) else None
             if value is not None:
-                value = value.detach().float().mean() * processes / batches
+                value = value.detach().float().mean() * share.processes / share.batches
                 self.terms[name] = self.terms[name] + value if name in self.terms else value
 
     def add_to(self, logs: dict[str, float], step: int) -> None:

@@ -1,4 +1,4 @@
-"""Ends training with a checkpoint when the machine is about to be taken away, or the user presses Ctrl-C."""
+"""Training ends with a checkpoint on SIGTERM, which schedulers send before they stop a job, and on Ctrl-C."""
 
 import os
 import signal
@@ -11,16 +11,16 @@ import torch
 from accelerate import Accelerator
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-# Processes ask each other in every so many steps only: on a GPU asking waits for the step to end.
+# Processes ask each other only every few steps: on a GPU, asking waits for the step to end.
 STEPS_BETWEEN_CHECKS = 5
 
 
 class EvaluationStopped(Exception):
-    """A signal came: the evaluation is to be made when the run is taken up again."""
+    """A signal came: the evaluation is made when the run is resumed."""
 
 
 class IgnoreCtrlC:
-    """Called first in a process that reads pairs: a terminal sends it Ctrl-C too, and it ends when training does."""
+    """The first call in a worker process. A terminal sends it Ctrl-C too, and it must live until training ends."""
 
     def __init__(self, begin: Callable[[int], None] | None) -> None:
         self.begin = begin
@@ -32,8 +32,9 @@ class IgnoreCtrlC:
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM or Ctrl-C, save after the step at hand and stop; several processes do so after the same step. An
-    evaluation is left, after the same batch in all processes.
+    """On SIGTERM or Ctrl-C, save after the current step and stop, in all processes after the same step.
+
+    An evaluation is left, in all processes after the same batch.
 
     A second Ctrl-C raises `KeyboardInterrupt` at once. Other signals after the first change nothing, since launchers
     and schedulers both send one.
@@ -44,8 +45,8 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
         self.asked = self.stopped = False
-        self.saves_for_signal_alone = False  # whether nothing else asked for the checkpoint
-        self._evaluated: int | None = None  # batches of the evaluation at hand
+        self.saves_for_signal_alone = False  # nothing else asked for the checkpoint
+        self._evaluated: int | None = None  # batches of the current evaluation; None outside of it
         self._previous: dict[int, Any] = {}
         self._process = 0
 
@@ -56,7 +57,7 @@ class StopOnSignal(TrainerCallback):
             self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def _ask(self, number: int, *_: Any) -> None:
-        if os.getpid() != self._process:  # a process that reads pairs, which ends with this one
+        if os.getpid() != self._process:  # a worker, which ends with this process
             return
         if number == signal.SIGINT and self.asked_by == signal.SIGINT:
             raise KeyboardInterrupt
@@ -80,7 +81,7 @@ class StopOnSignal(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        if self.stopped:  # when the run is taken up again, the epoch ends
+        if self.stopped:  # the epoch ends when the run is resumed
             control.should_log = control.should_evaluate = control.should_save = False
         return control
 
@@ -124,8 +125,8 @@ class StopOnSignal(TrainerCallback):
         return bool(self.accelerator.gather(asked).any())
 
     def restore(self) -> None:
-        """Give the signals back to who had them."""
+        """Restore the earlier signal handlers."""
         for number, handler in self._previous.items():
-            if handler is not None:  # else it was not Python's to give back
+            if handler is not None:  # None was not set by Python, which cannot restore it
                 signal.signal(number, handler)
         self._previous = {}

@@ -177,20 +177,17 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
     ) -> Any:
         """As in Transformers, but per target token of all processes and accumulated batches with every model."""
-        labels, own_loss = inputs.get("labels"), self.compute_loss_func is not None
-        if model.training and not own_loss and "labels" in self.label_names:
-            check_labels(inputs)
-        sums = num_items_in_batch is not None and self.args.average_tokens_across_devices
-        processes = self.accelerator.num_processes if sums and self.model_accepts_loss_kwargs else 1
-        if labels is None or own_loss:
+        labels, step = inputs.get("labels"), self.state.global_step
+        accumulated = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+        share = self.training_loss.share(num_items_in_batch, accumulated, self.model_accepts_loss_kwargs)
+        if self.compute_loss_func is not None or labels is None:
+            check_labels(inputs, model.training and self.compute_loss_func is None, self.label_names)
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
-            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, processes)
+            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share)
         if model.training:
-            loss = self.training_loss.warmed_up(loss, model, outputs, self.state.global_step, processes)
-            batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-            share = processes, 1 if num_items_in_batch is not None else batches
-            self.meter.add(outputs, labels, self.state.global_step, *share)
+            loss = self.training_loss.warmed_up(loss, model, outputs, step, share)
+            self.meter.add(outputs, labels, step, share)
         return (loss, outputs) if return_outputs else loss
 
     def get_train_dataloader(self) -> DataLoader:
@@ -244,13 +241,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if not isinstance(sampler, TokenBatchSampler):
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
         batches, options = map(self._prepare_inputs, dataloader), getattr(self, "_gen_kwargs", {})
-        calls = self.compute_loss_context_manager, self._end_prediction_step
+        after_batch = partial(self.callback_handler.on_prediction_step, self.args, self.state, self.control)
+        calls = self.compute_loss_context_manager, after_batch
         output = self.evaluator.translate(self.model, sampler, batches, options, *calls, description)
         prefix = args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", "eval")
         return self.evaluator.score(output, self.model, self.processing_class, self.compute_metrics, prefix)
-
-    def _end_prediction_step(self) -> None:
-        self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
     # Transformers 5.17 to 5.23: it writes into `checkpoint-N`, prunes and pushes before `on_save` is called.
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:

@@ -229,18 +229,18 @@ def test_events_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"average_checkpoints": 0}, "average_checkpoints=0: must be an integer of at least 1"),
         ({"early_stopping_patience": 0}, "early_stopping_patience=0: must be an integer of at least 1"),
         ({"average_checkpoints": 2}, "ema_decay and average_checkpoints: both average the weights"),
-        ({"average_best": True}, "average_best=True: say how many with average_checkpoints"),
+        ({"average_best": True}, "average_best=True: set average_checkpoints, the number of checkpoints"),
         (
             {"ema_decay": None, "average_checkpoints": 2, "average_best": True, "save_total_limit": 3},
             "save_total_limit=3 deletes all but one of the best",
         ),
         (
             {"ema_decay": None, "average_checkpoints": 2, "save_strategy": "no"},
-            "average_checkpoints: there will be none, set save_strategy",
+            "average_checkpoints: no checkpoint is written, set save_strategy",
         ),
         (
             {"ema_decay": None, "average_checkpoints": 2, "average_best": True, "eval_strategy": "no"},
-            "average_best=True: nothing says which are best, set eval_strategy",
+            "average_best=True: no evaluation says which are best, set eval_strategy",
         ),
         (
             {"early_stopping_patience": 2, "eval_strategy": "no"},

@@ -183,5 +183,5 @@ def test_what_is_not_a_number_is_an_error(name: str, tmp_path: Path) -> None:
 
 
 def test_the_filter_that_hides_divergence_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="logging_nan_inf_filter=True: training stops where a loss is not finite"):
+    with pytest.raises(ValueError, match="logging_nan_inf_filter=True: training stops at a loss that is not finite"):
         run(tmp_path, logging_nan_inf_filter=True)
