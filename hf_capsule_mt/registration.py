@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.families import FAMILIES
 from hf_capsule_mt.modeling.argument_names import check_names
+from hf_capsule_mt.modeling.capsules.linear_in_parts import linear_in_parts
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.losses.lean import add_lean_losses
 from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
@@ -40,6 +42,7 @@ def register() -> None:
 def _add_to_models() -> None:
     """What the installed package adds to the models, and what code in a checkpoint does without."""
     add_lean_losses()
+    SplitLinear.in_parts = linear_in_parts
     CheckedArguments.check_names = check_names
     TranslationHead.own_generate = own_generate
     SafeLoadingMixin.file_checks = FileChecks(load_with_checks, save_with_checks)

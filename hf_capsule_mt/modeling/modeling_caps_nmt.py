@@ -32,14 +32,14 @@ from hf_capsule_mt.modeling.recurrent.seq2seq import (
     WordEmbedding,
     cache_to_use,
     read_encoder_outputs,
-    target_vocabulary,
 )
+from hf_capsule_mt.modeling.vocabularies import target_vocabulary
 
 
 class CapsNMTPreTrainedModel(RecurrentPreTrainedModel):
     """Initialisation and loading shared by the classes of this file."""
 
-    config: CapsNMTConfig  # type: ignore[assignment]
+    config: CapsNMTConfig
     config_class = CapsNMTConfig
     _no_split_modules = ["EncoderLSTMLayer", "SourceContext", "DecoderLSTMLayer", "WordAttention"]
 
@@ -178,8 +178,8 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
 
     encoder_class = CapsNMTEncoder
     decoder_class = CapsNMTDecoder
-    encoder: CapsNMTEncoder  # type: ignore[assignment]
-    decoder: CapsNMTDecoder  # type: ignore[assignment]
+    encoder: CapsNMTEncoder
+    decoder: CapsNMTDecoder
 
     @can_return_tuple
     def forward(

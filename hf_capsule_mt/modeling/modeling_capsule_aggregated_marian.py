@@ -29,7 +29,6 @@ from hf_capsule_mt.modeling.capsules.head_aggregation import routed_projection
 from hf_capsule_mt.modeling.capsules.layer_aggregation import LayerAggregation
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
-from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.input_checks import (
     check_length,
@@ -46,6 +45,7 @@ from hf_capsule_mt.modeling.outputs import (
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
+from hf_capsule_mt.modeling.vocabularies import make_head, target_vocabulary, tie_base
 
 
 class LayerOutputs:
@@ -201,9 +201,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         output_routings: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        shared = self.config.share_encoder_decoder_embeddings
-        words = (None if shared else self.config.decoder_vocab_size) or self.config.vocab_size
-        check_tokens("decoder_input_ids", input_ids, words)
+        check_tokens("decoder_input_ids", input_ids, target_vocabulary(self.config))
         check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -231,13 +229,9 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        # Past Marian's own constructor, which would build two stacks only for them to be replaced.
-        super(MarianModel, self).__init__(config)
-        self._tied_weights_keys = {}
-        if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-            sharing = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-            self._tied_weights_keys = dict.fromkeys(sharing, "shared.weight")
+        with torch.device("meta"):  # Marian's own stacks are replaced: there they take no time and no memory
+            super().__init__(config)
+        tie_base(self)
         self.encoder = self.encoder_class(config)
         self.decoder = self.decoder_class(config)
         self.post_init()
@@ -305,14 +299,8 @@ class CapsuleAggregatedMarianForConditionalGeneration(
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        super(MarianMTModel, self).__init__(config)  # past Marian's own constructor, as above
+        with torch.device("meta"):  # as above
+            super().__init__(config)
         self.model = self.model_class(config)
-        shared = config.share_encoder_decoder_embeddings
-        words = (None if shared else config.decoder_vocab_size) or config.vocab_size
-        self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
-        if shared:
-            sharing = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-            self._tied_weights_keys = dict.fromkeys(sharing, "model.shared.weight")
-        self.final_logits_bias = nn.Buffer(torch.zeros(1, words))
-        self.lm_head = SplitLinear(config.d_model, words, bias=False)
+        make_head(self)
         self.post_init()

@@ -42,14 +42,14 @@ from hf_capsule_mt.modeling.recurrent.seq2seq import (
     WordEmbedding,
     cache_to_use,
     read_encoder_outputs,
-    target_vocabulary,
 )
+from hf_capsule_mt.modeling.vocabularies import target_vocabulary
 
 
 class GDRRNMTPreTrainedModel(RecurrentPreTrainedModel):
     """Initialisation and loading shared by the classes of this file."""
 
-    config: GDRRNMTConfig  # type: ignore[assignment]
+    config: GDRRNMTConfig
     config_class = GDRRNMTConfig
     _no_split_modules = ["BidirectionalRNN", "ConditionalGRU", "SourceVotes", "PastFuture"]
 
@@ -179,8 +179,8 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
 
     encoder_class = GDRRNMTEncoder
     decoder_class = GDRRNMTDecoder
-    encoder: GDRRNMTEncoder  # type: ignore[assignment]
-    decoder: GDRRNMTDecoder  # type: ignore[assignment]
+    encoder: GDRRNMTEncoder
+    decoder: GDRRNMTDecoder
 
     def __init__(self, config: GDRRNMTConfig) -> None:
         super().__init__(config)

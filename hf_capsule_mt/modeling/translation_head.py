@@ -36,7 +36,7 @@ class TranslationHead:
     config: Any
     model: nn.Module
     lm_head: nn.Linear
-    final_logits_bias: nn.Buffer  # [1, V]
+    final_logits_bias: Any  # a buffer [1, V]
     prepare_decoder_input_ids_from_labels: Any
 
     @can_return_tuple

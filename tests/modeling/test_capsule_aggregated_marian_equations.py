@@ -6,7 +6,8 @@ from family_cases import AGGREGATED_MARIAN, ALL_ATTENTIONS, Case, assert_close, 
 from torch import Tensor
 
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection, RoutedProjection
-from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear, split_count
+from hf_capsule_mt.modeling.capsules.linear_in_parts import split_count
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.ops import dynamic_routing, em_routing
 
 AGGREGATED = [

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from hf_capsule_mt.inference.search.transposed import _COPIES, transposed_copy
-from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear, split_count
+from hf_capsule_mt.modeling.capsules.linear_in_parts import split_count
+from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 
 
 @pytest.mark.parametrize(("rows", "threads", "parts"), [(32000, 2, 2), (33, 2, 3), (7, 2, 7), (11, 2, 1), (64, 1, 1)])

@@ -1,7 +1,7 @@
 """What the recurrent families share: vocabularies and their embeddings, the cache, the shape of a translation model.
 
-Embeddings, ties and resizing are those of Transformers' Marian, so that a tokenizer and everything built around a
-Marian checkpoint fits these models too; nothing of its layers is used.
+Names of weights, ties and resizing are those of Transformers' Marian, so that what is built around a Marian checkpoint
+fits these models too.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` width of the embeddings, `V` target vocabulary.
 """
@@ -11,25 +11,32 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.models.marian.modeling_marian import MarianModel, MarianMTModel, MarianPreTrainedModel
+from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
-from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
 from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache, started_cache
+from hf_capsule_mt.modeling.recurrent.embeddings import ResizableHead, TwoEmbeddings
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
+from hf_capsule_mt.modeling.vocabularies import make_head, tie_base
 
 logger = logging.get_logger(__name__)
 
 
-class RecurrentPreTrainedModel(CheckedArguments, SafeLoadingMixin, CodeExportMixin, MarianPreTrainedModel):
+class RecurrentPreTrainedModel(CheckedArguments, SafeLoadingMixin, CodeExportMixin, PreTrainedModel):
     """Initialisation and loading shared by the classes of the recurrent families."""
+
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _can_compile_fullgraph = True
 
     _supports_flash_attn = _supports_sdpa = _supports_flex_attn = False
     _skip_keys_device_placement = ["past_key_values"]
@@ -41,12 +48,8 @@ class RecurrentPreTrainedModel(CheckedArguments, SafeLoadingMixin, CodeExportMix
         super()._init_weights(module)
         if isinstance(module, CapsuleModule):
             module.init_capsule_weights(self.config.init_std)
-
-
-def target_vocabulary(config: Any) -> int:
-    """Number of words that the decoder knows."""
-    shared = config.share_encoder_decoder_embeddings
-    return (None if shared else config.decoder_vocab_size) or config.vocab_size
+        elif isinstance(module, TranslationHead):
+            init.zeros_(module.final_logits_bias)
 
 
 class WordEmbedding:
@@ -80,42 +83,36 @@ class WordEmbedding:
         return bool(getattr(self.config, name, False) if given is None else given)
 
 
-class RecurrentModel(RecurrentPreTrainedModel, MarianModel):
-    """An encoder and a decoder with the embeddings of Marian; subclasses add `forward`."""
+class RecurrentModel(TwoEmbeddings, RecurrentPreTrainedModel):
+    """An encoder and a decoder with their embeddings; subclasses add `forward`."""
 
     encoder_class: Any
     decoder_class: Any
 
     def __init__(self, config: Any) -> None:
         config.check()
-        super(MarianModel, self).__init__(config)  # past Marian's own constructor
-        self._tied_weights_keys = {}
-        if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-            sharing = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-            self._tied_weights_keys = dict.fromkeys(sharing, "shared.weight")
+        super().__init__(config)
+        tie_base(self)
         self.encoder = self.encoder_class(config)
         self.decoder = self.decoder_class(config)
         self.post_init()
 
 
-class RecurrentForConditionalGeneration(TranslationHead, RecurrentPreTrainedModel, MarianMTModel, GenerationMixin):
-    """A `RecurrentModel` with an output layer: `logits = o E^T + final_logits_bias`, the bias a buffer of zeros."""
+class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, RecurrentPreTrainedModel, GenerationMixin):
+    """A `RecurrentModel` with an output layer."""
 
     model_class: type[RecurrentModel]
 
     def __init__(self, config: Any) -> None:
         config.check()
-        super(MarianMTModel, self).__init__(config)  # past Marian's own constructor
+        super().__init__(config)
         self.model = self.model_class(config)
-        words = target_vocabulary(config)
-        self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
-        if config.share_encoder_decoder_embeddings:
-            sharing = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-            self._tied_weights_keys = dict.fromkeys(sharing, "model.shared.weight")
-        self.final_logits_bias = nn.Buffer(torch.zeros(1, words))
-        self.lm_head = SplitLinear(config.d_model, words, bias=False)
+        make_head(self)
         self.post_init()
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The labels `[B, T]` one place to the right, behind the start token; padding where they are -100."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def get_compiled_call(self, compile_config: Any) -> Callable[..., Any]:
         """As in Transformers; the compiler, which refuses RNNs, is told for good that steps through cells are fine."""
