@@ -10,6 +10,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.families import FAMILIES
+from hf_capsule_mt.modeling.argument_names import check_names
+from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.losses.lean import add_lean_losses
 from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
 from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
@@ -32,16 +34,22 @@ def register() -> None:
         setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
     register_translation()
     CarriedCode.code_writer = write_code
+    _add_to_models()
+
+
+def _add_to_models() -> None:
+    """What the installed package adds to the models, and what code in a checkpoint does without."""
     add_lean_losses()
-    TranslationHead.choose_search = choose_search
+    CheckedArguments.check_names = check_names
+    TranslationHead.own_generate = own_generate
     SafeLoadingMixin.file_checks = FileChecks(load_with_checks, save_with_checks)
 
 
-def choose_search(model: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """The faster search for a call of `generate()`, see `inference/search/choose.py`."""
-    from hf_capsule_mt.inference.search.choose import search_arguments  # only now, as many programs never translate
+def own_generate(*args: Any, **kwargs: Any) -> Any:
+    """`generate_with_routings`, imported when a model first translates: many programs never do."""
+    from hf_capsule_mt.inference.generated_routings import generate_with_routings
 
-    return search_arguments(model, positional, keywords)
+    return generate_with_routings(*args, **kwargs)
 
 
 def write_code(config: CarriedCode, folder: str | PathLike[str]) -> None:

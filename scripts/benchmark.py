@@ -12,16 +12,21 @@
     python scripts/benchmark.py train --end-to-end --train data/train --valid data/val --models em
     python scripts/benchmark.py table
 
-Any model's name with `-int8` is what `quantize_for_cpu` makes of it; with `-compiled` it decodes with a static cache
-and compiled steps, which for stock Marian Transformers has in greedy search alone. The `ctranslate2` models are stock
-Marian converted to int8, `-6+1` with a decoder of one layer; they need the extra `benchmark`.
+`-int8` after a model's name runs it through `quantize_for_cpu`. `-compiled` decodes with a static cache and compiled
+steps; for stock Marian, Transformers has these in greedy search only. The `ctranslate2` models are stock Marian
+converted to int8, `-6+1` with a decoder of one layer. They need the extra `benchmark`.
 
-Models take turns step by step in one process, so that whatever else the machine does falls on all of them alike; the
-figures are medians with quartiles, and ratios are to the baseline of the same run. Peak memory on the CPU is what one
-process grows by while it trains or decodes with one model alone; on CUDA it is the allocator's own peak. `scaling`
-measures against length (`benchmarks/scaling.py`) or another axis (`benchmarks/axes.py`), `op` routing functions alone
-(`benchmarks/ops.py`), `loss` losses over a vocabulary (`benchmarks/losses.py`), `train --end-to-end` whole trainers
-(`benchmarks/training.py`); `table` writes what all results say (`benchmarks/table.py`).
+Models take turns step by step in one process, so that other load on the machine affects all of them equally. Figures
+are medians with quartiles; ratios are to the baseline of the same run. Peak memory on the CPU is the growth of a
+process that trains or decodes with one model. On CUDA it is the allocator's peak.
+
+train, decode       one step of training, or one call of generate()
+memory              peak memory by batch and length (benchmarks/axes.py)
+scaling             time against length (benchmarks/scaling.py) or another axis (benchmarks/axes.py)
+op                  routing functions (benchmarks/ops.py)
+loss                losses over a vocabulary (benchmarks/losses.py)
+train --end-to-end  whole trainers (benchmarks/training.py)
+table               a table of all results (benchmarks/table.py)
 """
 
 import argparse
@@ -98,17 +103,17 @@ DECODE_ONLY = tuple(name for name in MODELS if "-int8" in name or "-compiled" in
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
 
-def changed(config_class: type[PreTrainedConfig], fields: dict[str, Any], args: argparse.Namespace) -> Any:
-    """A configuration of these fields, and of those of `args.changes` that it has."""
-    known = set(field_defaults(config_class))
+def configured(config_class: type[PreTrainedConfig], fields: dict[str, Any], args: argparse.Namespace) -> Any:
+    """A configuration with these fields and with those fields of `args.changes` that the class has."""
+    names = set(field_defaults(config_class))
     if config_class is GDRRNMTConfig:
-        known.discard("decoder_layers")  # a conditional GRU is one layer
-    changes = {field: value for field, value in getattr(args, "changes", {}).items() if field in known}
+        names.discard("decoder_layers")  # the conditional GRU always has one layer
+    changes = {field: value for field, value in getattr(args, "changes", {}).items() if field in names}
     return config_class(**{**fields, **changes})
 
 
 def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
-    """A model of the asked size with random weights from the seed."""
+    """The model with the size of `args.size` and random weights from the seed."""
     size = SIZES[args.size]
     last = size["vocab"] - 1
     lengths = [*getattr(args, "lengths", ()), args.source_length, args.target_length]
@@ -132,21 +137,21 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
     model: PreTrainedModel
     if options is None:
         shallow = {"decoder_layers": 1} if name.endswith("6+1") else {}
-        model = MarianMTModel(changed(MarianConfig, {**common, **shallow}, args))
+        model = MarianMTModel(configured(MarianConfig, {**common, **shallow}, args))
     elif name.startswith("caps_nmt"):
-        # The depths of the paper's base model: 4 layers and 3.
+        # The depths of the paper's base model: 4 encoder layers and 3 decoder layers.
         shared = {field: value for field, value in common.items() if field in field_defaults(CapsNMTConfig)}
         shared.update(encoder_layers=CapsNMTConfig.encoder_layers, decoder_layers=CapsNMTConfig.decoder_layers)
-        model = CapsNMTForConditionalGeneration(changed(CapsNMTConfig, {**shared, **options}, args))
+        model = CapsNMTForConditionalGeneration(configured(CapsNMTConfig, {**shared, **options}, args))
     elif name.startswith("rnmt"):
         shared = {field: value for field, value in common.items() if field in field_defaults(GDRRNMTConfig)}
         recurrent = {field: factor * size["d_model"] for field, factor in RECURRENT.items()}
         recurrent.update(encoder_layers=1, decoder_layers=1)
-        model = GDRRNMTForConditionalGeneration(changed(GDRRNMTConfig, {**shared, **recurrent, **options}, args))
+        model = GDRRNMTForConditionalGeneration(configured(GDRRNMTConfig, {**shared, **recurrent, **options}, args))
     elif "past_future" in options:
-        model = GDRMarianForConditionalGeneration(changed(GDRMarianConfig, {**common, **options}, args))
+        model = GDRMarianForConditionalGeneration(configured(GDRMarianConfig, {**common, **options}, args))
     else:
-        config = changed(CapsuleAggregatedMarianConfig, {**common, **options}, args)
+        config = configured(CapsuleAggregatedMarianConfig, {**common, **options}, args)
         model = CapsuleAggregatedMarianForConditionalGeneration(config)
     dtype = torch.bfloat16 if args.dtype == "bf16" and args.command != "train" else torch.float32
     return model.to(args.device, dtype)
@@ -161,7 +166,7 @@ def batch(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 
 
 def train_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
-    """One step of training: forward, backward, AdamW in the form that the Trainer uses by default."""
+    """One step of training: forward, backward, and AdamW as the Trainer uses it by default."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     inputs = batch(args)
@@ -177,7 +182,7 @@ def train_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> C
 
 
 def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
-    """One call of generate(): every model makes the same number of tokens."""
+    """One call of generate(). Every model generates the same number of tokens."""
     model.eval()
     if name.startswith("ctranslate2"):
         return ctranslate2_step(model, args)
@@ -189,9 +194,9 @@ def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> 
     options |= {"max_new_tokens": length, "min_new_tokens": length}
     if name.endswith("-compiled"):
         config = CompileConfig()
-        config._compile_all_devices = True  # on a CPU too
+        config._compile_all_devices = True  # also on a CPU
         options |= {"cache_implementation": "static", "compile_config": config}
-        torch._dynamo.config.cache_size_limit = len(MODELS)  # models share the code that is compiled
+        torch._dynamo.config.cache_size_limit = len(MODELS)  # all models compile the same function
     mask = torch.ones_like(source)
 
     def step() -> None:
@@ -201,12 +206,12 @@ def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> 
 
 
 def ctranslate2_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
-    """The same of a Marian model, converted to CTranslate2 and int8."""
+    """The same with a Marian model that is converted to CTranslate2 and int8."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
     spec = MarianMTLoader().get_model_spec(model)
-    words = [f"w{index}" for index in range(model.config.vocab_size - 1)]  # the converter leaves out the padding
+    words = [f"w{index}" for index in range(model.config.vocab_size - 1)]  # without the padding, as the converter does
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
     spec.config.eos_token = spec.config.decoder_start_token = words[model.config.eos_token_id]
@@ -222,8 +227,8 @@ def ctranslate2_step(model: PreTrainedModel, args: argparse.Namespace) -> Callab
     options = {"beam_size": args.beams, "max_decoding_length": length, "min_decoding_length": length}
 
     def step() -> None:
-        found = translator.translate_batch(source, **options)
-        assert all(len(sentence.hypotheses[0]) == length for sentence in found)
+        translations = translator.translate_batch(source, **options)
+        assert all(len(translation.hypotheses[0]) == length for translation in translations)
 
     return step
 
@@ -232,7 +237,7 @@ STEPS = {"train": train_step, "decode": decode_step}
 
 
 def measure(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Seconds a step of every model, taking turns, and the peak memory of each alone."""
+    """Seconds a step of every model, taking turns, and the peak memory of each model alone."""
     models = {name: build(name, args) for name in names}
     seconds = take_turns({name: STEPS[args.command](name, model, args) for name, model in models.items()}, args)
     rows = {name: {"parameters": models[name].num_parameters(), **spread(times)} for name, times in seconds.items()}
@@ -257,7 +262,7 @@ def add_ratios(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> Non
 
 
 def memory_alone(args: argparse.Namespace) -> int:
-    """The one figure that another process of this script asks for."""
+    """The peak memory of one model or function, for the process that started this one with --memory-of."""
     if args.command == "op":
         return op_memory(args.memory_of, args)
     if args.command == "loss":
@@ -266,7 +271,7 @@ def memory_alone(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
-    """Measure, print, and return what goes into the JSON."""
+    """Measure, print the tables, and return the report for the JSON file."""
     more: dict[str, Any] = {}
     if args.command == "op":
         rows, more["machine"] = measure_ops(args, argv)
@@ -294,7 +299,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
 
 def main(argv: list[str]) -> None:
     if argv[:2] == ["train", "--end-to-end"]:
-        from benchmarks import training  # takes seconds; processes that measure memory do without
+        from benchmarks import training  # imported late: it takes seconds and memory that other commands do not need
 
         training.main(argv[2:], build)
         return

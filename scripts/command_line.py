@@ -1,4 +1,4 @@
-"""What commands share: numbers that are checked, a device that can be used, an end by Ctrl-C without a traceback."""
+"""Parts that the commands share: checked numbers, a check of the device, errors and Ctrl-C without a traceback."""
 
 import argparse
 import math
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-INTERRUPTED = 130  # the exit code of a program that SIGINT has ended
+INTERRUPTED = 130  # the exit code of a program that SIGINT ended
 
 
 def at_least_one(text: str) -> int:
@@ -32,8 +32,8 @@ def finite_number(text: str) -> float:
 
 
 def usable_device(name: str) -> Any:
-    """PyTorch's device of this name; a ValueError if it cannot be used here."""
-    import torch  # takes seconds, which `--help` need not
+    """PyTorch's device of this name. Raises ValueError if it cannot be used on this machine."""
+    import torch  # imported late: it takes seconds, and `--help` must be fast
 
     try:
         device = torch.device(name)
@@ -46,10 +46,16 @@ def usable_device(name: str) -> Any:
     return device
 
 
-def run_command(work: Callable[[], int], left: str = "nothing was written") -> int:
-    """The exit code of `work`; Ctrl-C is one line, which says what the command has `left`, and code 130."""
+def run_command(work: Callable[[], int], state: str = "nothing was written") -> int:
+    """Run `work` and return its exit code.
+
+    ValueError and OSError print their message and give 1. Ctrl-C prints the `state` of the output and gives 130.
+    """
     try:
         return work()
     except KeyboardInterrupt:
-        print(f"interrupted: {left}", file=sys.stderr)
+        print(f"interrupted: {state}", file=sys.stderr)
         return INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1

@@ -1,11 +1,11 @@
-"""Make a checkpoint ready for those who do not have this package, and push it to the Hub.
+"""Prepare a checkpoint for users without this package, and push it to the Hub.
 
 python scripts/export_to_hub.py runs/model --output exported
 python scripts/export_to_hub.py runs/model --push me/my-model --private
 python scripts/export_to_hub.py runs/model --push me/my-model --dry-run
 
-The folder gets the code, the tokenizer and the card. It is loaded without this package in a process of its own,
-and only if that gives the same logits, beams and translations, it is kept or pushed, in one commit.
+The new folder contains the model, its code, the tokenizer and the card. A separate process loads it without this
+package. The folder is kept, or pushed in one commit, only if logits, beams and translations are the same.
 """
 
 import argparse
@@ -21,17 +21,17 @@ from hf_capsule_mt.hub import export_checkpoint
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a checkpoint, as training wrote it")
-    parser.add_argument("--output", type=Path, help="the new folder; a temporary one without it")
-    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is the output already")
-    parser.add_argument("--push", metavar="REPO", help="where on the Hub the folder goes, as name/model")
-    parser.add_argument("--private", action="store_true", help="if the repository is made now, make it private")
-    parser.add_argument("--revision", help="the branch; main without it")
+    parser.add_argument("folder", type=Path, help="a checkpoint of a training run")
+    parser.add_argument("--output", type=Path, help="the new folder; default: a temporary one")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
+    parser.add_argument("--push", metavar="REPO", help="repository on the Hub, as name/model")
+    parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
+    parser.add_argument("--revision", help="the branch; default: main")
     parser.add_argument("--max-shard-size", default="5GB")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, but push nothing")
     arguments = parser.parse_args()
     if arguments.output is None and arguments.push is None:
-        parser.error("give --output, --push or both")
+        parser.error("use --output, --push or both")
     with tempfile.TemporaryDirectory() as temporary:
         output = arguments.output or Path(temporary, "exported")
         options = {"overwrite": arguments.overwrite, "name": arguments.push}

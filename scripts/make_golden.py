@@ -1,11 +1,11 @@
-"""Make the golden checkpoints: tiny committed models with their exact outputs, which `tests/modeling` compares.
+"""Make the golden checkpoints: tiny committed models with their exact outputs. `tests/modeling` compares them.
 
     python scripts/make_golden.py [--family gdr_marian]
 
-A golden checkpoint is a promise that models saved today give the same translations tomorrow. Run this again only when
-a family gets its first checkpoint, or when outputs are meant to change (a corrected equation, say) and the change log
-says so; never to make a failing test pass. A changed file format or a renamed weight is no reason: old checkpoints
-must go on loading.
+A golden checkpoint is a promise that models saved today give the same translations tomorrow. Run this script only for
+the first checkpoint of a family, or if outputs must change (a corrected equation, for example) and the changelog says
+so. Never run it to make a failing test pass. A new file format or a renamed weight is no reason either: old
+checkpoints must still load.
 """
 
 import argparse
@@ -60,7 +60,7 @@ MARIAN_SIZES: dict[str, Any] = {
 
 
 def build_capsule_aggregated_marian() -> Any:
-    """EM over the layers of both sides, simple routing over the heads of all attentions of the lower layers."""
+    """EM over the layers of both sides; simple routing over the heads of all attentions in the lower layers."""
     config = CapsuleAggregatedMarianConfig(
         **MARIAN_SIZES,
         layer_num_capsules=8,
@@ -73,7 +73,7 @@ def build_capsule_aggregated_marian() -> Any:
 
 
 def build_gdr_marian() -> Any:
-    """Guided routing with redundant capsules and both auxiliary losses, above dynamic routing over the layers."""
+    """Guided routing with redundant capsules and both auxiliary losses; dynamic routing over the layers."""
     config = GDRMarianConfig(
         **MARIAN_SIZES,
         layer_aggregation="dynamic_routing",
@@ -89,7 +89,7 @@ def build_gdr_marian() -> Any:
 
 
 def build_gdr_rnmt() -> Any:
-    """Guided routing above two bidirectional layers and a conditional GRU, both auxiliary losses."""
+    """Guided routing with both auxiliary losses on two bidirectional layers and a conditional GRU."""
     config = GDRRNMTConfig(
         vocab_size=47,
         d_model=16,
@@ -141,8 +141,8 @@ BUILDERS = {
 
 
 @torch.no_grad()
-def spread(model: Any) -> None:
-    """Weights far from their initial values, so that routing prefers some capsules and sentences differ."""
+def randomize(model: Any) -> None:
+    """Move weights far from their initial values, so that routing prefers some capsules and sentences differ."""
     em = {name.rpartition(".router")[0] for name, _ in model.named_parameters() if name.endswith("router.beta_a")}
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter)
@@ -173,7 +173,7 @@ def padded(rows: list[list[int]], value: int) -> Tensor:
 
 @torch.no_grad()
 def outputs_of(model: Any) -> dict[str, Any]:
-    """Everything the test compares, as it goes into the JSON file."""
+    """All outputs that the test compares, as JSON values."""
     model.eval()
     sources = padded(SOURCES, PAD)
     inputs = {"input_ids": sources, "attention_mask": (sources != PAD).long()}
@@ -203,14 +203,14 @@ def rounded(tensor: Tensor) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", choices=sorted(BUILDERS), help="one family; all without it")
-    parser.add_argument("--output", type=Path, default=GOLDEN, help="where the folders go")
+    parser.add_argument("--family", choices=sorted(BUILDERS), help="one family; default: all")
+    parser.add_argument("--output", type=Path, default=GOLDEN, help="parent of the new folders")
     arguments = parser.parse_args()
     for family in [arguments.family] if arguments.family else sorted(BUILDERS):
         torch.manual_seed(SEED)
         torch.set_num_threads(1)
         model = BUILDERS[family]()
-        spread(model)
+        randomize(model)
         folder = arguments.output / family
         model.save_pretrained(folder)
         command = f"python scripts/make_golden.py --family {family}"

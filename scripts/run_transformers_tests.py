@@ -2,13 +2,13 @@
 
     python scripts/run_transformers_tests.py [--workers N] [-k EXPRESSION]
 
-Fetches the source distribution of the installed Transformers version from the package index into `.cache/` (once),
-takes `tests/test_modeling_common.py` and `tests/test_configuration_common.py` out of it, and puts
-`tests/modeling/upstream_cases.py` beside them. Prints, class by class, what passed and failed, and every test that
-fails, or is skipped, on one of the families but passes on stock Marian; the exit status is 1 if there is such a test.
+The script downloads the source distribution of the installed Transformers version to `.cache/` (once). It runs the
+tests of `tests/test_modeling_common.py` and `tests/test_configuration_common.py` on the cases of
+`tests/modeling/upstream_cases.py`. It prints the counts of each class, and every test that fails or is skipped on one
+of our families but passes on stock Marian. If there is such a test, the exit status is 1.
 
-The distribution leaves out some modules that those files import; this script writes stand-ins. So the tests of
-`generate` (GenerationTesterMixin) and of export are not part of this run: the former are in `tests/modeling`.
+The distribution lacks some modules that these files import, so the script writes stand-ins. Therefore the tests of
+`generate` (GenerationTesterMixin) and of export do not run here; `tests/modeling` has our tests of `generate`.
 """
 
 import argparse
@@ -28,12 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "modeling" / "upstream_cases.py"
 REFERENCE = "StockMarianTest"
 
-# Recurrent families have no `attentions` to return and one implementation of what attention they have: the shipped
-# tests of these skip themselves there, which is not worse than passing on Marian.
+# Recurrent families return no `attentions` and have a single implementation of attention. So Transformers' tests of
+# attention skip themselves, which does not count as worse than on Marian.
 RECURRENT = ("RNMT", "CapsNMT")
 ABOUT_ATTENTION = ("attention", "sdpa", "capture_outputs_decorator")
 
-# Modules that the shipped files import and the distribution lacks: only names, and values for the config test.
+# Modules that the test files import but the distribution lacks.
 STAND_INS = {
     "__init__.py": "",
     "generation/__init__.py": "",
@@ -64,8 +64,8 @@ def fetch_tests(folder: Path) -> Path:
     version = transformers.__version__
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as download:
-        wanted = ["--no-deps", "--no-binary", "transformers", f"transformers=={version}"]
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", download, *wanted], check=True)
+        source_only = ["--no-deps", "--no-binary", "transformers", f"transformers=={version}"]
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", download, *source_only], check=True)
         with tarfile.open(next(Path(download).glob("transformers-*.tar.gz"))) as archive:
             top = f"transformers-{version}/tests/"
             members = [member for member in archive.getmembers() if member.name.startswith(top) and member.isfile()]
@@ -74,8 +74,8 @@ def fetch_tests(folder: Path) -> Path:
     return tests
 
 
-def prepare(tests: Path) -> Path:
-    """Write the stand-ins that are missing and the family's own cases; returns the file to run."""
+def add_cases(tests: Path) -> Path:
+    """Write the stand-ins that are missing, and our cases. Returns the file to run."""
     for name, text in STAND_INS.items():
         path = tests / name
         if not path.exists():
@@ -87,13 +87,13 @@ def prepare(tests: Path) -> Path:
 
 
 def run_pytest(target: Path, workers: int, expression: str, report: Path) -> str:
-    """Run the file in a process of its own; returns what it printed."""
+    """Run the file in a separate process; returns its output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-c", os.devnull, f"--rootdir={target.parent.parent}", f"--junitxml={report}", "-rf", "--tb=short"]
     command += ["-n", str(workers)] if workers else []
     command += ["-k", expression] if expression else []
     paths = [str(ROOT), str(target.parent.parent), os.environ.get("PYTHONPATH", "")]
-    # Settings of a pytest that this script was started from are not for the one it starts.
+    # If a pytest started this script, its settings are not for the new one.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -113,7 +113,7 @@ def read_report(report: Path) -> dict[str, dict[str, str]]:
 
 
 def compare(results: dict[str, dict[str, str]]) -> list[str]:
-    """Print the counts; returns a line for everything that is worse than on stock Marian."""
+    """Print the counts; returns a line for each test that is worse than on stock Marian."""
     reference = results.get(REFERENCE, {})
     worse = []
     for name in sorted(results, key=lambda name: name != REFERENCE):
@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print pytest's whole output")
     arguments = parser.parse_args()
     folder = ROOT / ".cache" / f"transformers-{transformers.__version__}"
-    target = prepare(fetch_tests(folder))
+    target = add_cases(fetch_tests(folder))
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         output = run_pytest(target, arguments.workers, arguments.expression, report)

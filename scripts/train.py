@@ -1,12 +1,12 @@
-"""Train a translation model by a recipe, translate its test set, and write down what came of it.
+"""Train a translation model with a recipe, translate its test set, and write the results.
 
     python scripts/train.py synthetic/dla_em --output_dir runs/x --max_steps 50
     python scripts/train.py multi30k/marian --learning_rate 3e-4 --config.d_model 128
     accelerate launch --config_file scripts/accelerate/cpu.yaml scripts/train.py RECIPE.yaml --use_cpu
 
-Run again, it goes on from the last checkpoint. A finished run is left as it is. Ctrl-C ends it with a checkpoint.
-`--help` explains the keys; the output folder gets the model, its tokenizer, `recipe.yaml`, which makes the run again,
-`results.json`, `run.json`, a model card, and the translations.
+The same command continues from the last checkpoint, and does nothing if the run is finished. Ctrl-C ends a run with a
+checkpoint. `--help` explains the keys. The output folder gets the model, its tokenizer, `results.json`, `run.json`, a
+model card, the translations, and `recipe.yaml`, which repeats the run.
 """
 
 import sys
@@ -18,7 +18,8 @@ def main() -> int:
         return train()
     except KeyboardInterrupt:  # before training, after it, or the second Ctrl-C
         print(
-            "stopped; the same command goes on from the last checkpoint, or begins anew without one", file=sys.stderr
+            "stopped; the same command continues from the last checkpoint, or starts again without one",
+            file=sys.stderr,
         )
         return 130
 
@@ -34,7 +35,7 @@ def train() -> int:
         results, card = (Path(str(recipe.training.output_dir), name) for name in (RESULTS, "README.md"))
         before = results.read_bytes() if results.is_file() else None
         run_recipe(recipe)
-        # A card that was edited stays until there are other results to tell of.
+        # The card may have been edited, so it is only rewritten if the results changed.
         if recipe.training.process_index == 0 and not (card.is_file() and results.read_bytes() == before):
             write_model_card(
                 recipe.training.output_dir,
@@ -44,8 +45,8 @@ def train() -> int:
             )
         code = 0
     except Interrupted as interrupted:
-        code = interrupted.exit_code  # as if the signal had ended it at once
-    except (ValueError, OSError, ImportError) as error:  # the last one: an optional library is missing
+        code = interrupted.exit_code  # the exit code of a program that the signal ends at once
+    except (ValueError, OSError, ImportError) as error:  # ImportError: an optional library is missing
         print(f"error: {error}", file=sys.stderr)
         return 1
     close_process_group()

@@ -4,6 +4,7 @@ import argparse
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -116,8 +117,9 @@ def test_ctrl_c_says_where_translate_is(folder: Path) -> None:
         process.stdin.write(f"{SOURCES[0]}\n{SOURCES[2]}\n")
         process.stdin.flush()
         assert process.stdout.readline() and process.stdout.readline()
-        process.send_signal(signal.SIGINT)  # while it waits for the next line
-        assert process.wait(60) == 130
+        time.sleep(1)  # Python misses a signal that comes just before it blocks: let it wait for the next line first
+        process.send_signal(signal.SIGINT)
+        assert process.wait(300) == 130
         assert process.stderr.read() == "interrupted: 2 lines were read, 2 of them translated and written\n"
 
 
@@ -128,3 +130,12 @@ def test_ctrl_c_in_any_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(interrupted) == 130
     assert capsys.readouterr().err == "interrupted: nothing was written\n"
     assert run_command(lambda: 0) == 0
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError])
+def test_an_error_in_any_command(kind: type[Exception], capsys: pytest.CaptureFixture[str]) -> None:
+    def failing() -> int:
+        raise kind("the reason")
+
+    assert run_command(failing) == 1
+    assert capsys.readouterr().err == "error: the reason\n"

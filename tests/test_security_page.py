@@ -1,4 +1,4 @@
-"""What SECURITY.md and the Makefile promise of the compiled part and of names exists."""
+"""Scripts and make targets that the documentation names exist; the sanitized build is that of setup.py."""
 
 import re
 import runpy
@@ -21,12 +21,12 @@ def test_every_script_and_make_target_exists(page: str) -> None:
         assert (ROOT / script).is_file(), script
 
 
-def test_the_sanitized_build_has_the_flags_and_the_tests_of_the_real_one() -> None:
+def test_the_sanitized_build_has_the_flags_of_the_real_one_and_its_tests_exist() -> None:
+    """Only the optimisation level may differ."""
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     assert f'sources=["{SCRIPT["SOURCE"]}"]' in setup and (ROOT / SCRIPT["SOURCE"]).is_file()
     headers = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").split()[1]
     assert len(list(ROOT.glob(headers))) > 5
-    """But for its optimisation: a test that was renamed, or a flag that was added, must not be lost."""
     flags = SCRIPT["flags_of_setup"]()
     assert {"-fopenmp-simd", "-fno-wrapv"} <= set(flags) and not any(flag.startswith("-O") for flag in flags)
     assert all((ROOT / test).is_file() for test in SCRIPT["TESTS"])

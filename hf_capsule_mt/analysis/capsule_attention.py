@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
-from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 SITE = "encoder.capsules"
 COLOR = (255, 152, 56)  # of a word whose whole share goes to the capsule; black text is readable on all its shades

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
-from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
+from hf_capsule_mt.evaluation.decoding import translate
 from hf_capsule_mt.evaluation.texts import check_text
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode, with_settings
 
 Shares = NDArray[np.float32]
 SITE = "past_future"
+EXPLAINED = ("guided_routing", "classifier", "attention")  # values of `past_future` that assign source words
 # Share of the words of correct translations that get a warning, by accuracy. Measured on a small model of the
 # synthetic pair during training; about 0.85 is fully trained.
 #   accuracy  0.35  0.49  0.61  0.74  0.85
@@ -207,7 +209,7 @@ def explain(
     `explain(...).coverage` warns of source words that were left out or repeated.
     """
     kind = getattr(model.config, "past_future", None)
-    if kind not in ("guided_routing", "classifier", "attention"):
+    if kind not in EXPLAINED:
         raise ValueError(
             f"past_future={kind!r} in this model's configuration: there are no assignments to explain; use a model "
             "trained with 'guided_routing', 'classifier' or 'attention'"
@@ -216,7 +218,7 @@ def explain(
     if not source.strip():
         raise ValueError("the source is empty: give a sentence with at least one word")
     if target is None:
-        target = _translate(model, tokenizer, source, generation)
+        target = translate(model, tokenizer, source, **with_settings(generation, num_return_sequences=1))
     source_ids, source_words, source_rows = encode_words(tokenizer, text=source)
     target_ids, target_words, target_rows = encode_words(tokenizer, text_target=target)
     end = model.config.eos_token_id
@@ -248,12 +250,3 @@ def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:
     counts = [config.past_capsules, config.future_capsules] if kind == "guided_routing" else [1, 1]
     ends = np.cumsum(counts)
     return [part.sum(axis=-1) for part in np.split(assignments, ends, axis=-1)]
-
-
-def _translate(model: Any, tokenizer: PreTrainedTokenizerBase, source: str, generation: dict[str, Any]) -> str:
-    inputs = tokenizer(source, return_tensors="pt", return_token_type_ids=False).to(model.device)
-    if not {"max_length", "max_new_tokens"} & generation.keys() and model.generation_config.max_length is None:
-        generation = {**generation, "max_new_tokens": 2 * inputs["input_ids"].shape[1] + 50}
-    with evaluation_mode(model), torch.no_grad():
-        tokens = model.generate(**inputs, **generation)
-    return str(tokenizer.decode(tokens[0], skip_special_tokens=True))

@@ -1,4 +1,4 @@
-"""Translating test sets, scoring translations, and what routings and capsules look like in numbers."""
+"""Translating test sets, scores of translations, and measures of routings and capsules."""
 
 from hf_capsule_mt.evaluation.alignments import Alignment, read_alignments, symmetrize
 from hf_capsule_mt.evaluation.coverage import CoverageDifference, coverage_difference_ratio

@@ -1,4 +1,4 @@
-"""Word alignments of sentence pairs: the type, files in Pharaoh format, and joining the two directions.
+"""Word alignments of sentence pairs: the type, files in Pharaoh format, and how two directions become one.
 
 A link `(i, j)` joins source word `i` with target word `j`, both counted from 0.
 """
@@ -21,7 +21,7 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 @dataclass(frozen=True)
 class Alignment:
-    """The links of one sentence pair. People mark doubtful links as possible; what aligners find counts as sure."""
+    """The links of one sentence pair. People mark doubtful links as possible. Links of aligners are sure."""
 
     sure: frozenset[Link] = frozenset()
     possible: frozenset[Link] = frozenset()  # without the sure ones
@@ -54,15 +54,15 @@ class Alignment:
         """The alignment in one line of Pharaoh format: `i-j` is a sure link, `ipj` a possible one."""
         links: dict[str, set[Link]] = {"-": set(), "p": set()}
         for text in line.split():
-            found = _LINK.fullmatch(text)
-            if found is None:
+            link = _LINK.fullmatch(text)
+            if link is None:
                 raise ValueError(f"{text!r} is not a link: must be i-j (sure) or ipj (possible), counted from 0")
-            links[found[2]].add((int(found[1]), int(found[3])))
+            links[link[2]].add((int(link[1]), int(link[3])))
         return cls(frozenset(links["-"]), frozenset(links["p"]))
 
 
 def read_alignments(path: str | Path) -> list[Alignment]:
-    """The alignments in a file in Pharaoh format, one line a sentence pair, plain or, by its name, `.gz`.
+    """The alignments in a file in Pharaoh format, one line a sentence pair. A name in `.gz` is a gzip file.
 
     An empty line is a pair without links. Only a line feed ends a line.
     """
@@ -81,18 +81,18 @@ def read_alignments(path: str | Path) -> list[Alignment]:
 
 
 def _open(path: Path) -> TextIO:
-    # What is not UTF-8 is no link either; replaced, it gets the error that names its line.
+    # Bytes that are not UTF-8 are replaced. They are no link then, and get the error that names the line.
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="\n")
     return open(path, encoding="utf-8", errors="replace", newline="\n")
 
 
 def symmetrize(forward: Iterable[Link], reverse: Iterable[Link], method: str = SYMMETRIZATIONS[0]) -> frozenset[Link]:
-    """One set of links from those of an aligner's two directions, all of them (source, target).
+    """One set of links from the links of an aligner's two directions, all as (source, target).
 
-    `grow-diag-final-and` (Koehn et al. 2003; 2005): from the links that both directions have, grow over neighbours,
-    diagonal ones included, that one direction has and that align a word without a link; then add the links of each
-    direction both words of which are still without one. Links are visited in ascending order.
+    `grow-diag-final-and` (Koehn et al. 2003; 2005) starts with the links that both directions have. It adds their
+    neighbours, diagonal ones included, that one direction has and that align a word without a link. Then it adds the
+    links of each direction whose two words still have no link. Links are visited in ascending order.
     """
     forward, reverse = frozenset(forward), frozenset(reverse)
     if method == "forward":

@@ -1,4 +1,4 @@
-"""How much of what the reference translates is translated: the coverage difference ratio."""
+"""The coverage difference ratio: how many of the source words that a reference covers a translation covers too."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hf_capsule_mt.evaluation.alignments import Alignment
 
 @dataclass(frozen=True)
 class CoverageDifference:
-    """The mean over sentences, and the ratio of each sentence: None where the reference covers no source word."""
+    """The mean over sentences, and the ratio of each sentence; None if its reference covers no source word."""
 
     ratio: float
     per_sentence: tuple[float | None, ...]
@@ -23,11 +23,11 @@ def coverage_difference_ratio(
 ) -> CoverageDifference:
     """`CDR = 1 - |C_ref \\ C_gen| / |C_ref|` (Kong et al. 2019; section 4.3, GDR), mean over sentences.
 
-    `C_ref` and `C_gen` are the source words that the reference and the translation cover: those with a sure link.
-    The ratio is 1 where the translation covers all that the reference does, whatever it covers beside, and 0 where it
-    covers none of it. Sentences whose reference covers nothing are left out of the mean.
+    `C_ref` and `C_gen` are the source words that the reference and the translation cover: words with a sure link. The
+    ratio is 1 if the translation covers every word that the reference covers. It may cover more. The ratio is 0 if it
+    covers none of them. The mean leaves out sentences whose reference covers nothing.
 
-    Both alignments are of the same sources, split into the same words, and best come from one run of one aligner:
+    Both alignments must have the same sources, split into the same words. Make them in one run of one aligner:
 
         aligned = align_words(sources + sources, references + translations)
         coverage_difference_ratio(aligned[: len(sources)], aligned[len(sources) :])
@@ -39,8 +39,8 @@ def coverage_difference_ratio(
         )
     ratios: list[float | None] = []
     for reference, translation in zip(reference_alignments, translation_alignments, strict=True):
-        wanted, found = reference.covered_sources, translation.covered_sources
-        ratios.append(1 - len(wanted - found) / len(wanted) if wanted else None)
+        covered, missed = reference.covered_sources, reference.covered_sources - translation.covered_sources
+        ratios.append(1 - len(missed) / len(covered) if covered else None)
     counted = [ratio for ratio in ratios if ratio is not None]
     if not counted:
         raise ValueError("no reference alignment has a sure link: there is no coverage to compare with")

@@ -9,28 +9,34 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
 from hf_capsule_mt.evaluation.texts import check_texts, listed
+from hf_capsule_mt.modeling.translation_loop import generation_setting, length_limit, translate_tokens, with_settings
 
 
 def source_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The most tokens that a source may have: the model's positions, else the tokenizer's limit, None for none."""
-    longest = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
-    return longest if longest is not None and longest < LARGE_INTEGER else None
+    """The most tokens of a source: the positions of the model, else the limit of the tokenizer; None for no limit."""
+    limit = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    return limit if limit is not None and limit < LARGE_INTEGER else None
 
 
-def length_limit(model: Any, source_tokens: int, generation: dict[str, Any]) -> dict[str, int]:
-    """How long translations of sources of so many tokens may become, where neither `generation` nor the model's
-    generation config says it: twice as long and 50 tokens more. Transformers' own default is 20 tokens."""
-    given = {**vars(model.generation_config), **generation}
-    if given.get("max_length") is not None or given.get("max_new_tokens") is not None:
-        return {}
-    wanted = 2 * source_tokens + 50
-    return {"max_new_tokens": min(wanted, getattr(model.config, "max_position_embeddings", None) or wanted)}
+def encode_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int | None, side: str = "text"
+) -> tuple[list[list[int]], dict[int, int]]:
+    """Tokens of each text, truncated to `limit`; and by index the full lengths of the texts that were too long.
+
+    `side` is `"text"`, or `"text_target"` for translations.
+    """
+    if not texts:
+        return [], {}
+    tokens = tokenizer(**{side: list(texts)}, verbose=False)["input_ids"]
+    too_long = {index: len(ids) for index, ids in enumerate(tokens) if limit is not None and len(ids) > limit}
+    if too_long:
+        tokens = tokenizer(**{side: list(texts)}, truncation=True, max_length=limit)["input_ids"]
+    return tokens, too_long
 
 
 def check_limits(model: Any, length_penalty: float, max_new_tokens: int | None = None) -> None:
-    """Raise a ValueError for a penalty that ranks nothing, and for translations longer than the model can write."""
+    """Raise a ValueError for an infinite length penalty and for translations longer than the model can write."""
     if not math.isfinite(length_penalty):
         raise ValueError(f"length_penalty={length_penalty!r}: must be a finite number")
     table = getattr(model.get_decoder(), "embed_positions", None)
@@ -75,44 +81,36 @@ def translate(
 ) -> str | list[str]:
     """Translate one sentence into one string, or a list of sentences into the list of their translations.
 
-    Sentences of like length share a batch. One that is longer than the model has positions for is truncated, with a
-    warning that names it; an empty one is an error. `generation` goes to `model.generate`; where neither it nor the
-    model's generation config limits the length, translations may be twice as long as the source and 50 tokens more.
+    Sentences of like length share a batch. A sentence that is longer than the model can read is truncated, and a
+    warning names it. An empty sentence is an error. `generation` goes to `model.generate`. Unless it, or the model's
+    generation config, limits the length, translations have at most twice the tokens of the longest source and 50.
     """
-    one = isinstance(sentences, str)
+    is_one = isinstance(sentences, str)
     sentences = [sentences] if isinstance(sentences, str) else listed(sentences=sentences)
     check_texts(sentences=sentences)
     empty = [index for index, sentence in enumerate(sentences) if not sentence.strip()]
     if empty:
         raise ValueError(f"sentence {empty[0]} is empty: there is nothing to translate, leave it out")
-    longest = source_limit(model, tokenizer)
-    lengths = [len(ids) for ids in tokenizer(list(sentences))["input_ids"]] if sentences else []
-    for index, length in enumerate(lengths):
-        if longest is not None and length > longest:
-            warnings.warn(f"sentence {index} has {length} tokens, truncated to the model's {longest}", stacklevel=2)
-    generation |= length_limit(model, max(lengths, default=0), generation)
-    order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
-    translations = [""] * len(sentences)
-    translator: Any = model  # PreTrainedModel does not say that it generates
-    with evaluation_mode(model):
-        for start in _progress(range(0, len(order), batch_size), show_progress):
-            chosen = order[start : start + batch_size]
-            batch = tokenizer(
-                [sentences[index] for index in chosen],
-                padding=True,
-                truncation=longest is not None,
-                max_length=longest,
-                return_tensors="pt",
-                return_token_type_ids=False,
-            ).to(model.device)
-            with torch.no_grad():
-                tokens = translator.generate(**batch, **generation)
-            for index, text in zip(chosen, tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True):
-                translations[index] = text
-    return translations[0] if one else translations
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: must be at least 1")
+    count = generation_setting(model, generation, "num_return_sequences")
+    if count not in (None, 1):
+        raise ValueError(
+            f"num_return_sequences={count}: translate returns one translation; use translate_lines, n_best"
+        )
+    limit = source_limit(model, tokenizer)
+    sources, too_long = encode_texts(tokenizer, sentences, limit)
+    for index, length in too_long.items():
+        warnings.warn(f"sentence {index} has {length} tokens, truncated to the model's {limit}", stacklevel=2)
 
-
-def _progress(batches: range, wanted: bool) -> Any:
     from tqdm.auto import tqdm
 
-    return tqdm(batches, desc="translating", unit="batch", disable=not wanted)
+    # One limit for all batches, so that the translations do not depend on the size of a batch.
+    longest = max(map(len, sources), default=0)
+    generation = with_settings(generation, **length_limit(model, longest, generation))
+    with tqdm(total=len(sources), desc="translating", unit="sentence", disable=not show_progress) as bar:
+        translations = translate_tokens(
+            model, sources, tokenizer.pad_token_id, generation, batch_size=batch_size, on_progress=bar.update
+        )
+    texts = [str(tokenizer.decode(tokens[0], skip_special_tokens=True)) for tokens in translations]
+    return texts[0] if is_one else texts

@@ -1,4 +1,4 @@
-"""How a time grows with a length: a line and a parabola by least squares, and which of their terms are there at all.
+"""How a time grows with a length: a line and a parabola by least squares, and which of their terms differ from 0.
 
 Legend: `N` lengths, `K` coefficients.
 """
@@ -10,9 +10,9 @@ import numpy as np
 
 
 def t_quantile(freedom: int, confidence: float) -> float:
-    """Where Student's t with `freedom` degrees lies between minus and plus this with the probability `confidence`.
+    """The bound b for which Student's t with `freedom` degrees is between -b and b with probability `confidence`.
 
-    With `x = sqrt(freedom) tan(a)` its density is proportional to `cos(a)^(freedom - 1)`, which is summed up here.
+    With `x = sqrt(freedom) tan(a)` the density is proportional to `cos(a)^(freedom - 1)`. This sums it up numerically.
     """
     angles = np.linspace(0.0, np.pi / 2, 200_001)
     heights = np.cos(angles) ** (freedom - 1)
@@ -34,39 +34,39 @@ class GrowthFit:
 
     @property
     def top_sign(self) -> int:
-        """Of the highest power's coefficient: 1 or -1, or 0 where its interval holds 0.
+        """The sign of the highest power's coefficient: 1 or -1, or 0 if its interval holds 0.
 
-        Whether it is 0 is, for a parabola, the F-test against the line, F being the square of the coefficient's t.
+        For a parabola this is the F-test against the line: F is the square of the coefficient's t.
         """
         low, high = self.intervals[-1]
         return int(low > 0) - int(high < 0)
 
 
 def fit_growth(lengths: Sequence[float], seconds: Sequence[float], degree: int, confidence: float = 0.95) -> GrowthFit:
-    """The polynomial of a degree through N points with the smallest sum of squared *relative* errors.
+    """The polynomial of a degree for N points with the smallest sum of squared *relative* errors.
 
-    Relative, since what disturbs a clock on a busy machine disturbs long measurements by more. Standard errors come
-    from the points' scatter around the fit, intervals from Student's t with N - K degrees of freedom.
+    Errors are relative because a busy machine disturbs long measurements more than short ones. Standard errors come
+    from the scatter of the points around the fit, intervals from Student's t with N - K degrees of freedom.
     """
     count, terms = len(lengths), degree + 1
     if len(set(lengths)) <= terms:
         raise ValueError(f"{len(set(lengths))} lengths: a polynomial of degree {degree} needs at least {terms + 1}")
-    scale = float(max(lengths))  # powers of lengths as they are would be a badly conditioned problem
+    scale = float(max(lengths))  # powers of the plain lengths would be badly conditioned
     times = np.asarray(seconds, dtype=float)
     powers = (np.asarray(lengths, dtype=float) / scale)[:, None] ** np.arange(terms)  # [N, K]
     design = powers / times[:, None]
     inverse = np.linalg.inv(design.T @ design)
-    found = inverse @ design.sum(axis=0)  # of relative errors, every target is 1
-    variance = float(np.square(1.0 - design @ found).sum()) / (count - terms)
+    coefficients = inverse @ design.sum(axis=0)  # for relative errors every target is 1
+    variance = float(np.square(1.0 - design @ coefficients).sum()) / (count - terms)
     units = scale ** np.arange(terms)
     errors = np.sqrt(variance * np.diag(inverse)) / units
-    found = found / units
+    coefficients = coefficients / units
     reach = t_quantile(count - terms, confidence) * errors
-    intervals = tuple(zip(map(float, found - reach), map(float, found + reach), strict=True))
-    return GrowthFit(tuple(map(float, found)), tuple(map(float, errors)), intervals)
+    intervals = tuple(zip(map(float, coefficients - reach), map(float, coefficients + reach), strict=True))
+    return GrowthFit(tuple(map(float, coefficients)), tuple(map(float, errors)), intervals)
 
 
 def describe_growth(line: GrowthFit, parabola: GrowthFit) -> str:
-    """In words, the parabola's bend or, where none is seen, the line's slope."""
+    """The bend of the parabola in words; without a clear bend, the slope of the line."""
     bend = {1: "bends up", -1: "bends down"}
     return bend.get(parabola.top_sign) or {1: "linear", -1: "falls", 0: "none seen"}[line.top_sign]

@@ -1,4 +1,4 @@
-"""Whether the past and the future know their words: the top-5 overlap rates of section 4.3, GDR.
+"""The top-5 overlap rates of section 4.3, GDR: how well the past and the future predict their words.
 
 Legend: `B` batch, `T` target words with the end token, `V` target vocabulary.
 """
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_capsule_mt.evaluation.decoding import source_limit
-from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
+from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
 from hf_capsule_mt.evaluation.texts import check_texts
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches, padded
 
 GUESSES_PER_WORD = 5
 
@@ -41,16 +41,18 @@ def overlap_rates(
 ) -> OverlapRates:
     """`r_OL^P` and `r_OL^F` of section 4.3, GDR, on forced decoding of the references.
 
-    At step t of T the best 5t words by the scores of the past are compared with the words up to and including t, the
-    best 5(T - t) by those of the future with the words after t, as printed (the losses count word t as future too).
-    Words are tokens, the end token is one of them, padding is none. Both sides are sets: a word that occurs twice
-    counts once, so that 1 can be reached. Never more guesses than the vocabulary has words. The rate of a sentence is
-    the mean over its steps, without the last for the future, which has no word left; the rate of the corpus is the
-    mean over sentences.
+    At step t of T the best 5t words by the scores of the past are compared with the words up to and including t. The
+    best 5(T - t) words by the scores of the future are compared with the words after t. This is as printed; the losses
+    count word t as future too.
+
+    Words are tokens. The end token is a word, padding is not. Both sides are sets: a word that occurs twice counts
+    once, so that a rate can reach 1. There are never more guesses than words in the vocabulary. The rate of a sentence
+    is the mean over its steps; the future leaves out the last step, after which no word is left. The rate of the
+    corpus is the mean over sentences.
 
     `model` is any translation model that takes `output_past_future=True` and has `bag_of_words_scores(outputs)`, which
-    returns the scores of past and future `[B, T, V]`. The scores of one batch are held at a time. Sentences longer
-    than the model has positions for are truncated, with a warning.
+    returns the scores of past and future `[B, T, V]`. Memory holds the scores of one batch. Sentences that are longer
+    than the model can read are truncated, with a warning.
     """
     scores_of: Any = getattr(model, "bag_of_words_scores", None)
     if not callable(scores_of):
@@ -65,63 +67,61 @@ def overlap_rates(
         raise ValueError("no sentences to measure: give at least one")
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: must be 1 or more")
-    longest = source_limit(model, tokenizer) or 1_000_000
-    inputs = _token_ids(tokenizer, sources, "source", longest)
-    labels = _token_ids(tokenizer, references, "reference", longest)
-    order = sorted(range(len(sources)), key=lambda index: -len(labels[index]) - len(inputs[index]))
+    limit = source_limit(model, tokenizer)
+    inputs = _token_ids(tokenizer, sources, "source", limit)
+    labels = _token_ids(tokenizer, references, "reference", limit)
+    lengths = [len(source) + len(label) for source, label in zip(inputs, labels, strict=True)]
     past: list[float] = []
     future: list[float] = []
 
     from tqdm.auto import tqdm
 
-    with evaluation_mode(model):
-        for start in tqdm(range(0, len(order), batch_size), "overlap rates", unit="batch", disable=not show_progress):
-            chosen = order[start : start + batch_size]
-            batch = tokenizer(
-                [sources[index] for index in chosen],
-                padding=True,
-                padding_side="right",  # on the left it would move the positions
-                truncation=True,
-                max_length=longest,
-                return_tensors="pt",
-                return_token_type_ids=False,
-            ).to(model.device)
-            words = [torch.tensor(labels[index]) for index in chosen]
-            padded = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-100)  # [B, T]
-            with torch.no_grad():
-                outputs = model(**batch, labels=padded.to(model.device), output_past_future=True, return_dict=True)
-                before, after = scores_of(outputs)
-                del outputs
-                for row, kept in enumerate(words):
-                    real = slice(0, len(kept))
-                    rates = sentence_overlap(before[row, real], after[row, real], kept.to(model.device))
-                    past += rates[0].tolist()
-                    future += rates[1].tolist()
-                del before, after
+    batches = tqdm(length_batches(lengths, batch_size), "overlap rates", unit="batch", disable=not show_progress)
+    with evaluation_mode(model), torch.no_grad():
+        for batch in batches:
+            words = [torch.tensor(labels[index]) for index in batch]
+            targets = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-100)  # [B, T]
+            outputs = model(
+                **padded([inputs[index] for index in batch], tokenizer.pad_token_id, model.device),
+                labels=targets.to(model.device),
+                output_past_future=True,
+                return_dict=True,
+            )
+            before, after = scores_of(outputs)
+            del outputs
+            for row, target in enumerate(words):
+                real = slice(0, len(target))
+                rates = sentence_overlap(before[row, real], after[row, real], target.to(model.device))
+                past += rates[0].tolist()
+                future += rates[1].tolist()
+            del before, after
     if not future:
         raise ValueError("every reference is a single token: there is no future to measure")
     return OverlapRates(fmean(past), fmean(future))
 
 
 def sentence_overlap(past_scores: Tensor, future_scores: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """The two rates of one sentence, `[1]` each, the second `[0]` if it has one word: scores `[T, V]`, words `[T]`."""
+    """The two rates of one sentence, `[1]` each; the second is `[0]` for one word. Scores `[T, V]`, words `[T]`."""
     length = len(words)
     steps = torch.arange(1, length + 1, device=words.device)
     same = words[:, None] == words  # [T, T]
-    # A set holds a word once: in the past where it is first, in the future where it is last.
+    # A set holds a word once: the past at its first place, the future at its last.
     past = ~same.tril(-1).any(dim=1) & (steps <= steps[:, None])  # [step, word]
     future = ~same.triu(1).any(dim=1) & (steps > steps[:, None])
     rates = []
     for scores, members, sizes in ((past_scores, past, steps), (future_scores, future, length - steps)):
-        found = members & (_ranks(scores, words) < GUESSES_PER_WORD * sizes[:, None])
+        hits = members & (_ranks(scores, words) < GUESSES_PER_WORD * sizes[:, None])
         used = sizes > 0
-        shares = found[used].sum(dim=1, dtype=torch.float64) / members[used].sum(dim=1)
+        shares = hits[used].sum(dim=1, dtype=torch.float64) / members[used].sum(dim=1)
         rates.append(shares.mean().reshape(1) if len(shares) else shares)
     return rates[0], rates[1]
 
 
 def _ranks(scores: Tensor, words: Tensor) -> Tensor:
-    """How many words score better than each of the sentence's at each step, `[T, T]`; exact as far as it matters."""
+    """How many words of the vocabulary score better than each word of the sentence, at each step, `[T, T]`.
+
+    Ranks are exact up to the largest number of guesses.
+    """
     if scores.isnan().any():
         raise ValueError("the bag-of-words scores are not numbers (NaN): has training diverged?")
     length, vocabulary = scores.shape
@@ -133,18 +133,15 @@ def _ranks(scores: Tensor, words: Tensor) -> Tensor:
 
 
 def _token_ids(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], name: str, longest: int
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], name: str, limit: int | None
 ) -> list[list[int]]:
     for index, sentence in enumerate(sentences):
         if not sentence.strip():
             raise ValueError(f"{name} {index} is empty: leave the pair out")
-    side = "text" if name == "source" else "text_target"
-    ids = tokenizer(**{side: list(sentences)}, verbose=False)["input_ids"]
-    long = [index for index, sentence in enumerate(ids) if len(sentence) > longest]
-    if long:
+    tokens, too_long = encode_texts(tokenizer, sentences, limit, "text" if name == "source" else "text_target")
+    for index, length in list(too_long.items())[:1]:
         warnings.warn(
-            f"{name} {long[0]} has {len(ids[long[0]])} tokens, truncated to the model's {longest} ({len(long)} such)",
+            f"{name} {index} has {length} tokens, truncated to the model's {limit} ({len(too_long)} such)",
             stacklevel=3,
         )
-        ids = tokenizer(**{side: list(sentences)}, truncation=True, max_length=longest)["input_ids"]
-    return ids
+    return tokens

@@ -1,4 +1,4 @@
-"""How sharp and how varied assignments are: Eq. (17) and (18), DLA.
+"""Entropy and diversity of assignments: Eq. (17) and (18), DLA.
 
 Legend: `…` positions, `I` input capsules, `O` output capsules.
 """
@@ -10,8 +10,8 @@ from torch import Tensor
 def assignment_entropy(assignments: Tensor, mask: Tensor | None = None) -> float:
     """Eq. (17), DLA: mean over input capsules of `-sum_n C log C`, in nats; `assignments` `[…, I, O]`.
 
-    The printed formula divides by N as well, but its reported 6.24 for uniform assignments to 512 capsules is ln 512,
-    so the sum over capsules is not averaged. `mask` `[…]` is true for real positions.
+    The printed formula also divides by N. But the paper reports 6.24 for uniform assignments to 512 capsules, which is
+    ln 512: the sum over capsules is not averaged. `mask` `[…]` is true for real positions.
     """
     entropy = -torch.special.xlogy(assignments, assignments).sum(dim=-1).mean(dim=-1)
     return float((entropy if mask is None else entropy[mask.bool()]).mean())
@@ -20,7 +20,7 @@ def assignment_entropy(assignments: Tensor, mask: Tensor | None = None) -> float
 def capsule_diversity(assignments: Tensor, mask: Tensor | None = None) -> float:
     """Eq. (18), DLA: mean over pairs of output capsules of `1 - cos(C_i, C_j)`; `assignments` `[…, I, O]`.
 
-    The printed formula has `cos`, but its reported 0.0 for uniform assignments means that higher is more diverse.
+    The printed formula has `cos`. But the paper reports 0.0 for uniform assignments, so higher means more diverse.
     """
     if assignments.shape[-1] < 2:
         raise ValueError("diversity compares pairs of output capsules: there must be at least two")
@@ -28,6 +28,6 @@ def capsule_diversity(assignments: Tensor, mask: Tensor | None = None) -> float:
     if mask is not None:
         directions = directions[mask.cpu().bool()]
     count = assignments.shape[-1]
-    # The sum over all pairs of columns is |sum of columns|^2, the pairs of a column with itself are count ones.
+    # The sum over all pairs of columns is |sum of columns|^2. Each column paired with itself adds 1 to it.
     pairs = (directions.sum(dim=-1).square().sum(dim=-1) - count) / (count * (count - 1))
     return float((1.0 - pairs).mean())

@@ -1,4 +1,4 @@
-"""Corpus scores by sacreBLEU, each with the signature that says how it was made."""
+"""Corpus scores by sacreBLEU, each with the signature that says how it was computed."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

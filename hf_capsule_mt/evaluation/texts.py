@@ -1,11 +1,11 @@
-"""Arguments that are lists of texts: one string is a list of its letters to Python, and never what was meant."""
+"""Checks of arguments that are lists of texts. To Python one string is a list of its letters, which nobody means."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 
 def check_texts(**arguments: Any) -> None:
-    """A ValueError for one string in the place of a list, and for an entry that is no string."""
+    """Raise a ValueError for one string in place of a list, and for an entry that is no string."""
     for name, texts in arguments.items():
         if isinstance(texts, str | bytes):
             kind = "string" if isinstance(texts, str) else "bytes object"
@@ -17,7 +17,7 @@ def check_texts(**arguments: Any) -> None:
 
 
 def check_text(**arguments: Any) -> None:
-    """A TypeError for an argument that is no string; a ValueError for one that cannot be written as UTF-8."""
+    """Raise a TypeError for an argument that is no string, a ValueError for one that UTF-8 cannot encode."""
     for name, text in arguments.items():
         if not isinstance(text, str):
             raise TypeError(f"{name} is of type {type(text).__name__} and must be a string")
@@ -31,7 +31,7 @@ def check_text(**arguments: Any) -> None:
 
 
 def listed(**argument: Any) -> Any:
-    """The list of what an argument gives one by one, bytes as they are; a TypeError for a mapping or a number."""
+    """A list of the items of an argument. Strings and bytes stay as they are; mappings and numbers are a TypeError."""
     ((name, texts),) = argument.items()
     if isinstance(texts, Mapping) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} is of type {type(texts).__name__} and must be a string or a list of strings")

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hf_capsule_mt.evaluation.alignments import SYMMETRIZATIONS, Alignment, read_alignments, symmetrize
 from hf_capsule_mt.evaluation.texts import check_texts
 
-# eflomal leaves longer sentences out without a word.
+# eflomal silently leaves out longer sentences.
 LONGEST_SENTENCE = 1023
 
 
@@ -23,14 +23,14 @@ def align_words(
 ) -> list[Alignment]:
     """Align the words of each source with those of its target, in both directions, and join the two.
 
-    Words are what spaces separate, lower-cased: tokenise first, or `dog.` and `dog` are two words. The aligner learns
-    from these pairs alone and needs thousands of them: give it training pairs along, and references and translations
-    in one call. A side without a word gives an alignment without links. Sampling has no seed, two calls may differ in
+    Words are separated by spaces and lower-cased. Tokenise first: else `dog.` and `dog` are two words. The aligner
+    learns from these pairs alone and needs thousands of them. Add training pairs, and pass references and translations
+    in one call. A side without a word gives an alignment without links. Sampling has no seed: two calls may differ in
     a few links.
 
     `symmetrization` is `grow-diag-final-and`, `intersection`, `union`, `forward` or `reverse`. The other arguments
     are eflomal's: `model` 1 (IBM1), 2 (HMM) or 3 (HMM and fertility), the number of samplers, and iterations relative
-    to its default. Needs `pip install 'hf_capsule_mt[align]'`: eflomal is GPL-3.0, and is built with a C compiler.
+    to its default. Needs `pip install 'hf_capsule_mt[align]'`. eflomal is GPL-3.0 and needs a C compiler.
     """
     check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
@@ -59,7 +59,7 @@ def align_words(
 
 
 def _number_words(name: str, sentences: Sequence[str]) -> list[str]:
-    """The sentences with a number for each word: eflomal's own split also breaks words at no-break spaces."""
+    """The sentences with a number for each word, because eflomal also splits words at no-break spaces."""
     numbers: dict[str, int] = {}
     lines = []
     for index, sentence in enumerate(sentences):

@@ -25,12 +25,12 @@ from transformers.models.marian.modeling_marian import (
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
-from hf_capsule_mt.modeling.argument_names import CheckedArguments
 from hf_capsule_mt.modeling.capsules.head_aggregation import routed_projection
 from hf_capsule_mt.modeling.capsules.layer_aggregation import LayerAggregation
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
+from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.input_checks import (
     check_length,
     check_not_empty,

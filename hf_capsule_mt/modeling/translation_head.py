@@ -14,7 +14,6 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from hf_capsule_mt.modeling.capsules.generated_routings import GeneratedRoutings
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.input_checks import check_labels
 from hf_capsule_mt.modeling.losses.seq2seq import TranslationLoss, loss_of_states, translation_loss
@@ -24,15 +23,15 @@ from hf_capsule_mt.modeling.outputs import CapsuleSeq2SeqLMOutput
 OLD_BEAM_SEARCH = tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 20)
 
 
-class TranslationHead(GeneratedRoutings):
+class TranslationHead:
     """Goes before `MarianMTModel` in the bases of a translation model: its `forward`, and what belongs to it."""
 
     # The loss is divided by `num_items_in_batch` here, see `translation_loss`.
     accepts_loss_kwargs = True
     # `forward` knows `skip_logits` and `loss_smoothing`.
     can_skip_logits = True
-    # Chooses a faster search for a call of `generate`. The installed package sets it; code in a checkpoint has none.
-    choose_search: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any]] | None] = None
+    # `generate_with_routings` of `inference/`, set by the installed package; code in a checkpoint has none.
+    own_generate: ClassVar[Callable[..., Any] | None] = None
 
     config: Any
     model: nn.Module
@@ -128,10 +127,16 @@ class TranslationHead(GeneratedRoutings):
         return CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **states)
 
     def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers, by a faster search where one gives the same tokens."""
-        if TranslationHead.choose_search is not None:
-            kwargs |= TranslationHead.choose_search(self, args, kwargs)
-        return super().generate(inputs, *args, **kwargs)
+        """As in Transformers. The installed package adds `output_routings` and faster searches."""
+        generate = super().generate  # type: ignore[misc]
+        if TranslationHead.own_generate is not None:
+            return TranslationHead.own_generate(self, generate, inputs, *args, **kwargs)
+        if kwargs.get("output_routings"):
+            raise ValueError(
+                "generate(output_routings=True) needs the package hf_capsule_mt to be installed; without it, call the "
+                "model with the translation as decoder_input_ids and output_routings=True"
+            )
+        return generate(inputs, *args, **kwargs)
 
     def get_compiled_call(self, compile_config: Any) -> Any:
         """As in Transformers, except that a deep copy of a model does not share the call, which holds the weights."""

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hf_capsule_mt.ops.implementations import FAST_IMPLEMENTATIONS
+
 IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
 VARIABLE = "HF_CAPSULE_MT_ROUTING"
 
@@ -34,10 +36,6 @@ class FastImplementation(NamedTuple):
     functions: dict[str, Callable[..., Any]]
 
 
-# `hf_capsule_mt.ops` adds "native" and "fused". In the code of a checkpoint this stays empty.
-FAST_IMPLEMENTATIONS: dict[str, FastImplementation] = {}
-
-
 class RoutingChoice(NamedTuple):
     """`implementation` is `"reference"`, `"blockwise"`, `"native"` or `"fused"`."""
 
@@ -48,7 +46,7 @@ class RoutingChoice(NamedTuple):
 def explain_routing_choice(
     votes: Tensor, implementation: str | None = None, return_assignments: bool = False
 ) -> RoutingChoice:
-    """What `dynamic_routing` and `em_routing` would run for these arguments, and why.
+    """The implementation that `dynamic_routing` and `em_routing` choose for these arguments, and the reason.
 
     Args:
         votes: `[…, I, O, D]`.
@@ -123,7 +121,7 @@ def _obstacle(implementation: str, votes: Tensor) -> str:
     if implementation in ("reference", "blockwise"):
         return ""
     if implementation not in FAST_IMPLEMENTATIONS:
-        return "the code of a checkpoint routes with PyTorch operations only"
+        return "it was not added to FAST_IMPLEMENTATIONS"
     return FAST_IMPLEMENTATIONS[implementation].obstacle(votes)
 
 

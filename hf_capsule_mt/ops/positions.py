@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.blockwise import blockwise
-from hf_capsule_mt.ops.dispatch import choose_routing
+from hf_capsule_mt.ops.implementations import choose_implementation
 from hf_capsule_mt.ops.precision import no_autocast
 
 RoutingResult = Tensor | tuple[Tensor, Tensor]
@@ -31,7 +31,7 @@ def chosen_implementation(
     votes: Tensor, tensors: list[Tensor | None], implementation: str | None, return_assignments: bool
 ) -> str:
     differentiable = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    return choose_routing(votes, implementation, return_assignments, differentiable).implementation
+    return choose_implementation("routing", votes, implementation, return_assignments, differentiable)
 
 
 def with_leading_axes(

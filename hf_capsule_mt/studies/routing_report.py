@@ -12,8 +12,8 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 
 from hf_capsule_mt.data import preprocess_pairs, synthetic_dataset
 from hf_capsule_mt.evaluation import assignment_entropy, capsule_diversity
-from hf_capsule_mt.evaluation.evaluation_mode import evaluation_mode
 from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 from hf_capsule_mt.ops.em.reference import reference_em_routing
 
 QUANTILES = (0.0, 0.01, 0.5, 0.99, 1.0)

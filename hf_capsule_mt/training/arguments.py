@@ -9,71 +9,75 @@ import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments
 
-# Numbers and the bound that they must stay below; they are finite and at least 0.
+# Arguments that must be finite numbers of at least 0, and the bound that they must stay below.
 BELOW = {"learning_rate": math.inf, "warmup_steps": math.inf, "weight_decay": math.inf, "max_grad_norm": math.inf}
 BELOW |= {"adam_beta1": 1.0, "adam_beta2": 1.0, "adam_epsilon": math.inf, "label_smoothing_factor": 1.0}
 
 
 def number_problems(values: dict[str, Any], below: dict[str, float]) -> list[str]:
-    """What is wrong with the named numbers; None is no number and stays."""
+    """What is wrong with the named numbers; None stands for a number that is not set."""
     return [
         f"{name}={values[name]!r}: must be a finite number of at least 0"
         + (f" and below {end:g}" if end < math.inf else "")
         for name, end in below.items()
-        if values[name] is not None and not 0.0 <= values[name] < end  # which no comparison with NaN is
+        if values[name] is not None and not 0.0 <= values[name] < end  # a comparison with NaN is false
     ]
 
 
 @dataclass
 class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
-    """[`Seq2SeqTrainingArguments`] and what [`CapsuleSeq2SeqTrainer`] adds. The papers' schedule is Transformers' own:
-    `lr_scheduler_type="inverse_sqrt"` with `warmup_steps`. On a CPU that computes in bfloat16 (AVX512-BF16, AMX)
-    `bf16=True` with `use_cpu=True` trains about one and a half times as fast; the weights stay in float32.
+    """[`Seq2SeqTrainingArguments`] with what [`CapsuleSeq2SeqTrainer`] adds.
+
+    The learning rate schedule of the papers is Transformers' own: `lr_scheduler_type="inverse_sqrt"` with
+    `warmup_steps`. On a CPU that computes in bfloat16 (AVX512-BF16, AMX), `bf16=True` with `use_cpu=True` trains about
+    one and a half times as fast. The weights stay in float32.
 
     Args:
         max_tokens_per_batch (`int`, *optional*):
-            Fill every batch up to this many tokens, source and target and their padding together, in place of
-            `per_device_train_batch_size` pairs; see [`TokenBatchSampler`].
+            Fill every batch up to this many tokens, source, target and padding together. Replaces
+            `per_device_train_batch_size`; see [`TokenBatchSampler`].
         auxiliary_warmup_steps (`int`, defaults to 0):
-            Raise the auxiliary losses from 0 to their weights over the first steps, so that a model trained from
-            scratch learns to translate first.
+            Raise the auxiliary losses from 0 to their weights over this many steps. A model that is trained from
+            scratch then learns to translate first.
         early_stopping_patience (`int`, *optional*):
-            Stop after so many evaluations without a better `metric_for_best_model`, BLEU unless you name another, and
-            end with the best checkpoint: turns `load_best_model_at_end` on. Needs `eval_strategy` and an equal
-            `save_strategy`.
+            Stop after this many evaluations without a better `metric_for_best_model` (BLEU unless you name another),
+            and end with the best checkpoint. It turns `load_best_model_at_end` on, and needs the same `eval_strategy`
+            and `save_strategy`.
         ema_decay (`float`, *optional*):
-            Keep an exponential moving average of the weights; evaluate and end with it. 0.999 suits runs of a few
-            thousand steps, 0.9999 long ones.
+            Keep an exponential moving average of the weights; evaluate with it and end with it. 0.999 suits runs of a
+            few thousand steps, 0.9999 longer ones.
         average_checkpoints (`int`, *optional*):
-            End with the mean of so many checkpoints, as the papers do; of those that this run wrote when they were
-            due, not for a signal alone.
+            End with the mean of this many checkpoints, as the papers do. Checkpoints that were written only because
+            of a signal do not count, nor do those of other runs.
         average_best (`bool`, defaults to `False`):
-            Average the checkpoints with the best `metric_for_best_model` in place of the last.
+            Average the checkpoints with the best `metric_for_best_model` instead of the last ones.
         skip_logits (`bool`, defaults to `False`):
-            In training, compute the translation loss of a model of this package, smoothed or not, without a score for
-            every word at every position in memory. Its outputs hold no logits then.
+            In training, compute the translation loss of a model of this package without keeping a score for every
+            word at every position in memory. Its outputs then hold no logits.
     """
 
     max_tokens_per_batch: int | None = field(
-        default=None, metadata={"help": "Tokens of a batch, both sides with padding; replaces the number of pairs."}
+        default=None, metadata={"help": "Tokens of a batch, source, target and padding; replaces the number of pairs."}
     )
     auxiliary_warmup_steps: int = field(
         default=0, metadata={"help": "Steps over which the auxiliary losses rise from 0 to their weights."}
     )
     early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after so many evaluations without a better BLEU; end with the best."}
+        default=None,
+        metadata={"help": "Stop after this many evaluations without a better BLEU, and end with the best."},
     )
     ema_decay: float | None = field(
-        default=None, metadata={"help": "Evaluate and end with a moving average of the weights; 0.999, say."}
+        default=None,
+        metadata={"help": "Evaluate and end with a moving average of the weights, such as 0.999."},
     )
     average_checkpoints: int | None = field(
-        default=None, metadata={"help": "End with the mean of so many checkpoints, the last ones."}
+        default=None, metadata={"help": "End with the mean of this many checkpoints, the last ones."}
     )
     skip_logits: bool = field(
-        default=False, metadata={"help": "Train without the logits in memory: less memory, the same loss."}
+        default=False, metadata={"help": "Train without the logits: less memory, the same loss."}
     )
     average_best: bool = field(
-        default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model, not the last."}
+        default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model instead of the last."}
     )
 
     logging_nan_inf_filter: bool = field(
@@ -82,14 +86,14 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def device(self) -> torch.device:
-        """Without a number on CPUs: PyTorch cannot restore an optimizer to `cpu:0`, which Transformers before 5.23
-        asks for in several processes.
+        """A CPU has no number here. Transformers before 5.23 gives it one in several processes, and PyTorch cannot
+        restore an optimizer to `cpu:0`.
         """
-        found = super().device
-        return torch.device("cpu") if found.type == "cpu" else found
+        device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
 
     def __post_init__(self) -> None:
-        if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch was told so
+        if parse_flag_from_env("ACCELERATE_USE_CPU"):  # set by accelerate launch
             self.use_cpu = True
         patience, warmup = self.early_stopping_patience, self.auxiliary_warmup_steps
         if patience is not None:
@@ -117,17 +121,19 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
                 f"auxiliary_warmup_steps={self.auxiliary_warmup_steps!r}: must be an integer of at least 0"
             )
         if self.logging_nan_inf_filter:
-            problems.append("logging_nan_inf_filter=True: training stops where a loss is not finite; leave it out")
+            problems.append("logging_nan_inf_filter=True: training stops at a loss that is not finite; leave it out")
         if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
             problems.append(f"ema_decay={self.ema_decay!r}: must lie between 0 and 1, or be None")
         if self.ema_decay is not None and self.average_checkpoints is not None:
             problems.append("ema_decay and average_checkpoints: both average the weights, choose one")
         if self.average_best and self.average_checkpoints is None:
-            problems.append("average_best=True: say how many with average_checkpoints")
+            problems.append("average_best=True: set average_checkpoints, the number of checkpoints")
         if self.average_checkpoints is not None and self.save_strategy == "no":
-            problems.append('average_checkpoints: there will be none, set save_strategy="steps" or "epoch"')
+            problems.append('average_checkpoints: no checkpoint is written, set save_strategy="steps" or "epoch"')
         if self.average_best and self.eval_strategy == "no":
-            problems.append('average_best=True: nothing says which are best, set eval_strategy="steps" or "epoch"')
+            problems.append(
+                'average_best=True: no evaluation says which are best, set eval_strategy="steps" or "epoch"'
+            )
         if patience is not None and self.eval_strategy == "no":
             problems.append(
                 "early_stopping_patience: nothing is evaluated, set eval_strategy and save_strategy, "
@@ -142,11 +148,11 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and self.world_size == 1:
             problems.append(
-                f"WORLD_SIZE={os.environ['WORLD_SIZE']}: several processes were started and each would train alone: "
-                "on CPUs say use_cpu=True"
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']}: several processes were started, and each would train "
+                "alone: on CPUs set use_cpu=True"
             )
-        limit, wanted = self.save_total_limit, self.average_checkpoints
-        if limit is not None and isinstance(wanted, int) and limit < wanted:
-            problems.append(f"save_total_limit={limit}: keeps fewer checkpoints than average_checkpoints={wanted}")
+        limit, count = self.save_total_limit, self.average_checkpoints
+        if limit is not None and isinstance(count, int) and limit < count:
+            problems.append(f"save_total_limit={limit}: keeps fewer checkpoints than average_checkpoints={count}")
         if problems:
             raise ValueError("\n".join(problems))

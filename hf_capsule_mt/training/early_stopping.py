@@ -1,4 +1,4 @@
-"""Early stopping that remembers its patience when a run is taken up again."""
+"""Early stopping that keeps its count when a run is resumed."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, Tr
 
 
 class PatientEarlyStopping(EarlyStoppingCallback):
-    """[`EarlyStoppingCallback`] that goes on counting; Transformers' starts at 0 unless told to restore all."""
+    """[`EarlyStoppingCallback`] that goes on counting. Transformers' own starts at 0 after resuming."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -17,4 +17,4 @@ class PatientEarlyStopping(EarlyStoppingCallback):
         if state.global_step > 0 and isinstance(stored, dict):
             self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"]
             if self.early_stopping_patience_counter >= self.early_stopping_patience:
-                control.should_training_stop = True  # as it was
+                control.should_training_stop = True

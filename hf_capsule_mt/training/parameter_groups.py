@@ -1,4 +1,4 @@
-"""A learning rate of their own for the parameters that a warm start has added."""
+"""Parameters that a warm start has added train with a learning rate of their own."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ logger = logging.get_logger(__name__)
 
 
 def new_parameters(model: nn.Module, missing: Iterable[str]) -> list[nn.Parameter]:
-    """The parameters none of whose names was in the checkpoint; tied ones have several."""
+    """The parameters that are new under all their names; a tied parameter has several."""
     missing = set(missing)
     named = list(model.named_parameters(remove_duplicate=False))
     loaded = {id(parameter) for name, parameter in named if name not in missing}
@@ -20,9 +20,9 @@ def new_parameters(model: nn.Module, missing: Iterable[str]) -> list[nn.Paramete
 
 
 def split_groups(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
-    """Move `parameters` to groups with `learning_rate`, which are else as the groups that they were in.
+    """Move `parameters` to groups with `learning_rate`; all other settings of their groups stay.
 
-    To be called before there is a scheduler, which then moves both rates alike.
+    Call it before the scheduler is made, which then scales both rates.
     """
     moved = {id(parameter) for parameter in parameters}
     for group in list(optimizer.param_groups):
@@ -33,10 +33,10 @@ def split_groups(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Param
 
 
 class NewParameterLearningRate(Trainer):
-    """[`Trainer`] with a learning rate of their own for new parameters.
+    """Mixin for a [`Trainer`], listed before it: new parameters have a learning rate of their own.
 
     Set `missing_keys`, the names that `from_pretrained(..., output_loading_info=True)` reports, and
-    `new_parameter_learning_rate` before training. Weight decay, optimizer and schedule are those of the Trainer.
+    `new_parameter_learning_rate` before training. Weight decay, optimizer and schedule stay those of the Trainer.
     """
 
     model: Any
@@ -46,15 +46,15 @@ class NewParameterLearningRate(Trainer):
     new_parameter_learning_rate: float | None = None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        made = self.optimizer is None
+        is_new = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)
-        if made and self.new_parameter_learning_rate is not None:
+        if is_new and self.new_parameter_learning_rate is not None:
             new = new_parameters(self.model, self.missing_keys)
             if not new:
                 logger.warning(
                     f"new_parameter_learning_rate={self.new_parameter_learning_rate} changes nothing: the checkpoint "
-                    "had all parameters of the model. To train its capsules at another rate, start from the "
-                    "checkpoint that they were added to."
+                    "has all parameters of the model. To train its capsules at another rate, start from the "
+                    "checkpoint without them."
                 )
             split_groups(optimizer, new, self.new_parameter_learning_rate)
         return optimizer

@@ -1,4 +1,4 @@
-"""What work that several processes share, and that may be stopped at any time, needs of files and processes."""
+"""Helpers for work that several processes share and that may be stopped at any time."""
 
 import gc
 import os
@@ -17,47 +17,55 @@ PATIENCE = timedelta(days=30)
 
 
 def this_process(device: str | None) -> PartialState:
-    """This process among those of `accelerate launch`; none gives up on another that is still at work."""
+    """This process among those of `accelerate launch`. It waits for the others as long as they work."""
     cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=cpu, timeout=PATIENCE)
 
 
 def close_process_group() -> None:
-    """At the end of work that several processes share: closes the connections. Their threads, at work when the
-    interpreter ends, can abort the process, and then a run that was finished counts as failed. A model wrapped for DDP
-    holds them, so what is left of one is freed before."""
+    """Close the connections between processes at the end of their work.
+
+    Threads of a connection that are alive when the interpreter ends can abort the process, and a finished run then
+    counts as failed. A model wrapped for DDP keeps connections alive, so unused ones are freed first.
+    """
     if dist.is_available() and dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()
 
 
 def from_main(state: PartialState, make: Callable[[], Any]) -> Any:
-    """In all processes what `make` returns in the main one. Its error is the main one's; the others end quietly."""
-    found: list[Any] = [None, False]
-    failed: Exception | None = None
+    """What `make` returns in the main process, in all processes.
+
+    An error is raised in the main process; the others exit without a message.
+    """
+    shared: list[Any] = [None, False]  # the result, and whether there was an error
+    failure: Exception | None = None
     if state.is_main_process:
         try:
-            found[0] = make()
-        except Exception as error:  # whatever it is, the others must not wait for ever
-            failed, found[1] = error, True
-    broadcast_object_list(found)
-    if failed is not None:
-        raise failed
-    if found[1]:
+            shared[0] = make()
+        except Exception as error:  # of any kind: the others must not wait for ever
+            failure, shared[1] = error, True
+    broadcast_object_list(shared)
+    result, failed = shared
+    if failure is not None:
+        raise failure
+    if failed:
         raise SystemExit(1)
-    return found[0]
+    return result
 
 
 @contextmanager
 def main_first() -> Iterator[None]:
-    """The main process goes first, and the others wait as long as that takes. Transformers' `main_process_first` ends
-    a run in which it takes longer than `ddp_timeout`, half an hour, which should stay short: in training a process
-    that lets the others wait so long is dead."""
+    """The main process runs this block first, and the others wait as long as it takes.
+
+    Transformers' `main_process_first` ends a run in which it takes longer than `ddp_timeout`, half an hour. That limit
+    should stay short: in training, a process that lets the others wait so long is dead.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         yield
         return
     group = dist.new_group(timeout=PATIENCE)
-    dist.barrier(group)  # they connect now: for that none waits longer than usual
+    dist.barrier(group)  # they connect now; connecting has the usual time limit
     if dist.get_rank() > 0:
         dist.barrier(group)
     try:
@@ -69,7 +77,7 @@ def main_first() -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, folder: Path) -> Iterator[TextIO]:
-    """A file that takes the place of `path` when all of it is on the disk; until then it is in `folder`."""
+    """A file that is written in `folder`, and replaces `path` after it is completely on the disk."""
     part = folder / f"{path.name}.{os.getpid()}.part"
     with open(part, "w", encoding="utf-8", newline="\n") as file:
         yield file

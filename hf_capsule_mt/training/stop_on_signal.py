@@ -1,4 +1,4 @@
-"""Ends training with a checkpoint when the machine is about to be taken away, or the user presses Ctrl-C."""
+"""Training ends with a checkpoint on SIGTERM, which schedulers send before they stop a job, and on Ctrl-C."""
 
 import os
 import signal
@@ -11,16 +11,16 @@ import torch
 from accelerate import Accelerator
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-# Processes ask each other in every so many steps only: on a GPU asking waits for the step to end.
-STEPS_BETWEEN_QUESTIONS = 5
+# Processes ask each other only every few steps: on a GPU, asking waits for the step to end.
+STEPS_BETWEEN_CHECKS = 5
 
 
 class EvaluationStopped(Exception):
-    """A signal came: the evaluation is to be made when the run is taken up again."""
+    """A signal came: the evaluation is made when the run is resumed."""
 
 
 class IgnoreCtrlC:
-    """Called first in a process that reads pairs: a terminal sends it Ctrl-C too, and it ends when training does."""
+    """The first call in a worker process. A terminal sends it Ctrl-C too, and it must live until training ends."""
 
     def __init__(self, begin: Callable[[int], None] | None) -> None:
         self.begin = begin
@@ -32,8 +32,9 @@ class IgnoreCtrlC:
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM or Ctrl-C, save after the step at hand and stop; several processes do so after the same step. An
-    evaluation is left, after the same batch in all processes.
+    """On SIGTERM or Ctrl-C, save after the current step and stop, in all processes after the same step.
+
+    An evaluation is left, in all processes after the same batch.
 
     A second Ctrl-C raises `KeyboardInterrupt` at once. Other signals after the first change nothing, since launchers
     and schedulers both send one.
@@ -44,19 +45,19 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
         self.asked = self.stopped = False
-        self.only_for_this = False  # whether nothing else asked for the checkpoint
-        self._evaluated: int | None = None  # batches of the evaluation at hand
+        self.saves_for_signal_alone = False  # nothing else asked for the checkpoint
+        self._evaluated: int | None = None  # batches of the current evaluation; None outside of it
         self._previous: dict[int, Any] = {}
         self._process = 0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.asked = self.stopped = self.only_for_this = False
+        self.asked = self.stopped = self.saves_for_signal_alone = False
         self.asked_by, self._process = None, os.getpid()
         if threading.current_thread() is threading.main_thread():  # no other thread may set a handler
             self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def _ask(self, number: int, *_: Any) -> None:
-        if os.getpid() != self._process:  # a process that reads pairs, which ends with this one
+        if os.getpid() != self._process:  # a worker, which ends with this process
             return
         if number == signal.SIGINT and self.asked_by == signal.SIGINT:
             raise KeyboardInterrupt
@@ -72,48 +73,60 @@ class StopOnSignal(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         # After the last step training ends anyway.
-        if state.global_step < state.max_steps and self._anyone_was_asked(state.global_step):
-            self.only_for_this = not control.should_save
+        if state.global_step < state.max_steps and self._any_process_was_asked(state.global_step):
+            self.saves_for_signal_alone = not control.should_save
             self.stopped = control.should_training_stop = control.should_save = True
         return control
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        if self.stopped:  # when the run is taken up again, the epoch ends
+        if self.stopped:  # the epoch ends when the run is resumed
             control.should_log = control.should_evaluate = control.should_save = False
         return control
 
     @contextmanager
-    def leaving_evaluation(self) -> Iterator[None]:
-        """An evaluation during which a signal raises [`EvaluationStopped`]."""
+    def leaving_evaluation(self, log_history: list[dict[str, float]], allowed: bool) -> Iterator[None]:
+        """Where it is allowed, an evaluation in this block raises [`EvaluationStopped`] on a signal, and leaves
+        nothing in the log."""
+        if not allowed:
+            yield
+            return
         if self.stopped:
             raise EvaluationStopped
-        self._evaluated = 0
+        self._evaluated, rows = 0, len(log_history)
         try:
             yield
+        except EvaluationStopped:
+            del log_history[rows:]  # one of several data sets may be done
+            raise
         finally:
             self._evaluated = None
+
+    def leave_evaluation(self, control: TrainerControl) -> None:
+        """The evaluation was left, so training ends with a checkpoint."""
+        self.saves_for_signal_alone |= not control.should_save
+        control.should_evaluate, control.should_training_stop = False, True
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         if self._evaluated is None:
             return
-        if self._anyone_was_asked(self._evaluated):
+        if self._any_process_was_asked(self._evaluated):
             self.stopped = True
             raise EvaluationStopped
         self._evaluated += 1
 
-    def _anyone_was_asked(self, step: int) -> bool:
+    def _any_process_was_asked(self, step: int) -> bool:
         if self.accelerator.num_processes == 1:
             return self.asked
-        if step % STEPS_BETWEEN_QUESTIONS:
+        if step % STEPS_BETWEEN_CHECKS:
             return False
         asked = torch.tensor([int(self.asked)], device=self.accelerator.device)
         return bool(self.accelerator.gather(asked).any())
 
     def restore(self) -> None:
-        """Give the signals back to who had them."""
+        """Restore the earlier signal handlers."""
         for number, handler in self._previous.items():
-            if handler is not None:  # else it was not Python's to give back
+            if handler is not None:  # None was not set by Python, which cannot restore it
                 signal.signal(number, handler)
         self._previous = {}

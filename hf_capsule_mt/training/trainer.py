@@ -1,255 +1,310 @@
-"""The `Seq2SeqTrainer` for translation: batches by tokens, and losses of several terms."""
+"""The `Seq2SeqTrainer` for translation. It holds its parts as objects and callbacks, each in a file of its own.
 
-from collections.abc import Sized
+A comment over each overridden private method names the Transformers versions that were read, and says why no public
+method or callback serves.
+"""
+
+import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
-from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
-from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import seed_worker
-from transformers.utils import logging
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput
 
-from hf_capsule_mt.data.batches.dataset_lengths import pair_lengths
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
-from hf_capsule_mt.training.checkpoints.averaging import AveragingTrainer
+from hf_capsule_mt.training.batch_maker import BatchMaker
+from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_digests
+from hf_capsule_mt.training.checkpoints.run_position import RunPosition
+from hf_capsule_mt.training.checks import check_trainer
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
-from hf_capsule_mt.training.epoch_order import LengthGroupedOrder
-from hf_capsule_mt.training.stop_on_signal import IgnoreCtrlC
-from hf_capsule_mt.training.translation_evaluation import TranslationEvaluation
+from hf_capsule_mt.training.epoch_order import EpochOrder
+from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
+from hf_capsule_mt.training.fsdp import embeddings_in_the_root_unit
+from hf_capsule_mt.training.hub_pusher import HubPusher, carry_code
+from hf_capsule_mt.training.meter import Meter
+from hf_capsule_mt.training.random_state import random_state_kept
+from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
+from hf_capsule_mt.training.training_loss import Count, TrainingLoss, check_labels
+from hf_capsule_mt.training.translation_evaluator import TranslationEvaluator
+from hf_capsule_mt.training.weight_averager import WeightAverager
 
-logger = logging.get_logger(__name__)
 
-
-class CapsuleSeq2SeqTrainer(TranslationEvaluation, AveragingTrainer):
+class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     """[`Seq2SeqTrainer`] for translation; takes the same arguments, works with any encoder-decoder.
 
-    - Every term of the loss that the model returns (`lm_loss`, `bow_loss`, `bca_loss`) is logged beside `loss`, and
-      the throughput in target tokens a second; see [`MeteredTrainer`].
-    - With [`CapsuleSeq2SeqTrainingArguments`], `max_tokens_per_batch` fills batches by tokens, in any number of
-      processes, `auxiliary_warmup_steps` raises the auxiliary losses to their weights, `early_stopping_patience` stops
-      when BLEU no longer rises, `ema_decay` and `average_checkpoints` average weights, see [`AveragingTrainer`].
-    - With `predict_with_generate`, evaluation is one pass over batches of like length and reports BLEU and chrF; see
-      [`TranslationEvaluation`].
-    - A run can be killed at any time and goes on exactly where its last checkpoint was; see [`ResumableTrainer`].
-    - `label_smoothing_factor` smooths the translation loss alone, and only in training. The stock Trainer takes the
-      labels away from the model then, so that auxiliary losses silently vanish.
+    - Logs have every term of the loss and the throughput, see [`Meter`]. `label_smoothing_factor` keeps the auxiliary
+      losses, `auxiliary_warmup_steps` raises them to their weights, see [`TrainingLoss`].
+    - `max_tokens_per_batch` fills batches by tokens, see [`BatchMaker`]. `ema_decay` and `average_checkpoints` average
+      weights, see [`WeightAverager`]. `early_stopping_patience` stops when BLEU no longer rises.
+    - With `predict_with_generate`, evaluation is one pass that reports BLEU and chrF, see [`TranslationEvaluator`].
+    - A run can be killed at any time, see [`CheckpointKeeper`]. Resumed, it has the losses and weights, bit for bit on
+      a CPU, that it would have had, see [`RunPosition`]. Only what a collator draws in a worker process is lost.
+    - SIGTERM and Ctrl-C end training with a checkpoint, see [`StopOnSignal`]. Training that diverges stops before
+      anything of it is saved, see [`FinitenessWatch`].
     """
+
+    args: Any
+    model: Any
+    push_in_progress: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.args.n_gpu > 1:
-            raise ValueError(
-                f"n_gpu={self.args.n_gpu}: several GPUs in one process (DataParallel) would average the terms of the "
-                "loss wrongly; start one process for each with `accelerate launch`"
-            )
-        auxiliary = {name: getattr(self.model.config, name, 0.0) for name in ("bow_loss_weight", "bca_loss_weight")}
-        if self.compute_loss_func is not None and any(auxiliary.values()):
-            raise ValueError(
-                f"compute_loss_func: Transformers keeps the labels from a model then, which needs them for the "
-                f"auxiliary losses of {auxiliary}; set these to 0, or leave compute_loss_func out"
-            )
-        self._skips_logits = bool(getattr(self.args, "skip_logits", False))
-        if self._skips_logits and not getattr(self.model, "can_skip_logits", False):
-            raise ValueError(
-                f"skip_logits=True: {type(self.model).__name__} cannot compute its loss without logits, models of "
-                "hf_capsule_mt can; leave it out"
-            )
-        self.padding_share: float | None = None  # of the training batches, once they are made
-        patience = getattr(self.args, "early_stopping_patience", None)
-        if patience is not None and self.args.metric_for_best_model == "bleu" and self.is_fsdp_enabled:
-            raise ValueError(
-                f"early_stopping_patience={patience}: under FSDP evaluation is Transformers' own and reports no BLEU; "
-                'set metric_for_best_model="loss"'
-            )
-        if patience is not None:
-            self.add_callback(PatientEarlyStopping(patience))
+        check_trainer(self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled)
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        self.batches = BatchMaker(self.args, self.accelerator)
+        self.training_loss = TrainingLoss(self.args, self.accelerator)
+        self.meter = Meter(self.accelerator)
+        self.evaluator = TranslationEvaluator(self.args, self.accelerator, sharded)
+        self.keeper = CheckpointKeeper(self.args, self.accelerator)
+        self.pusher = HubPusher(self.args)
+        self.stopper = StopOnSignal(self.accelerator)
+        self.position = RunPosition(self.args, self._load_sums)
+        self.averager = WeightAverager(self.args, self.accelerator, sharded)
+        self.finiteness = FinitenessWatch(self.args, self.accelerator)
+        order = EpochOrder(self.batches.data_seed)
+        for callback in (self.stopper, self.position, order, self.averager, self.finiteness):
+            self.add_callback(callback)
+        if getattr(self.args, "early_stopping_patience", None) is not None:
+            self.add_callback(PatientEarlyStopping(self.args.early_stopping_patience))
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.is_fsdp_enabled:
-            return super()._prepare_for_training(*args, **kwargs)
-        # accelerate (1.15) gives the input and output embeddings a unit of their own. In an encoder-decoder the
-        # encoder and the decoder hold the tied weight too, and FSDP refuses one weight in two units: all to the root.
-        names = ("get_input_embeddings", "get_output_embeddings")
-        vars(self.model).update(dict.fromkeys(names, lambda: None))
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended the last `train` before all was done."""
+        return self.stopper.stopped
+
+    @property
+    def interrupted_by(self) -> signal.Signals | None:
+        """The signal that this process got; in several processes another one may have got it."""
+        return self.stopper.asked_by
+
+    @property
+    def trained_seconds(self) -> float:
+        """How long training has taken, with the time before the checkpoint that it was resumed from."""
+        return self.position.trained_seconds
+
+    @property
+    def padding_share(self) -> float | None:
+        """The fraction of the tokens in training batches that is padding; None before batches by tokens are made."""
+        return self.batches.padding_share
+
+    @property
+    def score_signatures(self) -> dict[str, str]:
+        """The signatures of sacreBLEU for the scores of the last evaluation."""
+        return self.evaluator.score_signatures
+
+    def final_weights(self) -> dict[str, Any]:
+        """Which weights the model has at the end of training: of what kind, and after which steps."""
+        return self.averager.final_weights(self.state)
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in Transformers; `resume_from_checkpoint=True` takes the last complete checkpoint of `output_dir`."""
+        checkpoint = self.keeper.checkpoint_to_resume(resume_from_checkpoint)
+        if getattr(self.model.config, "bow_accuracy", None) is not None:
+            self.model.config.bow_accuracy = None  # measured on weights that change now
+        self.meter.reset()
+        self.averager.reset(checkpoint)
+        self.position.reset(checkpoint)
+        self._ignored_keys = ignore_keys_for_eval
         try:
-            return super()._prepare_for_training(*args, **kwargs)
+            name = None if checkpoint is None else str(checkpoint)
+            output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
+            self.averager.finish(self.model, self.state, self.interrupted)
+            return output
         finally:
-            for name in names:
-                delattr(self.model, name)
+            self.position.end()
+            self.stopper.restore()
 
-    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
-        """As in Transformers; a model of this package is pushed with its code, from the first time on."""
-        super().init_hf_repo(*args, **kwargs)
-        model: Any = self.accelerator.unwrap_model(self.model)
-        if getattr(model, "can_carry_code", False):
-            model.config.carry_code()
-            if self.is_world_process_zero():
-                model.config.save_pretrained(self.args.output_dir)
+    # Transformers 5.17 to 5.23: no public method surrounds accelerate's `prepare`, which shards the model.
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        with embeddings_in_the_root_unit(self.model, self.is_fsdp_enabled):
+            return super()._prepare_for_training(*args, **kwargs)
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """As in Transformers, whose card loses the scores; one that stands beside the results of a run is kept."""
-        if not all(Path(str(self.args.output_dir), name).is_file() for name in ("README.md", "results.json")):
-            super().create_model_card(*args, **kwargs)
+    # Transformers 5.17 to 5.23: it trains one more step after the last one, and no callback can leave an epoch out.
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._make_up()
+        self.control.should_training_stop |= self.state.global_step >= self.state.max_steps
+        if not self.control.should_training_stop:
+            super()._run_epoch(*args, **kwargs)
+
+    # Transformers 5.17 to 5.23: with a checkpoint of the last step it may be all that comes after `on_train_begin`.
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        self._make_up()
+        return super()._finalize_training(*args, **kwargs)
+
+    def _make_up(self) -> None:
+        """Do what was due after the step of the checkpoint and is not in it."""
+        if self.position.something_is_left:
+            self._load_rng_state(str(self.position.checkpoint))  # the checkpoint may be written once more
+        for epoch_ends, norm, rate in self.position.left_to_do(self.state, self.control):
+            if epoch_ends:
+                self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            step = self._tr_loss, norm, self.model_wrapped, None, self.state.epoch, self._ignored_keys, time.time()
+            self._maybe_log_save_evaluate(*step, learning_rate=rate)
+
+    # Transformers 5.17 to 5.23: only it gets the norm of the gradient, and saves after an evaluation.
+    def _maybe_log_save_evaluate(
+        self, tr_loss: Tensor, grad_norm: Any, model: nn.Module, trial: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        self.finiteness.watch_step(tr_loss, grad_norm, self.state.global_step, self.control)
+        self.position.note_step(grad_norm, kwargs.get("learning_rate"))
+        with self.meter.paused():
+            try:
+                super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
+            except EvaluationStopped:
+                self.position.evaluates_later = True
+                self.stopper.leave_evaluation(self.control)
+                self._save_checkpoint(model, trial)
+                self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        self.meter.add_to(logs, self.state.global_step)
+        self.batches.add_to(logs)
+        super().log(logs, *args, **kwargs)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
+    ) -> Any:
+        """As in Transformers, but per target token of all processes and accumulated batches with every model."""
+        labels, step = inputs.get("labels"), self.state.global_step
+        accumulated = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+        share = self.training_loss.share(num_items_in_batch, accumulated, self.model_accepts_loss_kwargs)
+        if self.compute_loss_func is not None or labels is None:
+            check_labels(inputs, model.training and self.compute_loss_func is None, self.label_names)
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        else:
+            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share)
+        if model.training:
+            loss = self.training_loss.warmed_up(loss, model, outputs, step, share)
+            self.meter.add(outputs, labels, step, share)
+        return (loss, outputs) if return_outputs else loss
 
     def get_train_dataloader(self) -> DataLoader:
         """As in Transformers, or by tokens with `max_tokens_per_batch`."""
-        loader = self._training_batches()
-        base = getattr(loader, "base_dataloader", loader)
-        base.worker_init_fn = IgnoreCtrlC(base.worker_init_fn)
-        if self.args.dataloader_persistent_workers:
-            # Each time a loader starts workers it draws a number. Those that live on are started once in a run, and
-            # once more when it is taken up again: not from training's own random numbers, which would be others then.
-            base.generator = torch.Generator().manual_seed(self.args.seed)
+        if self.batches.token_budget is None:
+            loader = super().get_train_dataloader()
+        else:
+            loader = self.batches.training_loader(*self._model_columns(self.train_dataset, "training"))
+        self.batches.prepare_workers(loader)
         return loader
 
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        sampler = super()._get_train_sampler(*args, **kwargs)
-        return LengthGroupedOrder(sampler, self._data_seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        sets: Any = self.eval_dataset
+        dataset = sets[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
+        loader = self._translation_loader(sets if dataset is None else dataset)
+        return super().get_eval_dataloader(eval_dataset) if loader is None else loader
 
-    @property
-    def _data_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        loader = self._translation_loader(test_dataset)
+        return super().get_test_dataloader(test_dataset) if loader is None else loader
 
-    def _training_batches(self) -> DataLoader:
-        budget = getattr(self.args, "max_tokens_per_batch", None)
-        if budget is None:
-            return super().get_train_dataloader()
-        dataset: Any = self.train_dataset
-        if dataset is None or isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-            raise ValueError(
-                f"max_tokens_per_batch={budget}: batches by tokens need a training set that knows the lengths of all "
-                f"its pairs; {type(dataset).__name__} does not (a streamed one, say)"
-            )
-        sampler = TokenBatchSampler(
-            pair_lengths(dataset),
-            max_tokens=budget,
-            seed=self._data_seed,
-            num_processes=self.args.world_size,
-            process_index=self.args.process_index,
-        )
-        self.padding_share = sampler.padding_share
-        logger.info(
-            f"{len(sampler)} batches in an epoch, {100 * self.padding_share:.1f} % of their tokens are padding"
-        )
-        return self._loader_of(dataset, sampler, "training")
+    def _translation_loader(self, dataset: Any) -> DataLoader | None:
+        """Batches of like length to translate; None where the stock evaluation runs."""
+        if self.preprocess_logits_for_metrics is not None or not self.evaluator.can_evaluate(self.model, dataset):
+            return None
+        return self.batches.evaluation_loader(*self._model_columns(dataset, "evaluation"))
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """The summary of a run says how much of its batches was padding."""
-        if "train_runtime" in logs and self.padding_share is not None:
-            logs["train_padding_share"] = round(self.padding_share, 4)
-        super().log(logs, *args, **kwargs)
-
-    def _loader_of(self, dataset: Any, sampler: TokenBatchSampler, description: str) -> DataLoader:
-        """Loads the batches that `sampler` has shared out among the processes."""
-        collator: Any = self.data_collator
+    def _model_columns(self, dataset: Any, description: str) -> tuple[Any, Any]:
+        """The data set and the collator, without the columns that the model does not take."""
         if isinstance(dataset, datasets.Dataset):
-            dataset = self._remove_unused_columns(dataset, description=description)
-        else:
-            collator = self._get_collator_with_removed_columns(collator, description=description)
-        workers = self.args.dataloader_num_workers
-        loader = DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=collator,
-            num_workers=workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-            worker_init_fn=partial(seed_worker, num_workers=workers, rank=self.args.process_index),
-        )
-        # accelerate, told of one process, only moves the batches to the device.
-        return prepare_data_loader(
-            loader,
-            device=self.accelerator.device,
-            num_processes=1,
-            process_index=0,
-            put_on_device=self.accelerator.device_placement,
-            rng_types=[],
-        )
+            return self._remove_unused_columns(dataset, description=description), self.data_collator
+        return dataset, self._get_collator_with_removed_columns(self.data_collator, description=description)
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """As in Transformers, per target token of all processes and accumulated batches whatever the model does, and
-        keeps the terms of a training step for the next log."""
-        labels = inputs.get("labels")
-        if labels is None and model.training and self.compute_loss_func is None and "labels" in self.label_names:
-            raise ValueError(
-                f"the training batches hold {', '.join(inputs)} and no labels: tokenize both sides of the training "
-                "set, as preprocess_pairs does"
-            )
-        if labels is None or self.compute_loss_func is not None:
-            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        elif not model.training:  # without smoothing, so that runs with and without it can be compared
-            outputs = model(**inputs)
-            loss = outputs["loss"]
-        elif self._is_ours(model):
-            loss, outputs = self._loss_of_ours(model, inputs, num_items_in_batch)
-        else:
-            loss, outputs = self._loss_of_others(model, inputs, labels, num_items_in_batch)
-        share = self._auxiliary_share
-        if model.training and share < 1.0:
-            loss = loss - (1.0 - share) * self._auxiliary_loss(model, outputs, num_items_in_batch)
-        if model.training:
-            self.keep_terms(outputs, labels, num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss
+    # Transformers 5.17 to 5.23: `evaluate` does not know whether the loop calls it, the only call that may be left.
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        before_training = kwargs.get("skip_scheduler", False)  # where there is nothing to save
+        with self.stopper.leaving_evaluation(self.state.log_history, allowed=not before_training):
+            return super()._evaluate(*args, **kwargs)
 
-    def _is_ours(self, model: nn.Module) -> bool:
-        """Whether the model divides its loss by `num_items_in_batch`, and smooths it. Others, stock Marian for one,
-        take the argument and do not, so that accumulated batches would count several times."""
-        return getattr(self.accelerator.unwrap_model(model), "can_skip_logits", False)
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        with random_state_kept(), self.averager.in_model():
+            return super().evaluate(*args, **kwargs)
 
-    def _loss_of_ours(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
-    ) -> tuple[Tensor, Any]:
-        """All terms of the loss by the model itself; the translation loss smoothed if that is wanted."""
-        counted = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-        outputs = model(**inputs, **counted, skip_logits=self._skips_logits, loss_smoothing=self._smoothing)
-        return outputs["loss"] * self._loss_factor(num_items_in_batch), outputs
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        with random_state_kept():
+            return super().predict(*args, **kwargs)
 
-    def _loss_of_others(
-        self, model: nn.Module, inputs: dict[str, Any], labels: Tensor, num_items_in_batch: Tensor | int | None
-    ) -> tuple[Tensor, Any]:
-        """The translation loss of the logits, smoothed if that is wanted."""
-        bare: Any = self.accelerator.unwrap_model(model)
-        inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        if "decoder_input_ids" not in inputs:
-            inputs["decoder_input_ids"] = bare.prepare_decoder_input_ids_from_labels(labels=labels)
-        outputs = model(**inputs)
-        total = nn.functional.cross_entropy(
-            outputs["logits"].flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=self._smoothing
-        )
-        loss = total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
-        return loss * self._loss_factor(num_items_in_batch), outputs
+    def evaluation_loop(self, dataloader: DataLoader, description: str, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """As in Transformers; one pass over batches that [`BatchMaker`] has made."""
+        sampler = getattr(dataloader, "batch_sampler", None)
+        if not isinstance(sampler, TokenBatchSampler):
+            return super().evaluation_loop(dataloader, description, *args, **kwargs)
+        batches, options = map(self._prepare_inputs, dataloader), getattr(self, "_gen_kwargs", {})
+        after_batch = partial(self.callback_handler.on_prediction_step, self.args, self.state, self.control)
+        calls = self.compute_loss_context_manager, after_batch
+        output = self.evaluator.translate(self.model, sampler, batches, options, *calls, description)
+        prefix = args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", "eval")
+        return self.evaluator.score(output, self.model, self.processing_class, self.compute_metrics, prefix)
 
-    @property
-    def _smoothing(self) -> float:
-        return 0.0 if self.label_smoother is None else self.label_smoother.epsilon
+    # Transformers 5.17 to 5.23: it writes into `checkpoint-N`, prunes and pushes before `on_save` is called.
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if not self.stopper.saves_for_signal_alone:
+            self.position.due_at = self.state.global_step
+        folder, write_files = Path(super()._get_output_dir(trial)), partial(super()._save_checkpoint, model, trial)
+        checkpoint = self.keeper.write(folder, self.state, write_files, self._save_beside)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+        self.keeper.remove_old(checkpoint, self.state.best_model_checkpoint)
 
-    def _loss_factor(self, num_items_in_batch: Tensor | int | None) -> int:
-        """Undoes that DDP takes the mean over processes of what is a sum over them."""
-        return self.accelerator.num_processes if self.sums_over_processes(num_items_in_batch) else 1
+    # Transformers 5.17 to 5.23: `_save_checkpoint` asks for its folder here; `output_dir` is saved with the arguments.
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self.keeper.part is None else str(self.keeper.part)
 
-    @property
-    def _auxiliary_share(self) -> float:
-        """The part of their weights that the auxiliary losses have at this step."""
-        warmup = getattr(self.args, "auxiliary_warmup_steps", 0)
-        return 1.0 if warmup == 0 else min(1.0, self.state.global_step / warmup)
+    # Transformers 5.17 to 5.23: of the saving methods only this one gets the weights that FSDP has gathered.
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        folder, saves = Path(output_dir or self.args.output_dir), self.args.should_save
+        weights = self.model.named_parameters() if state_dict is None else state_dict.items()
+        self.finiteness.check_weights(weights if saves else (), self.state.global_step)
+        with self.pusher.without_secrets(folder):
+            super()._save(output_dir, state_dict)
+        if saves:
+            write_digests(folder)
 
-    def _auxiliary_loss(
-        self, model: nn.Module, outputs: Any, num_items_in_batch: Tensor | int | None
-    ) -> Tensor | float:
-        """The auxiliary terms with their weights, as they stand in the loss of this process; 0 without any."""
-        auxiliary = getattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss", None)
-        if auxiliary is None:
-            return 0.0
-        return auxiliary(outputs) * self._loss_factor(num_items_in_batch)
+    def _save_beside(self, folder: Path) -> None:
+        sums = {"loss": float(self._tr_loss), "last_logged": self._globalstep_last_logged} | self.meter.state()
+        self.position.save(folder, self.state.global_step, sums)
+        self.averager.save(folder)
+
+    def _load_sums(self, sums: dict[str, Any]) -> None:
+        self._tr_loss = torch.tensor(sums["loss"], device=self.args.device)
+        self._globalstep_last_logged = sums["last_logged"]
+        self._total_loss_scalar = -float(self.meter.mean_over_processes(self._tr_loss))  # not of this call's steps
+        self.meter.load(sums, self.args.device)
+
+    # Transformers 5.17 to 5.23: it warns of weights that no checkpoint holds, tied to others or computed from them.
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        not_saved = {*getattr(self.model, "all_tied_weights_keys", ()), *(self.model._keys_to_ignore_on_save or ())}
+        for name in not_saved.intersection(load_result.missing_keys):
+            load_result.missing_keys.remove(name)
+        super()._issue_warnings_after_load(load_result)
+
+    # Transformers 5.17 to 5.23: it pickles the arguments, with the token, into the folder and pushes it at once.
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        is_complete = self.keeper.part is None
+        if is_complete and self.is_world_process_zero() and self.pusher.is_due(self.push_in_progress):
+            self.callback_handler.on_push_begin(self.args, self.state, self.control)
+            checkpoint = Path(checkpoint_folder), self.state.global_step, str(self.hub_model_id)
+            self.push_in_progress = self.pusher.push(*checkpoint, self.processing_class, self.push_in_progress)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        with self.pusher.pushing():
+            return super().push_to_hub(*args, **kwargs)
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        super().init_hf_repo(*args, **kwargs)
+        carry_code(self.accelerator.unwrap_model(self.model), self.args)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        if not self.pusher.keeps_card():
+            super().create_model_card(*args, **kwargs)

@@ -4,7 +4,7 @@ import platform
 
 
 def versions() -> dict[str, str]:
-    """Of everything that a result depends on."""
+    """Python, the libraries and this package, by name."""
     import sacrebleu
     import torch
     import transformers

@@ -1,4 +1,4 @@
-"""The command line of `benchmark.py`: a command, and what it takes."""
+"""The command line of `benchmark.py`: the commands and their options."""
 
 import argparse
 from collections.abc import Collection
@@ -16,7 +16,7 @@ FOLDER = Path("model_cards/benchmarks")
 
 
 def numbers(text: str) -> list[int]:
-    """Different integers from a comma-separated list, smallest first."""
+    """The distinct integers of a comma-separated list, in ascending order."""
     return sorted({int(part) for part in text.split(",")})
 
 
@@ -36,19 +36,19 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     machine, model, batch = (argparse.ArgumentParser(add_help=False) for _ in range(3))
     machine.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     machine.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast when training")
-    machine.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
+    machine.add_argument("--threads", type=int, help="CPU threads of torch; default: torch's choice")
     machine.add_argument("--seed", type=int, default=1)
     machine.add_argument("--rounds", type=int, default=9)
-    machine.add_argument("--warmup", type=int, default=2, help="rounds before them")
+    machine.add_argument("--warmup", type=int, default=2, help="untimed rounds before them")
     machine.add_argument("--json", type=Path, help="write the results here")
     machine.add_argument("--memory-of", help=argparse.SUPPRESS)
     model.add_argument("--models", default="em", help=f"comma-separated, any of {', '.join(models)}")
     model.add_argument("--baseline", default="marian", choices=sorted(models))
     model.add_argument("--size", default="base", choices=sorted(sizes))
-    model.add_argument("--beams", type=int, default=1, help="of decoding")
+    model.add_argument("--beams", type=int, default=1, help="number of beams for decoding")
     batch.add_argument("--batch", type=int, help="sentences a step; default 64 for train, 1 for decode and scaling")
     batch.add_argument("--source-length", type=int, help="tokens; default 25 for decode, else 32")
-    batch.add_argument("--target-length", type=int, help="tokens; default as the source")
+    batch.add_argument("--target-length", type=int, help="tokens; default: the source length")
 
     for mode, what in (("train", "a training step"), ("decode", "generate()")):
         command = commands.add_parser(mode, parents=[model, batch, machine], help=f"time and peak memory of {what}")
@@ -57,13 +57,17 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
             command.add_argument("--end-to-end", action="store_true", help="first: see benchmarks/training.py")
 
     scaling = commands.add_parser("scaling", parents=[model, batch, machine], help="time against an axis")
-    in_memory = "all but length keep two models for each model and value in memory, 1.0 to 1.6 GB the two at base size"
-    scaling.add_argument("--axis", default="length", choices=("length", *AXES), help=in_memory)
-    scaling.add_argument("--values", type=numbers, help="of the axis, not length; default: a few small ones")
-    scaling.add_argument("--lengths", type=numbers, default=LENGTHS, help=f"of the axis length; default {LENGTHS}")
-    scaling.add_argument("--sentence-rounds", type=int, default=5, help="axis length: rounds with whole sentences")
-    scaling.add_argument("--repeats", type=int, default=8, help="times in a row, of which the median counts")
-    clock = "processor time leaves out when a busy machine runs others; for --device cpu --threads 1"
+    memory_note = (
+        "all axes except length keep two models in memory for each model and value, 1.0 to 1.6 GB at base size"
+    )
+    scaling.add_argument("--axis", default="length", choices=("length", *AXES), help=memory_note)
+    scaling.add_argument("--values", type=numbers, help="values of --axis, except length; default: a few small ones")
+    scaling.add_argument(
+        "--lengths", type=numbers, default=LENGTHS, help=f"values of --axis length; default {LENGTHS}"
+    )
+    scaling.add_argument("--sentence-rounds", type=int, default=5, help="rounds with whole sentences, --axis length")
+    scaling.add_argument("--repeats", type=int, default=8, help="consecutive runs; their median counts")
+    clock = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
     scaling.add_argument("--clock", default="wall", choices=("wall", "processor"), help=clock)
     scaling.add_argument("--plot", type=Path, help="draw the results here, as PNG")
 
@@ -72,9 +76,9 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     memory.add_argument("--batches", type=numbers, default=[8, 32])
     memory.add_argument("--lengths", type=numbers, default=[16, 64])
 
-    op = commands.add_parser("op", parents=[machine], help="routing functions against what they cost at least")
+    op = commands.add_parser("op", parents=[machine], help="routing functions against their minimal cost")
     op.add_argument("--ops", type=some_of(OPS), default=list(OPS), help=",".join(OPS))
-    op.add_argument("--positions", type=int, help="of em and dynamic")
+    op.add_argument("--positions", type=int, help="P of em and dynamic")
     op.add_argument("--inputs", type=int, default=6, help="I of em and dynamic")
     op.add_argument("--outputs", type=int, default=512, help="O of em and dynamic")
     op.add_argument("--size", type=int, default=1, help="D of em and dynamic")
@@ -84,10 +88,10 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     op.add_argument("--capsules", type=int, default=6, help="O of guided")
     op.add_argument("--capsule-size", type=int, help="D of guided")
     op.add_argument("--iterations", type=int, default=3)
-    op.add_argument("--repeats", type=int, help="calls in a row, of which the mean counts")
+    op.add_argument("--repeats", type=int, help="consecutive calls; their mean counts")
     op.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
 
-    loss = commands.add_parser("loss", parents=[machine], help="losses over a vocabulary, several ways")
+    loss = commands.add_parser("loss", parents=[machine], help="losses over a vocabulary, in several implementations")
     loss.add_argument("--terms", type=some_of(TERMS), default=list(TERMS), help=",".join(TERMS))
     loss.add_argument("--positions", type=int, default=2048, help="target words")
     loss.add_argument("--vocabulary", type=int, default=32000)
@@ -127,7 +131,7 @@ def _check_scaling(args: argparse.Namespace, parser: argparse.ArgumentParser) ->
     if args.axis == "length" and (len(args.lengths) < 4 or args.lengths[0] < 1):
         parser.error(f"--lengths {args.lengths}: at least four different ones, each at least 1, make a fit")
     if args.axis == "length" and args.values:
-        parser.error("--values are those of another --axis; for length say --lengths")
+        parser.error("--values are those of another --axis; for length use --lengths")
     if args.axis != "length":
         args.values, args.lengths = args.values or VALUES[args.axis], []
         if args.values[0] < 1:
@@ -135,7 +139,7 @@ def _check_scaling(args: argparse.Namespace, parser: argparse.ArgumentParser) ->
     if args.sentence_rounds < 1:
         parser.error(f"--sentence-rounds {args.sentence_rounds}: must be at least 1")
     if args.clock == "processor" and (args.device, args.threads) != ("cpu", 1):
-        parser.error("--clock processor adds up the time of all threads: give --device cpu --threads 1")
+        parser.error("--clock processor adds up the time of all threads: use --device cpu --threads 1")
 
 
 def _check_models(
@@ -144,11 +148,13 @@ def _check_models(
     unknown = [name for name in args.models.split(",") if name not in models]
     if unknown:
         parser.error(f"--models {','.join(unknown)}: no such model; choose from {', '.join(models)}")
-    alone = [name for name in (args.baseline, *args.models.split(",")) if name in decode_only]
-    if alone and args.command != "decode":
-        parser.error(f"{','.join(alone)}: decodes only")
-    int8 = [name for name in alone if "-int8" in name]
+    decoders = [name for name in (args.baseline, *args.models.split(",")) if name in decode_only]
+    if decoders and args.command != "decode":
+        parser.error(f"{','.join(decoders)}: decodes only")
+    int8 = [name for name in decoders if "-int8" in name]
     if int8 and (args.device != "cpu" or args.dtype != "fp32"):
         parser.error(f"{','.join(int8)}: decodes on the CPU only, made from an fp32 model")
-    if any(name.startswith("ctranslate2") for name in alone) and find_spec("ctranslate2") is None:
-        parser.error(f"{','.join(alone)}: CTranslate2 is not installed; pip install -c constraints.txt '.[benchmark]'")
+    ctranslate2 = [name for name in decoders if name.startswith("ctranslate2")]
+    if ctranslate2 and find_spec("ctranslate2") is None:
+        names = ",".join(ctranslate2)
+        parser.error(f"{names}: CTranslate2 is not installed; pip install -c constraints.txt '.[benchmark]'")

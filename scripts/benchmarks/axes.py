@@ -1,10 +1,9 @@
-"""`benchmark.py scaling --axis` and `benchmark.py memory`: what a training step and decoding cost along other axes.
+"""`benchmark.py scaling --axis` and `benchmark.py memory`: the cost of a training step and of decoding on other axes.
 
-The axes of time: batch, depth, number of capsules, iterations of routing; stock Marian, which has neither capsules nor
-iterations, is measured beside every value all the same, since ratios are to the baseline of the same run. The models
-of all values are in memory at once, two for each model and value, 1.0 to 1.6 GB the two at base size: the first steps
-of a new one are slower, and would not say how values differ. All are trained on one batch as they are timed. Memory:
-by batch and by length.
+Time is measured against batch, depth, number of capsules and iterations of routing. Ratios are to the baseline of the
+same run, so stock Marian is measured at every value, although it has no capsules and no iterations. All models stay in
+memory, two for each model and value, 1.0 to 1.6 GB at base size, because the first steps of a new model are slower.
+The timed steps train on one batch. Memory is measured by batch and length.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from transformers import PreTrainedModel
 from benchmarks.measure import Run, peak_growth, peak_in_subprocess
 from benchmarks.scaling import Job, Start, new_figure, run_jobs, save_figure, stepping
 
-# The fields of the configurations that an axis changes; a family has some of them.
+# The configuration fields that an axis changes. A family has some of them.
 AXES: dict[str, tuple[str, ...]] = {
     "batch": (),
     "layers": ("encoder_layers", "decoder_layers"),
@@ -50,7 +49,7 @@ def point(args: argparse.Namespace, command: str, **changes: Any) -> argparse.Na
 
 
 def training(name: str, at: argparse.Namespace, build: Build, train_step: MakeStep) -> Start:
-    """The model is built at the first visit, where its first step is not timed, and lives on."""
+    """Build the model at the first visit, with an untimed first step, and keep it."""
 
     @cache
     def start() -> Run:
@@ -72,10 +71,10 @@ def decoding(name: str, at: argparse.Namespace, build: Build) -> Start:
 def measure_axis(
     names: list[str], args: argparse.Namespace, build: Build, train_step: MakeStep
 ) -> dict[str, dict[str, Any]]:
-    """A row a model: medians and quartiles of both kinds of step at every value, and of the ratios to the baseline.
+    """A row for each model: medians and quartiles of both kinds of step at every value, and of ratios to the baseline.
 
-    The models of one value are visited one after the other, and a ratio is one of such neighbours: what the machine
-    does for a while falls on both.
+    The models of one value are visited one after the other, and ratios are between them. So load that lasts a while
+    affects both sides of a ratio.
     """
     every = []
     for name in names:
@@ -111,14 +110,14 @@ def print_axis(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> Non
         print(f"\n{what}, ms (median of the ratios to {args.baseline}), against {args.axis}")
         print(f"  {'model':<20}" + "".join(f"{value:>18}" for value in args.values))
         for name, row in rows.items():
-            found = zip(row[kind]["median_s"], row[kind]["time_ratio"], strict=True)
-            print(f"  {name:<20}" + "".join(f"{f'{median * 1e3:.1f} ({ratio:.2f})':>18}" for median, ratio in found))
+            figures = zip(row[kind]["median_s"], row[kind]["time_ratio"], strict=True)
+            print(f"  {name:<20}" + "".join(f"{f'{median * 1e3:.1f} ({ratio:.2f})':>18}" for median, ratio in figures))
 
 
 def measure_memory(
     names: list[str], args: argparse.Namespace, build: Build, steps: dict[str, MakeStep]
 ) -> dict[str, dict[str, Any]]:
-    """A row a model: peak memory of a training step and of decoding by batch and length, and its ratios."""
+    """A row for each model: peak memory of a training step and of decoding by batch and length, and its ratios."""
     places = [(batch, length) for batch in args.batches for length in args.lengths]
     rows: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, row in rows.items():
@@ -132,18 +131,19 @@ def measure_memory(
     for kind in args.kinds:
         base = rows[args.baseline][kind]["peak_bytes"]
         for row in rows.values():
-            row[kind]["memory_ratio"] = [mine / one for mine, one in zip(row[kind]["peak_bytes"], base, strict=True)]
+            peaks = row[kind]["peak_bytes"]
+            row[kind]["memory_ratio"] = [peak / other for peak, other in zip(peaks, base, strict=True)]
     return rows
 
 
 def peak_memory(name: str, at: argparse.Namespace, build: Build, make_step: MakeStep) -> int:
-    """Bytes that a model needs at its peak, parameters and optimizer state included; on the CPU in its own process."""
+    """Peak bytes of a model, with parameters and optimizer state. On the CPU it is measured in a separate process."""
     if at.device == "cuda" or getattr(at, "memory_of", None):
         return peak_growth(lambda: make_step(name, build(name, at), at), at)
     options = ["size", "device", "dtype", "batch", "source_length", "target_length", "threads", "seed"]
     options += ["beams"] if at.command == "decode" else []
-    given = {option: getattr(at, option) for option in options}
-    words = [f"--{option.replace('_', '-')}={value}" for option, value in given.items() if value is not None]
+    values = {option: getattr(at, option) for option in options}
+    words = [f"--{option.replace('_', '-')}={value}" for option, value in values.items() if value is not None]
     return peak_in_subprocess([at.command, *words, "--memory-of", name])
 
 
@@ -153,18 +153,18 @@ def print_memory(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> N
         places = next(iter(rows.values()))[kind]["batch_and_length"]
         print(f"  {'batch x length':<20}" + "".join(f"{f'{batch} x {length}':>18}" for batch, length in places))
         for name, row in rows.items():
-            found = zip(row[kind]["peak_bytes"], row[kind]["memory_ratio"], strict=True)
-            print(f"  {name:<20}" + "".join(f"{f'{peak / 1e6:.0f} ({ratio:.2f})':>18}" for peak, ratio in found))
+            figures = zip(row[kind]["peak_bytes"], row[kind]["memory_ratio"], strict=True)
+            print(f"  {name:<20}" + "".join(f"{f'{peak / 1e6:.0f} ({ratio:.2f})':>18}" for peak, ratio in figures))
 
 
 def plot_axis(results: dict[str, Any], path: Path) -> None:
     figure, settings = new_figure(10, 3.8), results["settings"]
     for axes, (kind, what) in zip(figure.subplots(1, 2), KINDS.items(), strict=True):
         for name, row in results["rows"].items():
-            found = row[kind]
-            low, high = zip(*found["quartiles_s"], strict=True)
-            middle = np.array(found["median_s"])
-            axes.errorbar(found["values"], 1e3 * middle, 1e3 * np.array([middle - low, high - middle]), label=name)
+            curve = row[kind]
+            low, high = zip(*curve["quartiles_s"], strict=True)
+            middle = np.array(curve["median_s"])
+            axes.errorbar(curve["values"], 1e3 * middle, 1e3 * np.array([middle - low, high - middle]), label=name)
         axes.set_title(f"{what}, ms")
         axes.set_xlabel(settings["axis"])
         axes.set_ylim(bottom=0)

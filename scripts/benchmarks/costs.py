@@ -1,12 +1,11 @@
-"""What routing costs at least: bytes and operations, counted by formulas from the sizes.
+"""The minimal cost of routing: bytes and operations, computed from the sizes.
 
-Bytes: what a pass cannot do without, read or written once: votes and capsules forward; votes, the gradient of the
-capsules and that of the votes backward. For guided routing all its arguments, their gradients, and the capsules.
+Bytes: the tensors that a pass must read or write once. Forward: votes and capsules. Backward: votes, the gradient of
+the capsules and that of the votes. For guided routing: all its arguments, their gradients, and the capsules.
 
 Operations: those of the fused kernels, counted from their source: 1 for an addition, product, comparison or fused
-multiply-add, 2 for an exponential. Work for each output, not for each vote, is left out, and so is what rounding sizes
-up to powers of two adds. The backward pass keeps nothing but the arguments: before each round that it goes back
-through it runs the rounds before that one again.
+multiply-add, 2 for an exponential. Work for each output (not for each vote) is left out, and so are sizes rounded up
+to powers of two. The backward pass keeps only the arguments, so it repeats all earlier rounds for each round.
 
 Legend: `P` positions, `I` inputs, `O` outputs, `D` size of a capsule, `B` sentences, `T` target steps.
 """
@@ -23,12 +22,12 @@ class Cost(NamedTuple):
     operations: int
 
     def floor_s(self, bandwidth: float, rate: float) -> float:
-        """Seconds that nothing can be faster than at `bandwidth` bytes and `rate` operations a second."""
+        """The shortest possible time in seconds, with `bandwidth` bytes and `rate` operations a second."""
         return max(self.bytes / bandwidth, self.operations / rate)
 
 
 def routing_operations(op: str, direction: str, size: int, iterations: int) -> int:
-    """Of one input for one output. Rounds but the last end with new assignments."""
+    """Operations for one input and one output. All rounds except the last compute new assignments."""
     if op == "em":
         m_step = 3 + 4 * size  # Eq. (11)-(14), DLA
         e_step = SOFTMAX + 3 * size  # Eq. (15), (16)
@@ -47,7 +46,7 @@ def routing_operations(op: str, direction: str, size: int, iterations: int) -> i
 def routing_cost(
     op: str, direction: str, positions: int, inputs: int, outputs: int, size: int, iterations: int, itemsize: int
 ) -> Cost:
-    """Of `dynamic` or `em` for votes `[P, I, O, D]` of `itemsize` bytes each."""
+    """The cost of `dynamic` or `em` for votes `[P, I, O, D]` of `itemsize` bytes each."""
     votes, capsules = inputs * outputs * size, outputs * size
     moved = (votes if direction == "forward" else 2 * votes) + capsules
     operations = inputs * outputs * routing_operations(op, direction, size, iterations)
@@ -57,14 +56,14 @@ def routing_cost(
 def guided_cost(
     direction: str, sentences: int, steps: int, inputs: int, outputs: int, size: int, iterations: int, itemsize: int
 ) -> Cost:
-    """Of `guided_routing`: votes and keys `[B, I, O, D]`, guide `[B, T, D]`, W_o `[D, D]`, w `[D]`."""
+    """The cost of `guided_routing`: votes and keys `[B, I, O, D]`, guide `[B, T, D]`, W_o `[D, D]`, w `[D]`."""
     arguments = 2 * sentences * inputs * outputs * size + sentences * steps * size + size * size + size
     capsules = sentences * steps * outputs * size
     pairs = sentences * steps * inputs * outputs
     updates = iterations - 1
-    per_size = TANH + 2  # the sum under the tangent, and that of Eq. (7), GDR
+    per_size = TANH + 2  # the sum inside the tangent, and the sum of Eq. (7), GDR
     if direction == "backward":
-        per_size = 2 * (TANH + 4)  # tangents twice again, once for the sums over inputs, once for those over steps
+        per_size = 2 * (TANH + 4)  # each tangent twice: for the sums over inputs and for the sums over steps
     passes = 1 if direction == "forward" else 2  # a product has two gradients
     operations = (
         updates * per_size * pairs * size

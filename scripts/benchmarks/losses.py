@@ -1,8 +1,11 @@
-"""`benchmark.py loss`: cross-entropy and bag of words over a large vocabulary, computed in several ways.
+"""`benchmark.py loss`: cross-entropy and bag of words over a large vocabulary, in several implementations.
 
-`logits` and `scores` keep a number for every word at every position; `blocks` is `vocabulary_loss.py`, which takes the
-gradient in the forward pass; `recomputed` runs each block again in the backward pass; `torch` is PyTorch's
-`linear_cross_entropy` in its chunked form, from 2.13 on. A step is one pass forward and one backward.
+- `logits`, `scores`: keep a number for every word at every position.
+- `blocks`: `modeling/losses/vocabulary.py`, which computes the gradient in the forward pass.
+- `recomputed`: computes each block again in the backward pass.
+- `torch`: PyTorch's chunked `linear_cross_entropy`, in PyTorch 2.13 and later.
+
+A step is one forward and one backward pass.
 """
 
 import argparse
@@ -73,7 +76,7 @@ WAYS: dict[str, dict[str, Loss]] = {
 
 
 def steps_of(term: str, args: argparse.Namespace) -> dict[str, Callable[[], None]]:
-    """A step of every way to compute a term. Past and future make two rows of the bag of words a position."""
+    """A step of every implementation of a term. The bag of words has two rows a position: past and future."""
     generator = torch.Generator(args.device).manual_seed(args.seed)
     rows = args.positions * (2 if term == "bag_of_words" else 1)
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
@@ -85,8 +88,8 @@ def steps_of(term: str, args: argparse.Namespace) -> dict[str, Callable[[], None
     def step(way: Loss) -> None:
         torch.autograd.grad(way(hidden, embedding, labels), (hidden, embedding))
 
-    known = hasattr(functional, "linear_cross_entropy")
-    return {name: lambda way=way: step(way) for name, way in WAYS[term].items() if known or name != "torch"}
+    has_torch = hasattr(functional, "linear_cross_entropy")
+    return {name: lambda way=way: step(way) for name, way in WAYS[term].items() if has_torch or name != "torch"}
 
 
 def loss_memory(name: str, args: argparse.Namespace) -> int:
@@ -96,19 +99,19 @@ def loss_memory(name: str, args: argparse.Namespace) -> int:
 
 
 def measure_losses(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
-    """A row for every term and way, with ratios to the first way of the term."""
+    """A row for every term and implementation, with ratios to the first implementation of the term."""
     rows: dict[str, Any] = {}
     for term in args.terms:
         seconds = take_turns(steps_of(term, args), args)
-        found = {f"{term}/{way}": spread(times) for way, times in seconds.items()}
-        base = next(iter(found.values()))
-        for name, row in found.items():
+        term_rows = {f"{term}/{way}": spread(times) for way, times in seconds.items()}
+        base = next(iter(term_rows.values()))
+        for name, row in term_rows.items():
             row["time_ratio"] = row["median_s"] / base["median_s"]
             if not args.no_memory:
-                alone = [*argv, "--memory-of", name]
-                row["peak_bytes"] = loss_memory(name, args) if args.device == "cuda" else peak_in_subprocess(alone)
+                command = [*argv, "--memory-of", name]
+                row["peak_bytes"] = loss_memory(name, args) if args.device == "cuda" else peak_in_subprocess(command)
                 row["memory_ratio"] = row["peak_bytes"] / base["peak_bytes"]
-        rows |= found
+        rows |= term_rows
     return rows
 
 

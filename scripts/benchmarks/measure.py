@@ -1,4 +1,4 @@
-"""What every part of `benchmark.py` measures with: turns, peak memory, and what a report says of the machine."""
+"""Parts that all commands of `benchmark.py` share: turns, peak memory, and the report with machine and versions."""
 
 import argparse
 import gc
@@ -33,10 +33,10 @@ def synchronize(args: argparse.Namespace) -> None:
 
 
 def take_turns(steps: dict[str, Run], args: argparse.Namespace, repeats: int = 1) -> dict[str, list[float]]:
-    """Seconds a call of every step, one figure a round: `repeats` calls in a row, of which the mean counts."""
+    """Seconds a call of every step: for each round the mean of `repeats` consecutive calls."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for round_number in range(args.warmup + args.rounds):
-        # Every second round backwards: no step always runs right after the same other one.
+        # Every second round runs backwards, so that no step always follows the same other step.
         for name in steps if round_number % 2 == 0 else reversed(steps):
             synchronize(args)
             start = time.perf_counter()
@@ -69,14 +69,14 @@ def resident_bytes(field: str) -> int:
 
 
 def peak_growth(prepare: Callable[[], Run], args: argparse.Namespace, calls: int = 3) -> int:
-    """Bytes by which memory grows at its highest while `prepare` and a few calls of what it returns run."""
-    gc.collect()  # what is freed while this counts would lower the figure
+    """Peak growth of memory in bytes, while `prepare` and a few calls of the function that it returns run."""
+    gc.collect()  # memory that is freed during the measurement would lower the figure
     if args.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     else:
-        with suppress(OSError):  # not everywhere allowed; then what was freed before may count
-            Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
+        with suppress(OSError):  # not allowed everywhere; without it, an earlier peak may count
+            Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM
     before = resident_bytes("VmRSS") if args.device == "cpu" else torch.cuda.memory_allocated()
     run = prepare()
     for _ in range(calls):
@@ -85,7 +85,7 @@ def peak_growth(prepare: Callable[[], Run], args: argparse.Namespace, calls: int
 
 
 def peak_in_subprocess(arguments: list[str]) -> int:
-    """What `benchmark.py` prints when it is asked with `--memory-of` for one figure in a process of its own."""
+    """The peak memory that `benchmark.py` prints with `--memory-of`, in a separate process."""
     command = [sys.executable, str(ROOT / "scripts" / "benchmark.py"), *arguments]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return int(output.strip().splitlines()[-1])
@@ -103,7 +103,7 @@ def device_name(args: argparse.Namespace) -> str:
 
 
 def commit() -> str | None:
-    """Of the code that is measured, with a word where tracked files differ from it; None outside a git checkout."""
+    """The commit of the measured code, with "and changes" if tracked files differ; None outside a git checkout."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
@@ -116,7 +116,7 @@ def commit() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    found = {
+    numbers = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -124,15 +124,15 @@ def versions() -> dict[str, str]:
         "hf_capsule_mt": hf_capsule_mt.__version__,
     }
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        numbers["cuda"] = torch.version.cuda
     for name in ("ctranslate2", "triton"):
         if name in sys.modules:
-            found[name] = sys.modules[name].__version__
-    return found
+            numbers[name] = sys.modules[name].__version__
+    return numbers
 
 
 def report(rows: dict[str, Any], args: argparse.Namespace, argv: list[str], **more: Any) -> dict[str, Any]:
-    """What goes into the JSON: which machine, which code, which command, and what was seen."""
+    """The content of the JSON file: machine, code, command, settings and results."""
     hidden = ("json", "plot", "memory_of")
     return {
         "what": args.command,
@@ -143,7 +143,7 @@ def report(rows: dict[str, Any], args: argparse.Namespace, argv: list[str], **mo
         "settings": {key: value for key, value in vars(args).items() if key not in hidden},
         "versions": versions(),
         "routing": os.environ.get(ROUTING) or "automatic",
-        "compiled_part": WHY_MISSING or f"there, {native_levels()} levels in int8",
+        "compiled_part": WHY_MISSING or f"built, {native_levels()} levels in int8",
         **more,
         "rows": rows,
     }

@@ -1,9 +1,8 @@
-"""`benchmark.py op`: every routing function by every implementation, against what it costs at least.
+"""`benchmark.py op`: every implementation of every routing function, against its minimal cost.
 
-Bytes and operations are counted by the formulas of `benchmarks/costs.py`. What the machine can do is measured in the
-same run: the bandwidth of a copy, and the fused multiply-adds a second of a product of float32 matrices, without
-tensor cores, since routing is arithmetic on single numbers in float32. Of both together comes the floor,
-max(bytes / bandwidth, operations / rate); the gap is the time measured over the floor.
+`benchmarks/costs.py` computes bytes and operations. The same run measures the machine: the bandwidth of a copy, and
+the multiply-adds a second of a float32 matrix product. It uses no tensor cores, because routing cannot use them
+either. The floor is max(bytes / bandwidth, operations / rate). The gap is the measured time divided by the floor.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from hf_capsule_mt.ops.dispatch import choose_guided_scores, choose_routing
 
 OPS = ("em", "dynamic", "guided")
 IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
-# The sizes of the targets; smaller on a CPU, where these would take minutes.
+# On a GPU the sizes of the targets. On a CPU they would take minutes, so sizes are smaller.
 SIZES = {
     "cuda": {"positions": 32768, "sentences": 256, "steps": 32, "words": 32, "capsule_size": 256, "repeats": 20},
     "cpu": {"positions": 1024, "sentences": 4, "steps": 16, "words": 16, "capsule_size": 64, "repeats": 1},
@@ -30,7 +29,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def arguments(op: str, args: argparse.Namespace) -> list[Tensor]:
-    """Random ones, all of which need a gradient."""
+    """Random arguments that all need a gradient."""
     generator = torch.Generator(args.device).manual_seed(args.seed)
 
     def random(*shape: int, dtype: torch.dtype = TYPES[args.dtype]) -> Tensor:
@@ -57,7 +56,7 @@ def cost(op: str, direction: str, args: argparse.Namespace) -> Cost:
 
 
 def obstacle(op: str, votes: Tensor, implementation: str) -> str:
-    """Why an implementation cannot route these votes here; empty if it can."""
+    """The reason why an implementation cannot route these votes on this machine; empty if it can."""
     try:
         if op == "guided":
             choose_guided_scores(votes, implementation)
@@ -69,23 +68,23 @@ def obstacle(op: str, votes: Tensor, implementation: str) -> str:
 
 
 def passes(op: str, implementation: str, inputs: list[Tensor], args: argparse.Namespace) -> dict[str, Callable]:
-    """The forward pass of training, and the backward pass alone."""
+    """The forward pass with autograd, and the backward pass alone."""
     function = {"em": em_routing, "dynamic": dynamic_routing, "guided": guided_routing}[op]
 
     def forward() -> Any:
         return function(*inputs, iterations=args.iterations, implementation=implementation)
 
     capsules = forward()
-    arriving = torch.randn_like(capsules)
+    grad_output = torch.randn_like(capsules)
 
     def backward() -> Any:
-        return torch.autograd.grad(capsules, inputs, arriving, retain_graph=True)
+        return torch.autograd.grad(capsules, inputs, grad_output, retain_graph=True)
 
     return {"forward": forward, "backward": backward}
 
 
 def op_memory(name: str, args: argparse.Namespace) -> int:
-    """Bytes that a pass forward and one backward take beside the arguments; `name` is `op/implementation`."""
+    """Peak bytes of a forward and a backward pass, without the arguments. `name` is `op/implementation`."""
     op, implementation = name.split("/")
     inputs = arguments(op, args)
 
@@ -96,42 +95,42 @@ def op_memory(name: str, args: argparse.Namespace) -> int:
 
 
 def machine(args: argparse.Namespace) -> dict[str, float]:
-    """Bytes a second of a copy (read and written both count), multiply-adds a second of a float32 matrix product."""
+    """Bytes a second of a copy (reads and writes count), and multiply-adds a second of a float32 matrix product."""
     large = args.device == "cuda"
     elements, side = (2**28, 8192) if large else (2**25, 1024)
     source = torch.ones(elements, device=args.device)
     target = torch.empty_like(source)
     left = torch.ones(side, side, device=args.device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    found = take_turns({"copy": lambda: target.copy_(source), "product": lambda: left @ left}, args, args.repeats)
+    seconds = take_turns({"copy": lambda: target.copy_(source), "product": lambda: left @ left}, args, args.repeats)
     return {
-        "copy_bytes_per_s": 2 * source.nbytes / statistics.median(found["copy"]),
-        "multiply_adds_per_s": side**3 / statistics.median(found["product"]),
+        "copy_bytes_per_s": 2 * source.nbytes / statistics.median(seconds["copy"]),
+        "multiply_adds_per_s": side**3 / statistics.median(seconds["product"]),
     }
 
 
 def measure_ops(args: argparse.Namespace, argv: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
-    """A row for every function and implementation, and what the machine can do."""
+    """A row for every function and implementation, and the machine's bandwidth and rate."""
     rates = machine(args)
     rows: dict[str, Any] = {}
     for op in args.ops:
         inputs = arguments(op, args)
-        hindered = {name: obstacle(op, inputs[0], name) for name in IMPLEMENTATIONS}
-        found = {name: passes(op, name, inputs, args) for name, reason in hindered.items() if not reason}
+        obstacles = {name: obstacle(op, inputs[0], name) for name in IMPLEMENTATIONS}
+        runs = {name: passes(op, name, inputs, args) for name, reason in obstacles.items() if not reason}
         seconds = {
-            direction: take_turns({name: run[direction] for name, run in found.items()}, args, args.repeats)
+            direction: take_turns({name: run[direction] for name, run in runs.items()}, args, args.repeats)
             for direction in DIRECTIONS
         }
-        for name, reason in hindered.items():
+        for name, reason in obstacles.items():
             row = rows[f"{op}/{name}"] = {"not_measured": reason} if reason else {}
             for direction in () if reason else DIRECTIONS:
                 least = cost(op, direction, args)
                 row[direction] = against_floor(seconds[direction][name], seconds[direction]["reference"], least, rates)
-        del inputs, found
+        del inputs, runs
     for name, row in () if args.no_memory else rows.items():
         if "not_measured" not in row:
-            alone = [*argv, "--memory-of", name]
-            row["peak_bytes"] = op_memory(name, args) if args.device == "cuda" else peak_in_subprocess(alone)
+            command = [*argv, "--memory-of", name]
+            row["peak_bytes"] = op_memory(name, args) if args.device == "cuda" else peak_in_subprocess(command)
             row["memory_ratio"] = row["peak_bytes"] / rows[name.split("/")[0] + "/reference"]["peak_bytes"]
     return rows, rates
 

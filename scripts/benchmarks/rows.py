@@ -1,4 +1,4 @@
-"""The rows of `benchmark.py table`: what each kind of result says, beside what the papers report."""
+"""The rows of `benchmark.py table` for each kind of result, with the figures of the papers."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ Results = dict[str, dict[str, Any]]
 
 
 class Target(NamedTuple):
-    """A row of the targets: base size, bfloat16, on a GPU, against stock Marian."""
+    """A row of the targets against stock Marian: base size, bfloat16, on a GPU."""
 
     what: str
     model: str
@@ -25,7 +25,7 @@ TARGETS = (
     Target("GDR + BoW + BCA", "gdr-bow-bca", 0.80, 0.97, 1.25),
     Target("CapsNMT, decoding batch 1", "caps_nmt", None, 3.0, None),
 )
-# What measures all of them, in the folder of the repository; the tests of the kernels come first.
+# The commands that measure all targets, run in the repository's folder.
 _LAYERS = ",".join(target.model for target in TARGETS if target.train is not None)
 GPU_COMMANDS = (
     "op --ops em,dynamic --dtype bf16 --json model_cards/benchmarks/op-cuda-bf16.json",
@@ -34,7 +34,7 @@ GPU_COMMANDS = (
     f"decode --models {_LAYERS} --batch 64 --beams 4 --dtype bf16 --json model_cards/benchmarks/decode-base-cuda.json",
     "decode --models caps_nmt --dtype bf16 --json model_cards/benchmarks/decode-caps-nmt-base-cuda.json",
 )
-# Speeds that the papers report: training, decoding. RNMT's are against RNMT, all others against the Transformer.
+# The speeds that the papers report. Those of RNMT models are against RNMT, all others against the Transformer.
 PAPERS: dict[str, dict[str, float]] = {
     "linear": {"train": 0.88, "decode": 0.95},
     "dynamic-combination": {"train": 0.84, "decode": 0.91},
@@ -54,7 +54,7 @@ TRANSFORMERS = ("marian", "none", "gdr-none")
 
 
 def paper(model: str, baseline: str, mode: str) -> str:
-    """What the paper reports, where ours is measured against the same kind of baseline."""
+    """The speed that the paper reports, if `baseline` is of the same kind as the paper's."""
     if baseline not in (("rnmt",) if model.startswith("rnmt") else TRANSFORMERS):
         return "–"
     value = PAPERS.get(model, {}).get(mode)
@@ -64,57 +64,57 @@ def paper(model: str, baseline: str, mode: str) -> str:
 def target_rows(results: Results) -> list[list[str]]:
     rows = []
     for target in TARGETS:
-        alone = target.train is None
-        train = {} if alone else _measured(results, "train", target.model, tokens=32_000)
-        decode = _measured(results, "decode", target.model, batch=1 if alone else 64)
+        decodes_only = target.train is None
+        train = {} if decodes_only else _measured(results, "train", target.model, tokens=32_000)
+        decode = _measured(results, "decode", target.model, batch=1 if decodes_only else 64)
         cells = [target.what]
-        for wanted, row, field, mode in (
+        for goal, row, field, mode in (
             (target.train, train, "time_ratio", "train"),
             (target.decode, decode, "time_ratio", "decode"),
             (target.memory, train, "memory_ratio", ""),
         ):
-            if wanted is None:
+            if goal is None:
                 cells.append("–")
                 continue
             ratio = row.get(field)
-            seen = NOT_MEASURED if ratio is None else f"{ratio if field == 'memory_ratio' else 1 / ratio:.2f}"
+            measured = NOT_MEASURED if ratio is None else f"{ratio if field == 'memory_ratio' else 1 / ratio:.2f}"
             reported = PAPERS[target.model].get(mode)
             sign = "≤" if field == "memory_ratio" else "≥"
-            cells.append(f"{seen} ({sign} {wanted:.2f})" + (f" [{reported:.2f}]" if reported else ""))
+            cells.append(f"{measured} ({sign} {goal:.2f})" + (f" [{reported:.2f}]" if reported else ""))
         rows.append(cells)
     return rows
 
 
 def _measured(results: Results, mode: str, model: str, tokens: int = 0, batch: int = 0) -> Any:
-    """The newest row of the kind that the targets ask for; empty without any."""
-    found: dict[str, Any] = {}
+    """The newest row with the settings of the targets; empty if there is none."""
+    newest: dict[str, Any] = {}
     for result in results.values():
         settings = result["settings"]
-        wanted = {"device": "cuda", "dtype": "bf16", "size": "base", "baseline": "marian"}
-        if result["what"] != mode or any(settings.get(name) != value for name, value in wanted.items()):
+        required = {"device": "cuda", "dtype": "bf16", "size": "base", "baseline": "marian"}
+        if result["what"] != mode or any(settings.get(name) != value for name, value in required.items()):
             continue
         if mode == "train" and settings["batch"] * settings["target_length"] < tokens:
             continue
         if mode == "decode" and (settings["batch"] != batch or (batch == 64 and settings["beams"] != 4)):
             continue
-        found = result["rows"].get(model, found)
-    return found
+        newest = result["rows"].get(model, newest)
+    return newest
 
 
 def fused_target_rows(results: Results) -> list[list[str]]:
-    wanted = {"device": "cuda", "positions": 32768, "inputs": 6, "outputs": 512, "size": 1}
+    required = {"device": "cuda", "positions": 32768, "inputs": 6, "outputs": 512, "size": 1}
     rows = []
     for op, what in (("em", "EM routing"), ("dynamic", "dynamic routing")):
         for dtype in ("bf16", "fp32"):
-            found: dict[str, Any] = {}
+            newest: dict[str, Any] = {}
             for result in of_kind(results, "op").values():
-                if all(result["settings"][name] == value for name, value in {**wanted, "dtype": dtype}.items()):
-                    found = result["rows"].get(f"{op}/fused", found)
+                if all(result["settings"][name] == value for name, value in {**required, "dtype": dtype}.items()):
+                    newest = result["rows"].get(f"{op}/fused", newest)
             cells = [f"{what}, {dtype}"]
             for direction in ("forward", "backward"):
-                seen = found.get(direction)
-                cells.append(f"{100 * seen['share_of_bandwidth']:.0f} %" if seen else NOT_MEASURED)
-                cells.append(f"{seen['speed_ratio']:.1f}" if seen else NOT_MEASURED)
+                one = newest.get(direction)
+                cells.append(f"{100 * one['share_of_bandwidth']:.0f} %" if one else NOT_MEASURED)
+                cells.append(f"{one['speed_ratio']:.1f}" if one else NOT_MEASURED)
             rows.append(cells)
     return rows
 
@@ -184,13 +184,13 @@ def axis_rows(results: Results) -> list[list[str]]:
             continue
         for model, row in result["rows"].items():
             for kind, what in (("train", "training step"), ("decode", "decode step")):
-                found = row[kind]
-                every = zip(
-                    found["values"], found["median_s"], found["time_ratio"], found["ratio_quartiles"], strict=True
+                curve = row[kind]
+                points = zip(
+                    *(curve[name] for name in ("values", "median_s", "time_ratio", "ratio_quartiles")), strict=True
                 )
                 cells = [
                     f"{value}: {median * 1e3:.1f} ({1 / ratio:.2f}, {1 / high:.2f}–{1 / low:.2f})"
-                    for value, median, ratio, (low, high) in every
+                    for value, median, ratio, (low, high) in points
                 ]
                 rows.append([axis, f"`{model}`", what, ", ".join(cells), result["device"], link(name)])
     return rows
@@ -200,12 +200,12 @@ def memory_rows(results: Results) -> list[list[str]]:
     rows = []
     for name, result in of_kind(results, "memory").items():
         for model, row in result["rows"].items():
-            for kind, found in row.items():
+            for kind, curve in row.items():
+                points = zip(
+                    *(curve[name] for name in ("batch_and_length", "peak_bytes", "memory_ratio")), strict=True
+                )
                 cells = [
-                    f"{batch} x {length}: {peak / 1e6:.0f} ({ratio:.2f})"
-                    for (batch, length), peak, ratio in zip(
-                        found["batch_and_length"], found["peak_bytes"], found["memory_ratio"], strict=True
-                    )
+                    f"{batch} x {length}: {peak / 1e6:.0f} ({ratio:.2f})" for (batch, length), peak, ratio in points
                 ]
                 what = "training step" if kind == "train" else "decoding"
                 rows.append([f"`{model}`", what, ", ".join(cells), result["device"], link(name)])
@@ -219,17 +219,17 @@ def op_rows(results: Results) -> list[list[str]]:
         machine = f"{rates['copy_bytes_per_s'] / 1e9:.1f} GB/s, {rates['multiply_adds_per_s'] / 1e9:.0f} x 10^9"
         for op, row in result["rows"].items():
             for direction in ("forward", "backward"):
-                found = row.get(direction)
+                one = row.get(direction)
                 cells = [NOT_MEASURED, *["–"] * 6]
-                if found is not None:
+                if one is not None:
                     cells = [
-                        f"{found['median_s'] * 1e3:.3f}",
-                        f"{found['bytes'] / 1e6:.0f}",
-                        f"{found['operations'] / 1e9:.2f}",
-                        f"{found['floor_s'] * 1e3:.3f}",
-                        f"{found['gap']:.1f}",
-                        f"{100 * found['share_of_bandwidth']:.1f} %, {100 * found['share_of_rate']:.1f} %",
-                        f"{found['speed_ratio']:.2f}",
+                        f"{one['median_s'] * 1e3:.3f}",
+                        f"{one['bytes'] / 1e6:.0f}",
+                        f"{one['operations'] / 1e9:.2f}",
+                        f"{one['floor_s'] * 1e3:.3f}",
+                        f"{one['gap']:.1f}",
+                        f"{100 * one['share_of_bandwidth']:.1f} %, {100 * one['share_of_rate']:.1f} %",
+                        f"{one['speed_ratio']:.2f}",
                     ]
                 where = f"{result['device']}, {result['settings']['dtype']}; {machine}"
                 rows.append([op.replace("/", ", "), direction, *cells, where, link(name)])

@@ -1,8 +1,9 @@
-"""`benchmark.py scaling`: what length costs, measured, fitted and drawn.
+"""`benchmark.py scaling`: time against length, measured, fitted and drawn.
 
-Four times, each against one length: the encoder against the source; one greedy step of the decoder against the source,
-and against its own number; a whole sentence, read and translated into as many tokens. Models, times and lengths are
-visited in a random order that is new in every round, so that what else the machine does falls on all of them alike.
+There are four curves: the encoder against the source length; one greedy step of the decoder against the source length;
+one greedy step against the number of words before it; and a whole sentence, translated into as many tokens. Every
+round visits models, curves and lengths in a new random order, so that other load on the machine affects all of them
+equally.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from benchmarks.measure import synchronize
 from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
 
 LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
-ENOUGH = 0.5  # seconds after which a visit repeats nothing any more than it must
+ENOUGH = 0.5  # seconds after which a visit makes no more repeats than it must
 KINDS = {
     "encode": ("encoder", "source tokens"),
     "step_by_source": ("one decode step", "source tokens"),
@@ -36,7 +37,7 @@ Start = Callable[[], Callable[[], None]]
 
 @dataclass
 class Job:
-    """One point of one curve: `start` makes ready, untimed, and returns what is timed, again and again."""
+    """One point of one curve. `start` prepares, untimed, and returns the function that is timed repeatedly."""
 
     model: str
     kind: str
@@ -71,7 +72,7 @@ def encoding(model: PreTrainedModel, length: int, args: argparse.Namespace) -> C
 
 
 def stepping(model: PreTrainedModel, source_length: int, made: int, args: argparse.Namespace) -> Start:
-    """Greedy steps after `made` others: each visit goes on from a fresh copy of the same cache."""
+    """Greedy steps after `made` words. Each visit starts from a fresh copy of the same cache."""
     source = words(model, source_length, args)
     mask = torch.ones_like(source)
     with torch.no_grad():
@@ -123,7 +124,7 @@ def measure_scaling(
     translating: Callable[[PreTrainedModel, argparse.Namespace], Callable[[], None]],
     args: argparse.Namespace,
 ) -> dict[str, dict[str, Any]]:
-    """A row a model: for each kind of time the medians and quartiles over rounds at every length, and both fits."""
+    """A row for each model: for each curve the medians and quartiles over rounds at every length, and both fits."""
     every = list(jobs(models, translating, args))
     run_jobs(every, args)
     rows: dict[str, dict[str, Any]] = {name: {"parameters": model.num_parameters()} for name, model in models.items()}
@@ -134,9 +135,9 @@ def measure_scaling(
 
 
 def run_jobs(every: list[Job], args: argparse.Namespace, group: Callable[[Job], Any] = id, at_least: int = 1) -> None:
-    """Visit all of them in every round, each time in another order, those of one `group` one after the other.
+    """Visit all jobs in every round, in a new random order; jobs of one `group` follow each other.
 
-    A visit is `args.repeats` runs, or fewer, but `at_least` so many, where they take long.
+    A visit makes `args.repeats` runs, or fewer slow runs, but never fewer than `at_least`.
     """
     read = time.process_time if args.clock == "processor" else time.perf_counter
 
@@ -147,7 +148,7 @@ def run_jobs(every: list[Job], args: argparse.Namespace, group: Callable[[Job], 
     order = random.Random(args.seed)
     began = time.perf_counter()
     for number in range(-args.warmup, args.rounds):
-        # Whole sentences take longest by far and are measured in the first rounds only.
+        # Whole sentences take by far the longest, so only the first rounds measure them.
         turn = [job for job in every if job.kind != "sentence" or 0 <= number < args.sentence_rounds]
         order.shuffle(turn)
         groups: dict[Any, list[Job]] = {}
@@ -185,11 +186,11 @@ def print_scaling(rows: dict[str, dict[str, Any]]) -> None:
         ends = "".join(f"{f'ms at {length}':>12}" for length in (lengths[0], lengths[-1]))
         print(f"  {'model':<20}{'growth':<12}{ends}{'line: us a token':>30}{'parabola: ns a token^2':>32}")
         for name, row in rows.items():
-            found = row[kind]
-            times = "".join(f"{found['median_s'][place] * 1e3:>12.1f}" for place in (0, -1))
-            slope, bend = (top_term(found[fit], unit) for fit, unit in (("line", 1e6), ("parabola", 1e9)))
-            print(f"  {name:<20}{found['growth']:<12}{times}{slope:>30}{bend:>32}")
-    print("\nin brackets: 95 % intervals; growth: which of the two leave 0 out")
+            points = row[kind]
+            times = "".join(f"{points['median_s'][place] * 1e3:>12.1f}" for place in (0, -1))
+            slope, bend = (top_term(points[fit], unit) for fit, unit in (("line", 1e6), ("parabola", 1e9)))
+            print(f"  {name:<20}{points['growth']:<12}{times}{slope:>30}{bend:>32}")
+    print("\nin brackets: 95 % intervals; growth: which of the two intervals do not contain 0")
 
 
 def top_term(fit: dict[str, Any], unit: float) -> str:
@@ -214,23 +215,23 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def plot_scaling(results: dict[str, Any], path: Path) -> None:
-    """A panel a kind of time: medians with quartiles, and the line, or the parabola where its bend differs from 0."""
+    """A panel for each curve: medians with quartiles, and the line, or the parabola if its bend differs from 0."""
     figure = new_figure(10, 7.2)
     for axes, (kind, (what, against)) in zip(figure.subplots(2, 2).flat, KINDS.items(), strict=True):
         unit = 1.0 if kind == "sentence" else 1e3
         for color, (name, row) in enumerate(results["rows"].items()):
-            found = row[kind]
-            lengths, medians = found["lengths"], [value * unit for value in found["median_s"]]
-            low, high = zip(*found["quartiles_s"], strict=True)
+            points = row[kind]
+            lengths, medians = points["lengths"], [value * unit for value in points["median_s"]]
+            low, high = zip(*points["quartiles_s"], strict=True)
             spread = [
                 [value - end * unit for value, end in zip(medians, low, strict=True)],
                 [end * unit - value for value, end in zip(medians, high, strict=True)],
             ]
             axes.errorbar(lengths, medians, spread, fmt="o", markersize=4, capsize=3, color=f"C{color}")
-            fit = found["parabola" if found["growth"].startswith("bends") else "line"]
+            fit = points["parabola" if points["growth"].startswith("bends") else "line"]
             places = [min(lengths) + (max(lengths) - min(lengths)) * step / 100 for step in range(101)]
             heights = [unit * sum(c * x**power for power, c in enumerate(fit["coefficients"])) for x in places]
-            axes.plot(places, heights, color=f"C{color}", label=f"{name}: {found['growth']}")
+            axes.plot(places, heights, color=f"C{color}", label=f"{name}: {points['growth']}")
         axes.set_title(f"{what}, {'s' if unit == 1.0 else 'ms'}")
         axes.set_xlabel(against)
         axes.set_ylim(bottom=0)

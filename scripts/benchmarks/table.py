@@ -1,6 +1,6 @@
-"""`benchmark.py table`: every row of every result in a folder, beside what the papers report, as Markdown and a plot.
+"""`benchmark.py table`: every row of every result in a folder, with the figures of the papers, as Markdown and a plot.
 
-The folder's README.md is made from its JSON files alone; figures that no file holds are "not measured".
+The folder's README.md is written from its JSON files only. Figures that no file contains are "not measured".
 """
 
 import json
@@ -28,36 +28,37 @@ from benchmarks.scaling import new_figure, save_figure
 
 HEAD = """# Benchmarks
 
-Made by `python scripts/benchmark.py table` from the JSON files of this folder, which hold the settings, versions and
-command of each run; not written by hand. What was tried and expected is in [LOG.md](LOG.md).
+Written by `python scripts/benchmark.py table` from the JSON files of this folder. They contain the settings, versions
+and command of each run. [LOG.md](LOG.md) says what was tried and expected.
 
-Speeds are the baseline's time over the row's, both of the same run, so above 1 is faster; memory is the row's peak
-over the baseline's. What the papers report, against their baselines and on their machines, stands beside it or in
-square brackets. Times are medians, with the fastest and the slowest round in brackets. Runs named `compiled` and those
-against other axes had the part of the package that is compiled for the CPU, other runs on a CPU had not.
+Speed is the baseline's time divided by the row's time in the same run: above 1 is faster. Memory is the row's peak
+divided by the baseline's. The figures of the papers, against their baselines and on their machines, are in their own
+column or in square brackets. Times are medians, with the fastest and the slowest round in brackets. Runs named
+`compiled` and those against other axes used the part of the package that is compiled for the CPU. Other runs on a CPU
+did not.
 """
 
 
 def read(folder: Path) -> Results:
     """The results by file name, in the order of their dates."""
-    found = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
-    return dict(sorted(found.items(), key=lambda item: (item[1]["date"], item[0])))
+    results = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    return dict(sorted(results.items(), key=lambda item: (item[1]["date"], item[0])))
 
 
 def table(columns: str, rows: list[list[str]]) -> str:
-    """Markdown; a column that starts with `>` is aligned to the right."""
+    """A Markdown table. Columns whose name starts with `>` are aligned to the right."""
     names = [name.strip() for name in columns.split("|")]
     marks = ["---:" if name.startswith(">") else "---" for name in names]
     lines = [[name.removeprefix(">") for name in names], marks, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-ON_A_GPU = f"""Base size, bfloat16, 32k target tokens a batch, beam 4 with batch 64; in round brackets the target.
-`HF_CAPSULE_MT_ROUTING=fused` takes the Triton kernels, which are not chosen by themselves until a GPU has said that
-they are faster; without it, PyTorch's operations. Run in the folder of the repository, with the package installed or
-`PYTHONPATH=.`. `op` calls a function many times in a row: for EM and dynamic routing it has measured the kernels,
-not the calls of them, if a quarter of the positions (`--positions 8192 --no-memory`) takes a quarter of the time.
-Other axes and memory by batch and length have commands of their own, `scaling --axis` and `memory`.
+ON_A_GPU = f"""Base size, bfloat16, 32k target tokens a batch, beam 4 with batch 64; targets are in round brackets.
+`HF_CAPSULE_MT_ROUTING=fused` switches on the Triton kernels; without it PyTorch's operations run, because no GPU has
+yet shown the kernels to be faster. Run the commands in the repository's folder, with the package installed or
+`PYTHONPATH=.`. `op` calls a function many times in a row. Check that it measures the kernels of EM and dynamic routing
+and not the calls: a quarter of the positions (`--positions 8192 --no-memory`) must take a quarter of the time.
+`scaling --axis` measures other axes, `memory` measures memory by batch and length.
 
 ```bash
 python -m pytest -q tests/ops tests/modeling/test_fused_routing_models.py  # the kernels against the reference
@@ -93,7 +94,7 @@ SECTIONS = (
     ),
     (
         "Whole trainers",
-        "Against the stock trainer with its own batches, both with stock Marian where no model is named.",
+        "Against the stock trainer with its own batches. Rows without a model's name use stock Marian.",
         "|>pairs a batch|>target tokens a second|>speed|>evaluation, speed|>padding|device|run",
         trainer_rows,
     ),
@@ -105,22 +106,22 @@ SECTIONS = (
     ),
     (
         "Against other axes",
-        "Value: median milliseconds (speed: the inverse of the median of the rounds' ratios, and of their quartiles).",
+        "Value: median milliseconds (speed: the inverse of the median and of the quartiles of the rounds' ratios).",
         "axis|model|step|values|device|run",
         axis_rows,
     ),
     ("Peak memory", "Batch x length: megabytes (ratio).", "model|what|sizes|device|run", memory_rows),
     (
         "Routing functions",
-        "Megabytes and 10^9 operations that a pass needs; the floor is what the machine, as measured in the same run "
-        "(a copy's bandwidth, multiply-adds of float32 products a second), needs for them; the speed is against the "
-        "reference.",
+        "Megabytes and 10^9 operations are the minimum of a pass. The floor is the time that the machine needs for "
+        "them, with the copy bandwidth and the multiply-adds of float32 products measured in the same run. Speed is "
+        "against the reference.",
         "function|pass|>ms|>MB|>operations|>floor, ms|>gap|>of bandwidth, of rate|>speed|device|run",
         op_rows,
     ),
     (
         "Losses over the vocabulary",
-        "A step forward and backward, against the first way of each.",
+        "A step forward and backward, against the first implementation of each loss.",
         "loss|>ms|>speed|>peak, MB|sizes|device|run",
         loss_rows,
     ),
@@ -139,12 +140,12 @@ def render(folder: Path) -> str:
 
 
 def short(device: str) -> str:
-    """A device as a label: without trade marks and clock."""
+    """A device's name without trade marks and clock, as a label."""
     return re.sub(r"\((?:R|TM)\)|(?: CPU| Processor)?(?: @[^,]*)?(?=,|$)", "", device).replace("1 threads", "1 thread")
 
 
 def plot(folder: Path) -> None:
-    """Every speed of training and decoding, and the paper's beside it."""
+    """Draw every speed of training and decoding, with the paper's speed."""
     results = read(folder)
     longest = max(sum(len(result["rows"]) - 1 for result in of_kind(results, mode).values()) for mode in MODES)
     figure = new_figure(12, 1.5 + 0.16 * longest)

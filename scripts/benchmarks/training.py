@@ -2,12 +2,12 @@
 
     python scripts/benchmark.py train --end-to-end --train data/multi30k/train --valid data/multi30k/val
 
-Three rows with stock Marian: `stock` with its default of 8 pairs a batch, `stock-large` with as many pairs as our
-batches have on average, and `ours` with batches of `--budget` tokens; and `ours`, a space and its name for each of
-`--models`. Training: target tokens a second of whole steps, as the labels
-count them, the loading of batches included. Evaluation: greedy translation and loss of `--valid-pairs` sentences,
-scored with BLEU and chrF. The model is first trained for a while, untimed, so that its translations end. The trainers
-take turns; figures are medians over rounds.
+Three rows use stock Marian: `stock` has its default of 8 pairs a batch, `stock-large` has as many pairs as our batches
+have on average, and `ours` has batches of `--budget` tokens. A row `ours NAME` follows for each of `--models`.
+
+Training is target tokens a second, from the labels of whole steps, including the loading of batches. Evaluation is the
+greedy translation and the loss of `--valid-pairs` sentences, scored with BLEU and chrF. Each model is first trained
+for a while, untimed, so that its translations end. The trainers take turns; figures are medians over rounds.
 """
 
 import argparse
@@ -36,8 +36,7 @@ from transformers import (
 
 from benchmarks.measure import commit
 from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
-from hf_capsule_mt.data import load_corpus, marian_token_ids, preprocess_pairs, train_tokenizer
-from hf_capsule_mt.data.batches.dataset_lengths import ArrowLengths
+from hf_capsule_mt.data import load_corpus, marian_token_ids, pair_lengths, preprocess_pairs, train_tokenizer
 from hf_capsule_mt.training.versions import versions
 
 KINDS = ("stock", "stock-large", "ours")
@@ -45,7 +44,7 @@ Build = Callable[[str, argparse.Namespace], PreTrainedModel]
 
 
 class Stopwatch(TrainerCallback):
-    """Target tokens and seconds of the steps after the first few."""
+    """Counts the target tokens and seconds of the steps after the first `skip`."""
 
     def __init__(self, collator: Any, skip: int) -> None:
         self.collator, self.skip = collator, skip
@@ -82,7 +81,7 @@ class Benchmark:
         self.valid = preprocess_pairs(pairs, self.tokenizer, args.source, args.target)
         self.model_of = {**dict.fromkeys(KINDS, "marian"), **{f"ours {name}": name for name in args.models}}
         self.models = {name: self.make(name, build) for name in dict.fromkeys(self.model_of.values())}
-        tokens = sum(int(block.sum()) for block in ArrowLengths(self.train))
+        tokens = int(pair_lengths(self.train).sum())
         per_batch = round(args.budget * len(self.train) / tokens)
         self.pairs = {kind: 8 if kind == "stock" else per_batch for kind in self.model_of}
 
@@ -98,13 +97,13 @@ class Benchmark:
             "scale_embedding": True,
             "dropout": 0.1,
         }
-        given = {"size": "tiny", "source_length": 256, "target_length": 256, "dtype": "fp32", "device": "cpu"}
-        model = build(name, argparse.Namespace(command="train", seed=args.seed, changes=changes, **given))
+        common = {"size": "tiny", "source_length": 256, "target_length": 256, "dtype": "fp32", "device": "cpu"}
+        model = build(name, argparse.Namespace(command="train", seed=args.seed, changes=changes, **common))
         model.generation_config.max_length = 60
         return model
 
     def steps(self, kind: str) -> int:
-        """Timed steps of a round: of about as many pairs for all."""
+        """Timed steps of a round, with about the same number of pairs for all trainers."""
         return round(self.args.steps * self.pairs["ours"] / self.pairs[kind])
 
     def trainer(self, kind: str, steps: int, folder: str) -> tuple[Any, Stopwatch]:
@@ -143,18 +142,18 @@ class Benchmark:
         return CapsuleSeq2SeqTrainer(args=settings, **common), watch
 
     def scores(self, prediction: Any) -> dict[str, float]:
-        """What a user of the stock trainer writes."""
+        """BLEU and chrF, as a user of the stock trainer writes them."""
         pad = self.tokenizer.pad_token_id
         texts = []
         for ids in (prediction.predictions, prediction.label_ids):
             ids = ids.copy()
             ids[ids < 0] = pad
             texts.append(self.tokenizer.batch_decode(ids, skip_special_tokens=True))
-        found = corpus_scores(*texts)
-        return {"bleu": found.bleu, "chrf": found.chrf}
+        scores = corpus_scores(*texts)
+        return {"bleu": scores.bleu, "chrf": scores.chrf}
 
     def learn(self, folder: str) -> None:
-        """Untimed, so that translations end."""
+        """Train all models untimed, so that their translations end."""
         for kind, name in self.model_of.items():
             if kind.startswith("ours"):
                 trainer, _ = self.trainer(kind, self.args.learn_steps, folder)
@@ -164,58 +163,58 @@ class Benchmark:
 
     def run(self) -> dict[str, Any]:
         args = self.args
-        found: dict[str, dict[str, Any]] = {
+        rows: dict[str, dict[str, Any]] = {
             kind: {"train_target_tokens_per_second": [], "evaluation_seconds": []} for kind in self.model_of
         }
-        turns = random.Random(args.seed)  # trainers reset the global generator
+        turns = random.Random(args.seed)  # not the global generator, which the trainers reset
         with tempfile.TemporaryDirectory() as folder:
             self.learn(folder)
             for number in range(args.rounds):
                 for kind in turns.sample(sorted(self.pairs), len(self.pairs)):
-                    row = found[kind]
+                    row = rows[kind]
                     trainer, watch = self.trainer(kind, args.warmup + self.steps(kind), folder)
                     trainer.train()
                     row["train_target_tokens_per_second"].append(watch.tokens / watch.seconds)
                     row["padding_share"] = 1 - watch.real / watch.padded
-                    trainer, watch = self.trainer(kind, 1, folder)  # with the model that both start from
+                    trainer, watch = self.trainer(kind, 1, folder)  # with the common start of all trainers
                     started = watch._now()
                     metrics = trainer.evaluate()
                     row["evaluation_seconds"].append(watch._now() - started)
                     row |= {name: metrics[f"eval_{name}"] for name in ("bleu", "chrf", "loss")}
                 print(f"round {number + 1}/{args.rounds}", file=sys.stderr)
-        for row in found.values():
+        for row in rows.values():
             for name in ("train_target_tokens_per_second", "evaluation_seconds"):
                 row[name] = {"median": statistics.median(row[name]), "rounds": row[name]}
-        name, ours = "train_target_tokens_per_second", found["ours"]
-        for kind, row in found.items():
+        name, ours = "train_target_tokens_per_second", rows["ours"]
+        for kind, row in rows.items():
             row["pairs_of_a_batch"] = self.pairs[kind]
             row["ours_trains_faster_by"] = ours[name]["median"] / row[name]["median"]
             row["ours_evaluates_faster_by"] = (
                 row["evaluation_seconds"]["median"] / ours["evaluation_seconds"]["median"]
             )
-        return {"rows": found}
+        return {"rows": rows}
 
 
 def main(argv: list[str], build: Build) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True, help="corpus to train on; see load_corpus")
     parser.add_argument("--valid", required=True, help="corpus to evaluate on")
-    names = "capsule models, as train without --end-to-end names them"
+    names = "capsule models, with their names in train without --end-to-end"
     parser.add_argument("--models", type=lambda text: text.split(","), default=[], help=names)
     parser.add_argument("--source", default="en")
     parser.add_argument("--target", default="de")
-    parser.add_argument("--budget", type=int, default=1500, help="tokens of our batches, both sides with padding")
+    parser.add_argument("--budget", type=int, default=1500, help="tokens of our batches: both sides, with padding")
     parser.add_argument("--valid-pairs", type=int, default=200)
     parser.add_argument("--d-model", type=int, default=256)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--learn-steps", type=int, default=300, help="untimed, before the first round")
-    parser.add_argument("--steps", type=int, default=15, help="of ours that are timed in each round")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before them")
+    parser.add_argument("--steps", type=int, default=15, help="timed steps of `ours` in each round")
+    parser.add_argument("--warmup", type=int, default=3, help="untimed steps before them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--threads", type=int, help="CPU threads of torch; default: as torch chooses")
+    parser.add_argument("--threads", type=int, help="CPU threads of torch; default: torch's choice")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the results here")
     args = parser.parse_args(argv)

@@ -132,9 +132,9 @@ def table(runs: list[Run]) -> str:
 def report(results: StudyResults) -> str:
     """The text of README.md."""
     parts = [
-        "# What the capsules of CapsNMT are good for",
-        "Made by `scripts/studies/caps_nmt_study.py`; the last command was\n"
-        f"`{results.content['command']}`. `results.json` holds every run with its loss curve, options and versions.",
+        "# Does CapsNMT need its capsules?",
+        "Written by `scripts/studies/caps_nmt_study.py`. The last command was\n"
+        f"`{results.content['command']}`. `results.json` has every run with its loss curve, options and versions.",
     ]
     for settings, runs in results.by_settings():
         words = runs[-1]["words"]

@@ -22,7 +22,7 @@ from hf_capsule_mt.studies.study import Run, StudyResults, names_of_settings, ru
 from hf_capsule_mt.training.versions import versions
 
 EM_FIELDS = ("em_variance_floor", "em_inverse_temperature")
-FIRST = "† EM routing with its first defaults, a floor of 1.0 and an inverse temperature of 0.01."
+FIRST = "† EM routing with its first defaults: a floor of 1.0 and an inverse temperature of 0.01."
 PRINTED_SCALE: Any = auxiliary_losses.Bags.step_shares
 FIRST_SCALE: Any = property(lambda bags: bags.keep)
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
@@ -33,8 +33,8 @@ NO_LOSSES = {"bow_loss_weight": 0.0, "bca_loss_weight": 0.0}
 WORD_MEANS = "word_means"
 MEANS = {WORD_MEANS: True, "bow_reduction": "mean"}
 START = {
-    True: "what a model shares with plain Marian starts with the same weights in all rows of a seed",
-    False: "every model starts with weights of its own",
+    True: "the weights that a model shares with plain Marian start the same in all rows of a seed",
+    False: "every model starts with its own random weights",
 }
 BASELINE = "baseline (plain Marian)"
 LONG_BASELINE = "baseline, twice the steps"
@@ -352,9 +352,9 @@ def report(results: StudyResults) -> str:
             f"## {settings['steps']} steps, warm-up of {settings['warmup_steps']}, sentences of at most "
             f"{settings['max_words']} words",
             f"{settings['train_size']} training and {settings['test_size']} unseen test sentences; seeds {seeds}. "
-            f"From scratch, {START[settings['same_start']]}.\nWarm start: {settings['warm_steps']} more steps, 100 of "
-            f"them warm-up, from the baseline of the same seed; long warm start: {2 * settings['warm_steps']} more "
-            f"from the one of {2 * settings['steps']}.\n"
+            f"From scratch, {START[settings['same_start']]}.\nA warm start trains the baseline of the same seed for "
+            f"{settings['warm_steps']} more steps, 100 of them warm-up. A long warm start trains the baseline of "
+            f"{2 * settings['steps']} steps for {2 * settings['warm_steps']} more.\n"
             f"{runs[-1]['device']}; {'; '.join(made_with)}; {runs[-1]['bleu_signature']}.",
             table(runs),
             FIRST if any(map(has_first_em, runs)) else "",

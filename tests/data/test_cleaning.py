@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_capsule_mt.data import CleaningReport, CleaningRules
-from hf_capsule_mt.data.corpora import cleaning
 from hf_capsule_mt.data.corpora.cleaning import SeenPairs, pair_digest
 
 SIDES = [False, True]
@@ -105,22 +105,33 @@ def test_all_wrong_rules_are_named_at_once() -> None:
         CleaningRules(min_words=-1, max_ratio=0)
 
 
-@pytest.mark.parametrize("in_memory", [1, 3, 1 << 16])
 @given(st.lists(st.lists(st.integers(0, 40) | st.integers(2**64 - 3, 2**64 - 1), max_size=12), max_size=12))
-def test_seen_pairs_are_a_set_in_few_runs(in_memory: int, chunks: list[list[int]]) -> None:
-    known: set[int] = set()
+def test_seen_pairs_are_a_set_in_few_runs(chunks: list[list[int]]) -> None:
+    seen_before: set[int] = set()
     seen = SeenPairs()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleaning, "_IN_MEMORY", in_memory)
-        for chunk in chunks:
-            expected = []
-            for value in chunk:
-                expected.append(value not in known)
-                known.add(value)
-            assert seen.add(chunk).tolist() == expected
-            assert sorted(value for run in seen.runs for value in run.tolist()) == sorted(known)
+    for chunk in chunks:
+        expected = []
+        for value in chunk:
+            expected.append(value not in seen_before)
+            seen_before.add(value)
+        assert seen.add(chunk).tolist() == expected
+        assert sorted(value for run in seen.runs for value in run.tolist()) == sorted(seen_before)
     assert all(np.array_equal(run, np.sort(run)) for run in seen.runs)
     assert all(len(one) > 2 * len(two) for one, two in zip(seen.runs, seen.runs[1:], strict=False))
+
+
+def test_digests_need_16_bytes_a_pair() -> None:
+    count, generator = 500_000, np.random.default_rng(1)
+    seen = SeenPairs()
+    tracemalloc.start()
+    try:
+        for _ in range(count // 5_000):
+            seen.add(generator.integers(0, 2**64, 5_000, dtype=np.uint64))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(map(len, seen.runs)) == count
+    assert peak < 16 * count + 1_000_000  # the chunks
 
 
 def test_digests_know_the_sides_apart() -> None:

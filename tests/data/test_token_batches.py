@@ -67,7 +67,7 @@ def cut_one_by_one(ordered: list[list[int]], budget: int, limit: int | None) -> 
 )
 def test_a_batch_is_closed_where_the_next_pair_does_not_fit(pairs, budget, limit) -> None:
     sampler = TokenBatchSampler(pairs, budget, max_pairs=limit)
-    ordered = np.asarray(pairs)[sampler.order.pairs(np.arange(len(pairs)))].tolist()
+    ordered = np.asarray(pairs)[sampler.order.indices].tolist()
     assert sampler.bounds.tolist() == [*cut_one_by_one(ordered, budget, limit), len(pairs)]
 
 
@@ -97,12 +97,13 @@ def test_a_sampler_can_be_read_twice_and_goes_on_where_a_run_was_cut() -> None:
 
 
 def test_processes_step_together_through_batches_of_like_length() -> None:
-    lengths = lengths_of(4000)
+    lengths = lengths_of(20_000)
     shares = [list(TokenBatchSampler(lengths, 2000, num_processes=2, process_index=index)) for index in range(2)]
     widths = np.array([[lengths[batch].max(axis=0).sum() for batch in share] for share in shares])
     together, apart = np.abs(widths[0] - widths[1]).mean(), np.abs(widths[0] - widths[1][::-1]).mean()
     assert together < apart / 5
-    assert 0.4 < (widths[0] > widths[1]).mean() < 0.6 or (widths[0] == widths[1]).all(), "one always has the longer"
+    unequal = widths[0] != widths[1]
+    assert 0.4 < (widths[0] > widths[1])[unequal].mean() < 0.6, "one always has the longer"
 
 
 @pytest.mark.parametrize("budget", [1000, 4000])

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from transformers import set_seed
+from transformers import GenerationConfig, set_seed
 
 from hf_capsule_mt import (
     CapsuleAggregatedMarianForConditionalGeneration,
@@ -111,6 +111,33 @@ def test_an_empty_sentence_is_an_error(model_and_task):
     model, task = model_and_task
     with pytest.raises(ValueError, match="sentence 1 is empty"):
         translate(model, task.tokenizer, ["The dog sleeps.", "  \n"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0: must be at least 1"),
+        ({"num_beams": 2, "num_return_sequences": 2}, "num_return_sequences=2: translate returns one translation"),
+    ],
+)
+def test_wrong_options_are_named(model_and_task, options, message):
+    model, task = model_and_task
+    with pytest.raises(ValueError, match=message):
+        translate(model, task.tokenizer, ["The dog sleeps."], **options)
+
+
+def test_padding_on_the_left_changes_nothing(model_and_task, monkeypatch):
+    model, task = model_and_task
+    expected = translate(model, task.tokenizer, task.test_sources, max_new_tokens=6)
+    monkeypatch.setattr(task.tokenizer, "padding_side", "left")
+    assert translate(model, task.tokenizer, task.test_sources, max_new_tokens=6) == expected
+
+
+def test_a_generation_config_limits_the_length(model_and_task):
+    model, task = model_and_task
+    expected = translate(model, task.tokenizer, task.test_sources, max_new_tokens=3)
+    config = GenerationConfig(max_new_tokens=3, return_dict_in_generate=True)
+    assert translate(model, task.tokenizer, task.test_sources, generation_config=config) == expected
 
 
 def test_a_long_sentence_is_truncated_with_a_warning(model_and_task):

@@ -139,6 +139,7 @@ def test_blank_lines_and_errors(made: tuple[Any, Any]) -> None:
     found = list(translate_lines(model, tokenizer, ["", SOURCES[0], "  "], num_beams=2, n_best=2, with_scores=True))
     assert [(part.text, part.score) for part in found[0]] == [("", 0.0)] * 2 == [(p.text, p.score) for p in found[2]]
     assert len(found[1]) == 2 and found[1][0].score < 0.0 and list(translate_lines(model, tokenizer, [])) == []
+    assert [[part.text for part in parts] for parts in translate_lines(model, tokenizer, ["", " "])] == [[""], [""]]
     with pytest.raises(ValueError, match="n_best=3: must be 1 to the number of beams, 2"):
         list(translate_lines(model, tokenizer, SOURCES, num_beams=2, n_best=3))
     for option in ("window", "max_tokens"):
@@ -194,7 +195,7 @@ def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "translate.py"))
     (tmp_path / "a").write_bytes("eins\r\nzw\rei\u2028\u0085\n\nend".encode())
     (tmp_path / "b").write_bytes(b"good\nb\xfcd\n")
-    lines = script["read"]([tmp_path / "a", tmp_path / "b"])
+    lines = script["read_lines"]([tmp_path / "a", tmp_path / "b"])
     assert [next(lines) for _ in range(5)] == ["eins", "zw\rei\u2028\u0085", "", "end", "good"]
     with pytest.raises(ValueError, match="b, line 2: must be UTF-8 .*0xfc in position 1"):
         next(lines)

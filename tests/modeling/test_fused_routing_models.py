@@ -15,7 +15,8 @@ from family_cases import (
 )
 
 from hf_capsule_mt.ops import explain_routing_choice
-from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS, VARIABLE
+from hf_capsule_mt.ops.dispatch import VARIABLE
+from hf_capsule_mt.ops.implementations import FAST_IMPLEMENTATIONS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"

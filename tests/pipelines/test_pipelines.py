@@ -42,7 +42,7 @@ from transformers import (
 )
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_capsule_mt import CapsuleTranslationPipeline, explain, quantize_for_cpu, score_pairs, translate
+from hf_capsule_mt import CapsuleTranslationPipeline, analysis, explain, quantize_for_cpu, score_pairs, translate
 from hf_capsule_mt.pipelines import split_sentences
 
 # What goes in
@@ -373,10 +373,12 @@ def test_coverage_needs_the_bag_of_words() -> None:
         pipeline("translation", model=model, tokenizer=TOKENIZER, device="cpu")("ba", return_coverage=True)
 
 
-def test_coverage_without_the_package_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hf_capsule_mt.analysis.explain", None)
-    with pytest.raises(ImportError, match="return_coverage=True needs the package hf_capsule_mt"):
-        make(GDR_MARIAN.name)("ba", return_coverage=True)
+@pytest.mark.parametrize("name", ["return_coverage", "return_routings"])
+def test_reports_without_the_package_say_what_they_need(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hf_capsule_mt.analysis.pipeline_reports", None)
+    monkeypatch.delattr(analysis, "pipeline_reports", raising=False)
+    with pytest.raises(ImportError, match=f"{name}=True needs the package hf_capsule_mt"):
+        make(GDR_MARIAN.name)("ba", **{name: True})
 
 
 # Generation

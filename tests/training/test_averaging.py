@@ -12,7 +12,7 @@ from training_run import Collate, Signal, checkpoints, corpus, history, run, wei
 from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
-from hf_capsule_mt.training.checkpoints.averaging import AVERAGES
+from hf_capsule_mt.training.exponential_average import AVERAGES
 
 
 class Recorder(TrainerCallback):
@@ -97,23 +97,23 @@ def test_mean_of_the_best_checkpoints(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_fewer_of_the_best_than_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training is not lost for it: what is there is averaged, and without any the trained weights stay."""
-    from hf_capsule_mt.training.checkpoints import averaging
+    from hf_capsule_mt.training import weight_averager
 
     said: list[str] = []
-    monkeypatch.setattr(averaging.logger, "warning", said.append)
+    monkeypatch.setattr(weight_averager.logger, "warning", said.append)
     wanted: dict[str, Any] = {"ema_decay": None, "average_checkpoints": 3, "average_best": True, "max_steps": 8}
     wanted["metric_for_best_model"] = "loss"
     trainer = run(tmp_path / "two", **wanted)
     recorder = recorded(trainer)
     expected = {name: (recorder.steps[3][name] + recorder.steps[7][name]) / 2 for name in recorder.steps[0]}
     assert equal(weights(trainer), expected)
-    monkeypatch.setattr(averaging, "ranked_checkpoints", lambda *_: {})
+    monkeypatch.setattr(weight_averager, "ranked_checkpoints", lambda *_: {})
     trainer = run(tmp_path / "none", **wanted)
     trainer.train()
     assert equal(weights(trainer), recorder.steps[7])
     assert said == [
-        "average_checkpoints=3: 2 with eval_loss are there, their mean is taken",
-        "average_checkpoints=3: 0 with eval_loss are there, the weights stay as they were trained",
+        "average_checkpoints=3: only 2 checkpoints with eval_loss exist; the mean is of these",
+        "average_checkpoints=3: only 0 checkpoints with eval_loss exist; the model keeps the trained weights",
     ]
 
 
@@ -160,8 +160,8 @@ def test_throughput(tmp_path: Path) -> None:
     # 4 logs of 3 steps, in the order in which the batches came
     labels = {index: len(row["labels"]) for index, row in enumerate(corpus())}
     tokens = sum(labels[pair] for batch in trainer.data_collator.batches[:12] for pair in batch)
-    assert trainer._all_tokens == tokens
-    assert summary["train_target_tokens_per_second"] == pytest.approx(tokens / trainer._all_seconds, rel=1e-3)
+    assert trainer.meter.all_tokens == tokens
+    assert summary["train_target_tokens_per_second"] == pytest.approx(tokens / trainer.meter.all_seconds, rel=1e-3)
     assert 0.0 < trainer.padding_share < 0.5
     assert summary["train_padding_share"] == round(trainer.padding_share, 4)
 
@@ -229,18 +229,18 @@ def test_events_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"average_checkpoints": 0}, "average_checkpoints=0: must be an integer of at least 1"),
         ({"early_stopping_patience": 0}, "early_stopping_patience=0: must be an integer of at least 1"),
         ({"average_checkpoints": 2}, "ema_decay and average_checkpoints: both average the weights"),
-        ({"average_best": True}, "average_best=True: say how many with average_checkpoints"),
+        ({"average_best": True}, "average_best=True: set average_checkpoints, the number of checkpoints"),
         (
             {"ema_decay": None, "average_checkpoints": 2, "average_best": True, "save_total_limit": 3},
             "save_total_limit=3 deletes all but one of the best",
         ),
         (
             {"ema_decay": None, "average_checkpoints": 2, "save_strategy": "no"},
-            "average_checkpoints: there will be none, set save_strategy",
+            "average_checkpoints: no checkpoint is written, set save_strategy",
         ),
         (
             {"ema_decay": None, "average_checkpoints": 2, "average_best": True, "eval_strategy": "no"},
-            "average_best=True: nothing says which are best, set eval_strategy",
+            "average_best=True: no evaluation says which are best, set eval_strategy",
         ),
         (
             {"early_stopping_patience": 2, "eval_strategy": "no"},

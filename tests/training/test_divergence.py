@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.recipes.run import write_results
 from hf_capsule_mt.training.checkpoints.average import average_checkpoints
-from hf_capsule_mt.training.finite import Diverged
+from hf_capsule_mt.training.finiteness_watch import Diverged
 
 
 def test_a_learning_rate_that_is_too_high_is_an_error_of_the_run(tmp_path: Path) -> None:
@@ -183,5 +183,5 @@ def test_what_is_not_a_number_is_an_error(name: str, tmp_path: Path) -> None:
 
 
 def test_the_filter_that_hides_divergence_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="logging_nan_inf_filter=True: training stops where a loss is not finite"):
+    with pytest.raises(ValueError, match="logging_nan_inf_filter=True: training stops at a loss that is not finite"):
         run(tmp_path, logging_nan_inf_filter=True)

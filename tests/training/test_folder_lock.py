@@ -41,7 +41,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         assert (tmp_path / HOLDER).is_file()
     assert not (tmp_path / HOLDER).exists()
     with FolderLock(tmp_path):
-        with pytest.raises(ValueError, match="a process that has just begun"), FolderLock(tmp_path):
+        with pytest.raises(ValueError, match="a process that has just started"), FolderLock(tmp_path):
             pass
         assert file_states(tmp_path) == {}, "who only looks writes nothing"
 

@@ -105,7 +105,7 @@ def test_full_disk(whole: Any, tmp_path: Path) -> None:
     trainer.add_callback(LittleDisk())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with pytest.raises(OSError, match=r"checkpoint-8 could not be written.*checkpoint-4', which is whole"):
+        with pytest.raises(OSError, match=r"checkpoint-8 could not be written.*checkpoint-4', which is complete"):
             trainer.train()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -117,10 +117,10 @@ def test_full_disk(whole: Any, tmp_path: Path) -> None:
 def test_what_is_no_full_disk_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     trainer = run(tmp_path)
 
-    def fail(folder: Path) -> None:
+    def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(trainer, "save_beside", fail)
+    monkeypatch.setattr(trainer.position, "save", fail)
     with pytest.raises(type(error)) as raised:
         trainer.train()
     assert raised.value is error and checkpoints(tmp_path) == []
@@ -154,10 +154,10 @@ def test_a_run_that_was_at_its_end_only_ends_again(whole: Any, tmp_path: Path) -
 
 
 def test_other_batches_are_said(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hf_capsule_mt.training.checkpoints import resumable
+    from hf_capsule_mt.training.checkpoints import run_position
 
     said: list[str] = []
-    monkeypatch.setattr(resumable.logger, "warning", said.append)
+    monkeypatch.setattr(run_position.logger, "warning", said.append)
     run(tmp_path, max_steps=4).train()
     run(tmp_path, max_steps=5, max_tokens_per_batch=120).train(resume_from_checkpoint=True)
     assert len(said) == 1 and "max_tokens_per_batch was 200 and is 120" in said[0]
@@ -165,7 +165,7 @@ def test_other_batches_are_said(whole: Any, tmp_path: Path, monkeypatch: pytest.
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-3").mkdir()  # not whole
-    with pytest.raises(ValueError, match="has no checkpoint to go on from"):
+    with pytest.raises(ValueError, match="has no checkpoint to resume from"):
         run(tmp_path).train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="resume_from_checkpoint='nowhere': must be a checkpoint folder"):
         run(tmp_path).train(resume_from_checkpoint="nowhere")
@@ -198,10 +198,10 @@ def test_jit_checkpoints_of_transformers_are_refused(tmp_path: Path) -> None:
 def test_other_number_of_processes_is_said(
     whole: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hf_capsule_mt.training.checkpoints import resumable
+    from hf_capsule_mt.training.checkpoints import run_position
 
     said: list[str] = []
-    monkeypatch.setattr(resumable.logger, "warning", said.append)
+    monkeypatch.setattr(run_position.logger, "warning", said.append)
     trainer = run(tmp_path, max_steps=4)
     trainer.train()
     file = tmp_path / "checkpoint-4" / "running_0.json"

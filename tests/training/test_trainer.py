@@ -130,7 +130,7 @@ def test_a_new_run_forgets_the_terms_of_the_last(tmp_path: Path):
     run.train()
     first = training_logs(run)[0]
     again = trainer(gdr(), tmp_path, max_steps=3)
-    again._terms = {"bow_loss": torch.tensor(1000.0)}
+    again.meter.terms = {"bow_loss": torch.tensor(1000.0)}
     again.train()
     assert training_logs(again)[0]["bow_loss"] == pytest.approx(first["bow_loss"])
 

@@ -1,7 +1,6 @@
 """How many tokens the pairs of a tokenised data set have."""
 
-from collections.abc import Container, Iterator
-from pathlib import Path
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -10,58 +9,45 @@ _COLUMNS = ("input_ids", "labels")
 _BLOCK_PAIRS = 20_000
 
 
-class ArrowLengths:
-    """`[pairs, 2]`, tokens of `input_ids` and of `labels`, block by block and as often as wanted.
+def pair_lengths(dataset: Any) -> np.ndarray:
+    """`[pairs, 2]`: the tokens of `input_ids` and of `labels`, for a [`TokenBatchSampler`].
 
-    The rows of the `datasets.Dataset` are not built. `folders` are for what grows with the data set: where its own
-    files are, and the cache of `datasets`; None where it is in memory itself.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        import datasets
-
-        _check_columns(dataset.column_names, "the data set")
-        self.columns = dataset.with_format("arrow", columns=list(_COLUMNS))
-        files = dataset.cache_files
-        cache = Path(datasets.config.HF_DATASETS_CACHE).expanduser()
-        self.folders = [Path(files[0]["filename"]).parent, cache] if files else None
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        for part in self.columns.iter(batch_size=_BLOCK_PAIRS):
-            yield np.stack([_lengths(part[name], name) for name in _COLUMNS], axis=1)
-
-
-def _lengths(column: Any, name: str) -> np.ndarray:
-    if not hasattr(column.chunk(0), "value_lengths") or column.null_count:
-        found = f"{column.null_count} nulls" if column.null_count else f"values of type {column.type}"
-        raise ValueError(f"column {name!r} has {found}: must be lists of tokens; tokenize it first, preprocess_pairs")
-    return np.concatenate([chunk.value_lengths().to_numpy() for chunk in column.chunks])
-
-
-def pair_lengths(dataset: Any) -> np.ndarray | ArrowLengths:
-    """What a [`TokenBatchSampler`] takes: source and target tokens of every pair.
-
-    Of a `datasets.Dataset` nothing is read now and nothing kept; of any other one all rows are, and `[pairs, 2]` kept.
+    The rows of a `datasets.Dataset` are not built. Of any other data set every row is read.
     """
     import datasets
 
-    if isinstance(dataset, datasets.Dataset):
-        return ArrowLengths(dataset)
     lengths = np.empty((len(dataset), 2), dtype=np.int32)
-    for index in range(len(dataset)):
-        row = dataset[index]
-        _check_columns(row, f"pair {index} of the data set")
-        lengths[index] = len(row["input_ids"]), len(row["labels"])
+    if not isinstance(dataset, datasets.Dataset):
+        for index in range(len(dataset)):
+            row = dataset[index]
+            _check_columns(row, f"pair {index} of the data set")
+            lengths[index] = len(row["input_ids"]), len(row["labels"])
+        return lengths
+    _check_columns(dataset.column_names, "the data set")
+    start = 0
+    for block in dataset.with_format("arrow", columns=list(_COLUMNS)).iter(batch_size=_BLOCK_PAIRS):
+        end = start + len(block)
+        for side, name in enumerate(_COLUMNS):
+            lengths[start:end, side] = _list_lengths(block[name], name)
+        start = end
     return lengths
 
 
-def most_tokens(lengths: np.ndarray | ArrowLengths) -> int:
-    """Of both sides of one pair."""
-    blocks = lengths if isinstance(lengths, ArrowLengths) else [lengths]
-    return max((int(block.sum(axis=1).max()) for block in blocks if len(block)), default=0)
+def most_tokens(lengths: np.ndarray) -> int:
+    """The most tokens of one pair, both sides together."""
+    return int(lengths.sum(axis=1).max(initial=0))
 
 
-def _check_columns(found: Container[str], where: str) -> None:
-    missing = [name for name in _COLUMNS if name not in found]
+def _list_lengths(column: Any, name: str) -> np.ndarray:
+    if not hasattr(column.chunk(0), "value_lengths") or column.null_count:
+        problem = f"{column.null_count} nulls" if column.null_count else f"values of type {column.type}"
+        raise ValueError(
+            f"column {name!r} has {problem}: must be lists of tokens; tokenize it first, preprocess_pairs"
+        )
+    return np.concatenate([chunk.value_lengths().to_numpy() for chunk in column.chunks])
+
+
+def _check_columns(names: Container[str], where: str) -> None:
+    missing = [name for name in _COLUMNS if name not in names]
     if missing:
         raise ValueError(f"{where} has no column {missing[0]!r}: tokenize it first, preprocess_pairs")

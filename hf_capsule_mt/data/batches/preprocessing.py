@@ -1,4 +1,4 @@
-"""Sentence pairs as tokens, which models train on: `preprocess_pairs`."""
+"""`preprocess_pairs` turns sentence pairs into tokens for training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
-_BATCH = 5_000  # rows tokenised and written together; a mapped file takes some 4 kB of memory for each such batch
+_BATCH = 5_000  # rows tokenised and written together; a mapped file needs about 4 kB of memory for each such batch
 
 
 def preprocess_pairs(
@@ -27,31 +27,31 @@ def preprocess_pairs(
     source_column: str | None = None,
     target_column: str | None = None,
 ) -> datasets.Dataset:
-    """Turns pairs into ``input_ids``, ``attention_mask`` and ``labels``, unpadded; other columns go.
+    """Turn pairs into ``input_ids``, ``attention_mask`` and ``labels``, without padding; other columns are removed.
 
-    A pair is a ``translation`` of both languages, or two columns of texts. Columns are known by the languages or by
-    names such as ``source`` and ``target``; others are named by ``source_column`` and ``target_column``.
+    A pair is a ``translation`` of both languages, or two columns of texts. The names of the two columns are the
+    languages, or names such as ``source`` and ``target``. ``source_column`` and ``target_column`` give other names.
 
-    Lengths count tokens with ``</s>`` and default to ``tokenizer.model_max_length``. A longer side is cut to that
-    length, its last token replaced by ``</s>``, and one warning says how many sides were. A missing or blank side is
-    a ``ValueError`` that names its row.
+    Lengths count tokens, ``</s>`` included, and default to ``tokenizer.model_max_length``. A longer side is cut to
+    that length and ends in ``</s>``; one warning says how many sides were cut. A missing or blank side is a
+    ``ValueError`` that names its row.
 
-    The result of a data set on disk is kept, in the folder of `load_corpus` or else in the cache of `datasets`, never
-    beside the data set itself. It is found there again for the same content.
+    For a data set on disk the result is kept in the folder of `load_corpus`, or else in the cache of `datasets`, never
+    beside the data set itself. A later call with the same content reads it from there.
     """
     import datasets
 
-    wanted = PairColumns.checked(source, target, source_column, target_column, name="preprocess_pairs")
+    pair = PairColumns.checked(source, target, source_column, target_column, name="preprocess_pairs")
     if not isinstance(dataset, datasets.Dataset):
         raise ValueError(
             f"preprocess_pairs: the dataset is of type {type(dataset).__name__} and must be a Dataset; "
             "pass one split of a DatasetDict"
         )
     columns, names = None, dataset.column_names
-    if wanted.columns is not None or "translation" not in names:
-        places = wanted.find(names)
+    if pair.columns is not None or "translation" not in names:
+        places = pair.find(names)
         if places is None:
-            raise ValueError(column_problem("preprocess_pairs: the dataset", names, wanted))
+            raise ValueError(column_problem("preprocess_pairs: the dataset", names, pair))
         columns = (names[places[0]], names[places[1]])
     if len(dataset) == 0:
         raise ValueError(
@@ -66,7 +66,7 @@ def preprocess_pairs(
             )
     options = {
         "tokenizer": tokenizer,
-        "keys": columns or wanted.languages,
+        "keys": columns or pair.languages,
         "nested": columns is None,
         "limits": tuple(limits.values()),
     }
@@ -87,7 +87,7 @@ def preprocess_pairs(
 def _encode_rows(
     dataset: datasets.Dataset, columns: tuple[str, ...], options: dict[str, Any], num_proc: int | None
 ) -> datasets.Dataset:
-    """Maps `_encode` over the rows, or finds what an earlier call has written; a damaged file is written again."""
+    """Map `_encode` over the rows, or read what an earlier call wrote; a damaged file is written again."""
     import pyarrow
 
     file = _cache_file(dataset, columns, options)
@@ -122,11 +122,11 @@ def _encode_rows(
 
 
 class _Damaged(Exception):
-    """A file with other rows than were written."""
+    """A file does not have the rows that were written."""
 
 
 def _cache_file(dataset: datasets.Dataset, columns: tuple[str, ...], options: dict[str, Any]) -> Path | None:
-    """Where the tokens of a data set on disk are kept; None for one in memory."""
+    """The file that keeps the tokens of a data set on disk; None for a data set in memory."""
     import datasets
     from datasets.fingerprint import Hasher
 
@@ -148,7 +148,7 @@ def _encode(
     nested: bool,
     limits: tuple[int, int],
 ) -> dict[str, list[Any]]:
-    """Tokens of both sides; `keys` are columns, or the languages of `nested` translations."""
+    """Tokens of both sides; `keys` are column names, or with `nested` the languages of a translation."""
     sides = []
     for key, limit in zip(keys, limits, strict=True):
         texts = [(row or {}).get(key) for row in batch["translation"]] if nested else batch[key]

@@ -1,7 +1,7 @@
-"""Batches of like length that hold as many tokens as fit a budget, the same for every process of a run.
+"""Batches of like length, each with as many tokens as a budget allows, in equal shares for the processes of a run.
 
-Legend: `N` pairs of sentences; a batch of n pairs costs n times (its longest source + its longest target), the tokens
-of both sides with their padding.
+Legend: `N` pairs of sentences. A batch of n pairs costs n times (its longest source + its longest target): the tokens
+of both sides, padding included.
 """
 
 from array import array
@@ -10,35 +10,31 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-from hf_capsule_mt.data.batches.dataset_lengths import ArrowLengths
-from hf_capsule_mt.data.batches.length_order import LengthOrder, shuffle_keys
+from hf_capsule_mt.data.batches.length_order import LengthOrder
 
-_BLOCK_PAIRS = 100_000
-_AHEAD = 16  # batches whose pairs are looked up together
-Lengths = Sequence[tuple[int, int]] | np.ndarray | ArrowLengths
+Lengths = Sequence[tuple[int, int]] | np.ndarray
 
 
 class TokenBatchSampler(Sampler[list[int]]):
     """Batches of indices for a [`~torch.utils.data.DataLoader`]: `DataLoader(dataset, batch_sampler=sampler)`.
 
-    Pairs are sorted by length, pairs of equal lengths in an order drawn from `seed` and the epoch, and cut into
-    batches where the budget is full; so the number of batches and their shapes are the same in every epoch. The order
-    of the batches is drawn for every epoch too. No pair is left out and none comes twice: where the number of batches
-    is no multiple of the number of processes, the largest batches are halved until it is. Processes that take a step
-    together get batches of like length.
+    Pairs are sorted by length and cut into batches where the budget is full. `seed` and the epoch draw the order of
+    pairs of equal lengths, and the order of the batches. The number of batches and their shapes are the same in every
+    epoch. Every pair is in exactly one batch: where the number of batches is no multiple of the number of processes,
+    the largest batches are halved until it is. Batches that the processes train on together have like lengths.
 
-    Memory does not grow with the corpus but for some bytes a batch: of a memory-mapped data set the order of the pairs
-    is in a file without a name beside its own, 4 bytes a pair, and nothing that is as long is made for an epoch. (What
-    is in use of such a file counts as memory of the process until the system wants it back.)
+    Building it needs at most 32 bytes of memory a pair. Afterwards it keeps 4 bytes a pair, and 4 more in an epoch.
 
     Args:
-        lengths: `[N, 2]`, source and target tokens of every pair; or of a tokenised data set, `pair_lengths(dataset)`.
+        lengths: `[N, 2]`, source and target tokens of every pair; `pair_lengths(dataset)` for a tokenised data set.
         max_tokens: of a batch, source and target together, padding included.
-        seed: for all drawing.
-        num_processes, process_index: of this run; every process builds the sampler with the same other arguments.
+        seed: for everything that is drawn.
+        num_processes, process_index: of this run. The other arguments must be the same in every process.
         max_pairs: the largest number of pairs in a batch, None for no limit.
-        longest_first: nothing is drawn: the longest batches come first, in every epoch. For evaluation.
+        longest_first: shuffles nothing. In every epoch the longest batches come first. For evaluation.
     """
+
+    order_version = 2  # rises when the same seed and epoch give another order; a run must not go on with another
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.bounds = self._cut()
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw another order; the Trainer calls this at the start of every epoch."""
+        """Draw the order of this epoch; the Trainer calls it at the start of every epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -80,24 +76,21 @@ class TokenBatchSampler(Sampler[list[int]]):
         return (len(self.bounds) - 1) // self.num_processes
 
     def __iter__(self) -> Iterator[list[int]]:
-        keys = None if self.longest_first else shuffle_keys(self.seed, self.epoch)
-        generator = np.random.default_rng([self.seed, self.epoch])
-        # Groups of neighbours in the sorted order, one batch for each process, in a drawn order; who of the processes
-        # gets which is drawn too, else one of them would always have the longest.
+        generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
+        indices = self.order.indices if self.longest_first else self.order.shuffled(generator)
+        # A group is one batch for each process, neighbours in the sorted order. Which process gets which batch is
+        # drawn too; else one of them would always have the longest.
         groups = np.arange(len(self))[::-1] if self.longest_first else generator.permutation(len(self))
-        for some in np.array_split(groups, -(-len(groups) // _AHEAD)):
-            shares = [generator.permutation(self.num_processes)[self.process_index] for _ in some]
-            batches = some * self.num_processes + shares
-            places = [np.arange(*self.bounds[batch : batch + 2]) for batch in batches]
-            pairs = self.order.pairs(np.concatenate(places), keys)
-            for batch in np.split(pairs, np.cumsum([len(part) for part in places])[:-1]):
-                yield batch.tolist()
+        for group in groups:
+            batch = group * self.num_processes + generator.permutation(self.num_processes)[self.process_index]
+            yield indices[self.bounds[batch] : self.bounds[batch + 1]].tolist()
 
     @property
     def padding_share(self) -> float:
         """The part of all tokens in all batches that is padding."""
         first, last = (self.order.classes(places) for places in (self.bounds[:-1], self.bounds[1:] - 1))
-        # The longest sides of every batch: of the classes from its first to its last, every other slice.
+        # The longest sides of every batch, over the classes from its first to its last. `reduceat` also gives what is
+        # between two batches; `[::2]` leaves that out.
         slices = np.stack([first, last + 1], axis=1).ravel()
         longest = np.maximum.reduceat(np.append(self.order.lengths, [[0, 0]], axis=0), slices, axis=0)[::2]
         padded = int((np.diff(self.bounds) * longest.sum(axis=1)).sum())
@@ -105,7 +98,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return 1.0 - real / padded if padded else 0.0
 
     def _cut(self) -> np.ndarray:
-        """Where the batches start and end in the sorted order, as many as all processes together can take."""
+        """Where batches start and end in the sorted order; their number is a multiple of that of the processes."""
         bounds = array("q", [0])
         size = source = target = 0  # of the last batch: pairs, and its longest sides
         for lengths, count in zip(self.order.lengths, self.order.counts, strict=True):
@@ -134,9 +127,7 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 
 def _ordered(lengths: Lengths) -> LengthOrder:
-    if isinstance(lengths, ArrowLengths):
-        return LengthOrder(lengths, lengths.folders)
     table = np.asarray(lengths)
     if table.ndim != 2 or table.shape[1] != 2 or len(table) == 0:
         raise ValueError(f"lengths has shape {list(table.shape)}: must be [pairs, 2], with at least one pair")
-    return LengthOrder(np.array_split(table, -(-len(table) // _BLOCK_PAIRS)))
+    return LengthOrder(table)

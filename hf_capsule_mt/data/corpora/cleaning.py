@@ -9,16 +9,12 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hf_capsule_mt.data.batches.disk_arrays import array_on_disk
-
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # Unicode's category Cc, without the tab
 _CONTROL_CHOICES = ("keep", "remove", "drop")
-_IN_MEMORY = 1 << 16  # digests; a longer run is a file
 
 
 @dataclass(frozen=True)
@@ -38,8 +34,9 @@ class CleaningRules:
         max_ratio: characters of the longer side divided by those of the shorter side. 3 suits two alphabets. Chinese
             needs about a third of the characters of English, so 9 is as strict for that pair.
         drop_identical: drops a pair if both sides are the same text.
-        drop_duplicates: drops a pair that was read before. It compares digests of 64 bits, which need 16 bytes a pair
-            on disk while the corpus is read. Among ten million pairs the chance of a false match is 3 in a million.
+        drop_duplicates: drops a pair that was read before. It compares digests of 64 bits. While the corpus is read,
+            they need up to 16 bytes of memory a pair. Among ten million pairs the chance of a false match is 3 in a
+            million.
     """
 
     normalize_whitespace: bool = False
@@ -166,44 +163,24 @@ def pair_digest(source: str, target: str) -> int:
 
 
 class SeenPairs:
-    """The digests of all pairs so far, in sorted runs. Runs of similar size are merged.
+    """The digests of all pairs so far, in sorted runs. Runs of similar size are merged."""
 
-    A long run is a file in the first of `folders` with room for it (see [`array_on_disk`]). So memory does not grow
-    with the corpus.
-    """
-
-    def __init__(self, *folders: str | Path) -> None:
+    def __init__(self) -> None:
         self.runs: list[np.ndarray] = []
-        self.folders = folders
 
     def add(self, digests: list[int]) -> np.ndarray:
         """Adds the digests. Returns a boolean for each: True where it is seen for the first time."""
         values, first = np.unique(np.asarray(digests, dtype=np.uint64), return_index=True)
-        not_in_runs = np.ones(len(values), dtype=bool)
+        is_new = np.ones(len(values), dtype=bool)
         for run in self.runs:
             places = np.searchsorted(run, values)
-            not_in_runs &= run[np.minimum(places, len(run) - 1)] != values
-        if not_in_runs.any():
-            self.runs.append(values[not_in_runs])
+            is_new &= run[np.minimum(places, len(run) - 1)] != values
+        if is_new.any():
+            self.runs.append(values[is_new])
         while len(self.runs) > 1 and len(self.runs[-2]) <= 2 * len(self.runs[-1]):
-            last = self.runs.pop()
-            self.runs.append(self._merge(self.runs.pop(), last))
-        is_new = np.zeros(len(digests), dtype=bool)
-        is_new[first[not_in_runs]] = True
-        return is_new
-
-    def _merge(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        count = len(one) + len(other)
-        if count <= _IN_MEMORY:
-            return np.sort(np.concatenate([one, other]))
-        merged = array_on_disk(count, np.uint64, *self.folders)
-        starts = [0, 0]
-        while sum(starts) < count:
-            # Both blocks are cut at the smaller of their last numbers: no later number is below it.
-            blocks = [run[start : start + _IN_MEMORY] for run, start in zip((one, other), starts, strict=True)]
-            last = min(block[-1] for block in blocks if len(block))
-            blocks = [block[: np.searchsorted(block, last, side="right")] for block in blocks]
-            part = np.sort(np.concatenate(blocks))
-            merged[sum(starts) : sum(starts) + len(part)] = part
-            starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
-        return merged
+            merged = np.concatenate([self.runs.pop(), self.runs.pop()])
+            merged.sort(kind="stable")
+            self.runs.append(merged)
+        result = np.zeros(len(digests), dtype=bool)
+        result[first[is_new]] = True
+        return result

@@ -112,7 +112,7 @@ def load_corpus(
         report = CleaningReport()
 
         def generate() -> Iterator[dict[str, Any]]:
-            for rows in _clean_pairs(pair_source, rules, repair, report, SeenPairs(cache), _STREAMED_CHUNK):
+            for rows in _clean_pairs(pair_source, rules, repair, report, SeenPairs(), _STREAMED_CHUNK):
                 for row in rows:
                     yield {"translation": dict(zip(languages, row, strict=True))}
 
@@ -155,9 +155,7 @@ def _write_corpus(
             ArrowWriter(features=features, path=arrow, writer_batch_size=_CHUNK) as writer,
             tqdm(desc=f"Reading {name}", unit=" pairs", delay=_PROGRESS_DELAY) as bar,
         ):
-            for rows in _clean_pairs(
-                pair_source, rules, repair, report, SeenPairs(folder.parent), _CHUNK, num_proc or 1
-            ):
+            for rows in _clean_pairs(pair_source, rules, repair, report, SeenPairs(), _CHUNK, num_proc or 1):
                 writer.write_batch({"translation": [dict(zip(languages, row, strict=True)) for row in rows]})
                 bar.update(report.read - bar.n)
             writer.finalize()

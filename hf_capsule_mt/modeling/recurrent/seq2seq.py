@@ -16,9 +16,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.marian.modeling_marian import MarianModel, MarianMTModel, MarianPreTrainedModel
 from transformers.utils import logging
 
-from hf_capsule_mt.modeling.argument_names import CheckedArguments
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
+from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
 from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache, started_cache
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin

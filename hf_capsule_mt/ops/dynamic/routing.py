@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from hf_capsule_mt.ops.arguments import check_votes
-from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS
 from hf_capsule_mt.ops.dynamic.reference import reference_dynamic_routing
+from hf_capsule_mt.ops.implementations import FAST_IMPLEMENTATIONS
 from hf_capsule_mt.ops.positions import (
     RoutingResult,
     by_position,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.arguments import check_shape, check_votes
-from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS
 from hf_capsule_mt.ops.em.reference import reference_em_routing
+from hf_capsule_mt.ops.implementations import FAST_IMPLEMENTATIONS
 from hf_capsule_mt.ops.positions import (
     RoutingResult,
     by_position,

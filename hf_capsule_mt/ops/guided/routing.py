@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.ops.arguments import check_guided, check_shape
-from hf_capsule_mt.ops.dispatch import FAST_IMPLEMENTATIONS, choose_guided_scores
 from hf_capsule_mt.ops.guided.blockwise import blockwise_guided_scores
 from hf_capsule_mt.ops.guided.reference import (
     reference_guided_pooling,
     reference_guided_routing,
     reference_guided_scores,
 )
+from hf_capsule_mt.ops.implementations import FAST_IMPLEMENTATIONS, choose_implementation
 from hf_capsule_mt.ops.positions import RoutingResult
 from hf_capsule_mt.ops.precision import no_autocast, to_precise, working_votes
 
@@ -129,6 +129,6 @@ def guided_pooling(
 
 def _guided_scores(votes: Tensor, implementation: str | None) -> Callable[..., Tensor]:
     """The chosen implementation of Eq. (7), GDR. The rest of guided routing always runs in PyTorch."""
-    chosen = choose_guided_scores(votes, implementation).implementation
+    chosen = choose_implementation("guided_scores", votes, implementation)
     plain = {"reference": reference_guided_scores, "blockwise": blockwise_guided_scores}
     return plain[chosen] if chosen in plain else FAST_IMPLEMENTATIONS[chosen].functions["guided_scores"]

@@ -1,1 +1,1 @@
-"""Checkpoints of a run: what they hold, how they are written whole, found again, checked and averaged."""
+"""Checkpoints of a run: writing, checking, resuming, averaging."""

@@ -1,4 +1,4 @@
-"""Averaging the weights of several checkpoints of one run, as the papers do before they translate."""
+"""The mean of the weights of several checkpoints of one run, which the papers translate with."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from hf_capsule_mt.checkpoint_contents import (
 )
 from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, write_digest
 from hf_capsule_mt.outputs import new_folder
-from hf_capsule_mt.training.checkpoints.files import STATE, logged, was_due
+from hf_capsule_mt.training.checkpoints.files import STATE, logged, step_in_name, was_due
 from hf_capsule_mt.training.checkpoints.record import renamed
 
 logger = logging.get_logger(__name__)
@@ -30,45 +30,43 @@ INDEX = "model.safetensors.index.json"
 
 
 def checkpoints_of(folder: str | Path) -> dict[int, Path]:
-    """The `checkpoint-N` folders with safetensors weights that a Trainer left in `folder`, by N, oldest first."""
+    """The `checkpoint-N` folders with safetensors weights in `folder`, by N, oldest first."""
     _check_folder(Path(folder))
-    found = {
-        int(path.name.removeprefix("checkpoint-")): path
-        for path in Path(folder).glob("checkpoint-*")
-        if path.name.removeprefix("checkpoint-").isdigit() and _shards(path)
-    }
-    for path in found.values():
-        if wrong := renamed(path):
-            raise ValueError(f"{path}: {wrong}")
-    return dict(sorted(found.items()))
+    folders = Path(folder).glob("checkpoint-*")
+    checkpoints = {step_in_name(path): path for path in folders if step_in_name(path) >= 0 and _shards(path)}
+    for path in checkpoints.values():
+        if problem := renamed(path):
+            raise ValueError(f"{path}: {problem}")
+    return dict(sorted(checkpoints.items()))
 
 
 def regular_checkpoints(folder: str | Path, history: list[dict[str, Any]] | None = None) -> dict[int, Path]:
-    """Of `checkpoints_of`, those that one run wrote when they were due; a warning names the others.
+    """The checkpoints in `folder` that one run wrote when they were due; a warning names the others.
 
-    Left out are those that were written for a signal alone, which say so, and those of another run: what had been
-    logged when they were written is not what the run began with. The run is the one with `history`, its log, or else
-    the one with the highest step.
+    Others were written only because of a signal, or by another run: the log in such a checkpoint is not the beginning
+    of this run's log. This run is the one with the log `history`, by default the one with the highest step.
     """
-    found = {step: path for step, path in checkpoints_of(folder).items() if was_due(path)}
+    due = {step: path for step, path in checkpoints_of(folder).items() if was_due(path)}
     if history is None:
-        with_log = [path for path in found.values() if (path / STATE).is_file()]
+        with_log = [path for path in due.values() if (path / STATE).is_file()]
         history = logged(with_log[-1]) if with_log else []
-    rows = [json.dumps(row, sort_keys=True) for row in history]  # as text NaN equals itself
+    rows = [json.dumps(row, sort_keys=True) for row in history]  # as text, because NaN does not equal itself
 
-    def of_run(path: Path) -> bool:
-        begun = [json.dumps(row, sort_keys=True) for row in logged(path)] if (path / STATE).is_file() else []
-        return begun == rows[: len(begun)]
+    def is_of_run(path: Path) -> bool:
+        log = [json.dumps(row, sort_keys=True) for row in logged(path)] if (path / STATE).is_file() else []
+        return log == rows[: len(log)]
 
-    regular = {step: path for step, path in found.items() if of_run(path)}
+    regular = {step: path for step, path in due.items() if is_of_run(path)}
     left_out = [path.name for path in checkpoints_of(folder).values() if path not in regular.values()]
     if left_out:
-        logger.warning(f"{folder}: left out {', '.join(left_out)}, of another run or written for a signal alone")
+        logger.warning(
+            f"{folder}: left out {', '.join(left_out)}, which another run wrote, or this one only because of a signal"
+        )
     return regular
 
 
 def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
-    """The newest `count` checkpoints in `folder`, oldest first; see `regular_checkpoints` for those that count."""
+    """The newest `count` of `regular_checkpoints`, oldest first."""
     return _enough(list(regular_checkpoints(folder).values()), count, f"checkpoints in {folder}")[-count:]
 
 
@@ -79,44 +77,45 @@ def best_checkpoints(
     greater: bool = True,
     history: list[dict[str, Any]] | None = None,
 ) -> list[Path]:
-    """The `count` checkpoints in `folder` with the best logged `metric`, oldest first; of equals the newer. See
-    `regular_checkpoints` for those that count, and `history`."""
-    found = ranked_checkpoints(folder, metric, greater, history)
-    steps = _enough(list(found), count, f"checkpoints with {metric} in {folder}")[-count:]
-    return [found[step] for step in sorted(steps)]
+    """The `count` of `regular_checkpoints` with the best logged `metric`, oldest first; of equals the newer."""
+    ranked = ranked_checkpoints(folder, metric, greater, history)
+    steps = _enough(list(ranked), count, f"checkpoints with {metric} in {folder}")[-count:]
+    return [ranked[step] for step in sorted(steps)]
 
 
 def ranked_checkpoints(
     folder: str | Path, metric: str, greater: bool = True, history: list[dict[str, Any]] | None = None
 ) -> dict[int, Path]:
-    """The checkpoints in `folder` with a logged `metric`, by step, the best last; see `best_checkpoints`."""
-    found = regular_checkpoints(folder, history)
+    """Those of `regular_checkpoints` that have a logged `metric`, by step, the best last."""
+    regular = regular_checkpoints(folder, history)
     if history is None:
-        history = logged(found[max(found)]) if found else []
+        history = logged(regular[max(regular)]) if regular else []
     values = {row["step"]: row[metric] for row in history if metric in row}
-    steps = [step for step in found if step in values]
+    steps = [step for step in regular if step in values]
     steps.sort(key=lambda step: (values[step] if greater else -values[step], step))
-    return {step: found[step] for step in steps}
+    return {step: regular[step] for step in steps}
 
 
 def average_checkpoints(folders: Sequence[str | Path], output: str | Path, overwrite: bool = False) -> Path:
-    """Write to `output` a checkpoint whose weights are the mean of those in `folders`, with configuration, tokenizer
-    and code of the last.
+    """Write to `output` a model whose weights are the mean of those in `folders`.
 
-    The output is a new folder, or with `overwrite` one that holds such a checkpoint and nothing else. Training cannot
-    go on from it. Sums are in float64, one tensor at a time. All checkpoints must hold the same tensors; integers and
-    booleans, which have no mean, must be equal.
+    Configuration, tokenizer and code are those of the last. The output is a new folder, or with `overwrite` one that
+    holds such a model and nothing else. Training cannot be resumed from it. Sums are in float64, one tensor at a time.
+    All checkpoints must hold the same tensors. Integers and booleans have no mean and must be equal.
     """
     sources = [Path(folder) for folder in folders]
     if not sources:
         raise ValueError("no checkpoint to average")
-    where = [_tensor_files(source) for source in sources]
-    for source, files in zip(sources, where, strict=True):
-        if files.keys() != where[0].keys():
-            different = sorted(files.keys() ^ where[0].keys())
-            raise ValueError(f"{source} and {sources[0]} are no checkpoints of one model: only one has {different[0]}")
+    files_by_source = [_tensor_files(source) for source in sources]
+    first = files_by_source[0]
+    for source, files in zip(sources, files_by_source, strict=True):
+        if files.keys() != first.keys():
+            different = sorted(files.keys() ^ first.keys())
+            raise ValueError(
+                f"{source} and {sources[0]} are not checkpoints of one model: only one has {different[0]}"
+            )
     with new_folder(output, sources, overwrite, belongs_to_copy_of(sources[-1])) as folder:
-        averaged = {name: _mean(name, [files[name] for files in where]) for name in where[0]}
+        averaged = {name: _mean(name, [files[name] for files in files_by_source]) for name in first}
         save_file(averaged, folder / WEIGHTS, metadata={"format": "pt"})
         write_digest(folder / WEIGHTS)
         code = [path.name for path in code_files(sources[-1])]
@@ -126,7 +125,7 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path, overw
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise OSError(f"{folder}: no such folder; give the folder of a checkpoint, or of a run")
+        raise OSError(f"{folder}: no such folder; name the folder of a checkpoint, or of a run")
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -137,7 +136,7 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
-    """Which file of a checkpoint holds which tensor."""
+    """The file of a checkpoint that holds each tensor."""
     _check_folder(folder)
     shards = _shards(folder)
     if not shards:
@@ -176,9 +175,9 @@ def _mean(name: str, files: list[Path]) -> Tensor:
     return (total / len(files)).to(first.dtype) if first.is_floating_point() else first
 
 
-def _enough(found: list[Any], count: int, what: str) -> list[Any]:
+def _enough(values: list[Any], count: int, name: str) -> list[Any]:
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"count={count!r}: must be an integer of at least 1")
-    if len(found) < count:
-        raise ValueError(f"{count} {what} are wanted, {len(found)} are there")
-    return found
+    if len(values) < count:
+        raise ValueError(f"count={count}: there are only {len(values)} {name}; ask for fewer")
+    return values

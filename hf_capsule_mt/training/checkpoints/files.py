@@ -1,4 +1,4 @@
-"""What the files of a checkpoint say: whether it is whole and was due, and of which run; and why there is none."""
+"""The files of a checkpoint: their names, whether they are complete, and what they say about the run."""
 
 import errno
 import json
@@ -11,35 +11,35 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-UNFINISHED = "_unfinished_checkpoints"  # the Trainer's pushes to the Hub leave out names with this first character
-REPLACED = "replaced"  # in it, the checkpoint of an earlier run whose name a whole one is about to take
+UNFINISHED = "_unfinished_checkpoints"  # pushes to the Hub leave out names that begin with _
+REPLACED = "replaced"  # in it, a checkpoint of an earlier run while a new one takes its name
 STATE = "trainer_state.json"
-RUNNING = "running_{}.json"  # of every process
-FILE_RECORD = "files.json"  # sizes and digests of the others
+RUNNING = "running_{}.json"  # one for each process
+FILE_RECORD = "files.json"  # sizes and digests of the other files
 POSIX = os.name == "posix"
-FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # error numbers
 
 
 def step_in_name(checkpoint: Path) -> int:
-    """`N` of `checkpoint-N`; -1 of another name."""
+    """`N` for `checkpoint-N`; -1 for any other name."""
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     return int(number) if number.isdigit() else -1
 
 
 def checkpoints_to_resume(folder: str | Path) -> list[Path]:
-    """The checkpoints in `folder` that training can go on from, the oldest first, damaged ones among them."""
-    found = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if step_in_name(path) >= 0]
-    whole = [path for path in found if (path / STATE).is_file() or (path / FILE_RECORD).is_file()]
-    return sorted(whole, key=step_in_name)
+    """The checkpoints in `folder` that a run can be resumed from, the oldest first, with damaged ones."""
+    folders = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if step_in_name(path) >= 0]
+    checkpoints = [path for path in folders if (path / STATE).is_file() or (path / FILE_RECORD).is_file()]
+    return sorted(checkpoints, key=step_in_name)
 
 
 def last_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint in `folder` that training can go on from; None without any."""
+    """The newest checkpoint in `folder` that a run can be resumed from; None without any."""
     return next(reversed(checkpoints_to_resume(folder)), None)
 
 
 def named_checkpoint(name: str) -> str:
-    """`name`, if training can go on from it."""
+    """`name`, if a run can be resumed from it; otherwise a ValueError."""
     folder = Path(name)
     if not (folder / STATE).is_file() and not (folder / FILE_RECORD).is_file():
         raise ValueError(
@@ -48,43 +48,45 @@ def named_checkpoint(name: str) -> str:
         )
     if not any(True for pattern in ("optimizer*", "rng_state*") for _ in folder.glob(pattern)):
         raise ValueError(
-            f"{name} has weights and no optimizer, as save_only_model=True writes it, so training cannot go on from "
-            "it: set save_only_model=False, and begin anew, from these weights if you like, in another output_dir"
+            f"{name} has weights and no optimizer, as save_only_model=True writes it, so it cannot be resumed: set "
+            "save_only_model=False, and start a new run in another output_dir, from these weights if you like"
         )
     return name
 
 
 def put_in_place(folder: str | Path) -> None:
-    """Give the whole checkpoint its name for which a killed run had moved an older one away, and no more."""
+    """Finish what a killed run began: rename its complete checkpoint, whose name an older one had before."""
     part = Path(folder) / UNFINISHED
     for path in part.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (part / REPLACED).is_dir() else ():
         if not (Path(folder) / path.name).exists():
-            with suppress(FileNotFoundError):  # another process of this run was faster
+            with suppress(FileNotFoundError):  # another process of this run did it first
                 path.rename(Path(folder) / path.name)
 
 
 def running_state(folder: Path, process: int = 0) -> dict[str, Any]:
-    """What a process of our trainers has written beside the checkpoint; empty if there is nothing."""
+    """What a process of our trainer has saved beside the checkpoint; empty for other trainers."""
     file = folder / RUNNING.format(process)
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def was_due(folder: Path) -> bool:
-    """Whether the run was to write this checkpoint anyway; SIGTERM is what else it writes one for."""
+    """Whether the checkpoint was due. Otherwise it was written only because of a signal."""
     return running_state(folder).get("due", True)
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
-    """What the run had logged when it wrote the checkpoint."""
+    """The log of the run when it wrote the checkpoint."""
     try:
         return json.loads((folder / STATE).read_text(encoding="utf-8"))["log_history"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder}: its {STATE} cannot be read ({error}): name the checkpoints you want") from error
+        raise ValueError(f"{folder}: its {STATE} cannot be read ({error}): name the checkpoints to average") from error
 
 
 def disk_is_full(error: BaseException | None) -> bool:
-    """Whether that is why a file could not be written. Python says it by a number, safetensors has the number in its
-    text, and torch.save only says that it failed to write."""
+    """Whether a file could not be written because the disk is full.
+
+    Python gives an error number, safetensors has that number in its text, and torch.save only says that it failed.
+    """
     while error is not None:
         text = str(error)
         if isinstance(error, OSError) and error.errno in FULL_DISK:
@@ -100,8 +102,10 @@ def disk_is_full(error: BaseException | None) -> bool:
 
 
 def flush(folder: Path, files: bool = True) -> None:
-    """To disk: what is in `folder`, and the lists of names. Nothing on Windows, where no folder can be opened: there
-    a checkpoint outlives a killed process, not a power cut."""
+    """Write the content of `folder` and the names in it to the disk.
+
+    Windows cannot open a folder, so nothing is done there: a checkpoint survives a killed process, not a power cut.
+    """
     if not POSIX:
         return
     paths = list(folder.rglob("*")) if files else []

@@ -1,4 +1,4 @@
-"""A lock on a folder, so that two runs never write to the same one."""
+"""A lock on a folder: two runs never write to the same one."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-HOLDER = "_holder"  # who has the lock; the Trainer's pushes to the Hub leave out names with this first character
+HOLDER = "_holder"  # names the process with the lock; pushes to the Hub leave out names that begin with _
 _DESCRIPTORS: set[int] = set()
 
 
 class FolderLock:
-    """Held by one process at a time, as a context. The operating system frees it when the process ends in any way."""
+    """A context that one process at a time can enter. The operating system frees the lock of a dead process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._descriptor, self._signed = folder, -1, False
@@ -38,7 +38,7 @@ class FolderLock:
         return self
 
     def sign(self) -> None:
-        """Write down who has the lock, for the error of another run."""
+        """Write down which process has the lock, for the error message of another run."""
         self._signed = True
         since = datetime.now(UTC).isoformat(timespec="seconds")
         content = {"process": os.getpid(), "machine": socket.gethostname(), "since": since}
@@ -53,23 +53,23 @@ class FolderLock:
 
 @contextmanager
 def only_run(folder: Path) -> Iterator[None]:
-    """An error if another run is at work in `folder`; what a killed process had locked is free."""
+    """Raise a ValueError if another run is writing to `folder`; the lock of a killed process is free."""
     with FolderLock(folder) as lock:
         lock.sign()
         yield
 
 
 def holder(folder: Path) -> str:
-    """Who has the lock, as far as it is known."""
+    """Which process has the lock, as far as it is known."""
     try:
         content = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
         return "process {process} on {machine}, since {since}".format(**content)
     except (OSError, ValueError, KeyError, TypeError):
-        return "a process that has just begun"
+        return "a process that has just started"
 
 
 def _close_in_child() -> None:
-    """A forked process that reads pairs would keep the lock for some seconds after its parent was killed."""
+    """A forked worker process would keep the lock for some seconds after its parent was killed."""
     for descriptor in _DESCRIPTORS:
         with suppress(OSError):
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its own files, written last: whether they still are what was written."""
+"""The record of a checkpoint: sizes and digests of its files, by which damage is noticed."""
 
 import hashlib
 import json
@@ -7,24 +7,26 @@ from typing import Any
 
 from hf_capsule_mt.training.checkpoints.files import FILE_RECORD, STATE, checkpoints_to_resume, step_in_name
 
-LARGE = 64 * 2**20  # bytes; of larger files the first and the last of them are read, and the size is compared
-END = 2**20
+LARGE = 64 * 2**20  # bytes; of larger files only the size and both ends are compared
+END = 2**20  # bytes
 
 
 class DamagedCheckpoint(ValueError):
-    """A file of a checkpoint is not what was written."""
+    """A file of a checkpoint was changed after it was written."""
 
 
 def write_file_record(folder: Path, step: int) -> None:
-    """Write down the size and the digest of every file of a checkpoint."""
+    """Write down the size and the digest of every file of a checkpoint. Call it last."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != FILE_RECORD)
-    described = {path.relative_to(folder).as_posix(): _described(path) for path in files}
-    (folder / FILE_RECORD).write_text(json.dumps({"step": step, "files": described}, indent=1), encoding="utf-8")
+    entries = {path.relative_to(folder).as_posix(): _entry(path) for path in files}
+    (folder / FILE_RECORD).write_text(json.dumps({"step": step, "files": entries}, indent=1), encoding="utf-8")
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, and in which file; None where nothing is. Of checkpoints without a record only
-    the state is looked at, and of each that its name is that of its step."""
+    """What is wrong with a checkpoint, and in which file; None where nothing is.
+
+    The name of a checkpoint must be that of its step. Without a record only its state is checked otherwise.
+    """
     record: dict[str, Any] = {"step": step_in_name(folder), "files": {}}
     if (folder / FILE_RECORD).is_file():
         try:
@@ -39,11 +41,11 @@ def damage(folder: Path) -> str | None:
 
 
 def renamed(folder: Path) -> str | None:
-    """What to say of a `checkpoint-N` that was written at another step than `N`; None for all others."""
+    """The problem of a `checkpoint-N` that was written at another step than `N`; None for all others."""
     for name, key in ((FILE_RECORD, "step"), (STATE, "global_step")):
         try:
             written = int(json.loads((folder / name).read_text(encoding="utf-8"))[key])
-        except (OSError, ValueError, KeyError, TypeError):  # `damage` says what is wrong with such a file
+        except (OSError, ValueError, KeyError, TypeError):  # `damage` reports such a file
             continue
         if 0 <= step_in_name(folder) != written:
             return f"its name says step {step_in_name(folder)} and {name} step {written}; name it checkpoint-{written}"
@@ -51,29 +53,31 @@ def renamed(folder: Path) -> str | None:
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Raise [`DamagedCheckpoint`] unless training can go on from the checkpoint as it was written."""
+    """Raise [`DamagedCheckpoint`] unless the checkpoint is as it was written."""
     if wrong := damage(folder):
         raise DamagedCheckpoint(f"{folder} is damaged: {wrong}")
 
 
 def last_good_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose files are what was written."""
+    """The newest checkpoint that is not damaged."""
     return next((path for path in reversed(checkpoints_to_resume(folder)) if damage(path) is None), None)
 
 
 def set_damaged_aside(folder: Path) -> list[str]:
-    """Rename the checkpoints that are damaged and newer than the last good one; returns what to say about it. Without
-    a good one they stay."""
-    good, said = last_good_checkpoint(folder), list[str]()
+    """Rename damaged checkpoints that are newer than the last good one; returns a message for each.
+
+    Without a good one they stay.
+    """
+    good, messages = last_good_checkpoint(folder), list[str]()
     for path in checkpoints_to_resume(folder):
         if good is not None and step_in_name(path) > step_in_name(good):
             aside = path.with_name(f"damaged-{path.name}")
-            said.append(f"{path} is damaged: {damage(path)}. It is called {aside.name} now")
+            messages.append(f"{path} is damaged: {damage(path)}. It is called {aside.name} now")
             path.rename(aside)
-    return said
+    return messages
 
 
-def _described(path: Path) -> dict[str, Any]:
+def _entry(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -88,19 +92,19 @@ def _described(path: Path) -> dict[str, Any]:
 def _difference(path: Path, expected: dict[str, Any]) -> str | None:
     if not path.is_file():
         return f"{path.name} is missing"
-    found = path.stat().st_size
-    if found != expected["bytes"]:
-        return f"{path.name} has {found:,} bytes, {expected['bytes']:,} were written"
-    if _described(path) != expected:
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        return f"{path.name} has {size:,} bytes, {expected['bytes']:,} were written"
+    if _entry(path) != expected:
         return f"{path.name} was changed after it was written"
     return None
 
 
 def _wrong_state(folder: Path, step: int) -> str | None:
     try:
-        found = json.loads((folder / STATE).read_text(encoding="utf-8"))["global_step"]
+        step_in_state = json.loads((folder / STATE).read_text(encoding="utf-8"))["global_step"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{STATE} cannot be read ({error})"
-    if step >= 0 and found != step:
-        return f"{STATE} says step {found}, the checkpoint is of step {step}"
+    if step >= 0 and step_in_state != step:
+        return f"{STATE} says step {step_in_state}, the checkpoint is of step {step}"
     return None

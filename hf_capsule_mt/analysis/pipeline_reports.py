@@ -1,0 +1,59 @@
+"""What `pipeline("translation")` adds to a translation with `return_routings` and `return_coverage`."""
+
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from hf_capsule_mt.analysis.explain import EXPLAINED, Coverage, explain
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+
+
+def check_reports(model: Any, return_routings: bool | str = False, return_coverage: bool = False) -> None:
+    """Raise a ValueError for a report that the model cannot give."""
+    name = type(model).__name__
+    if return_routings not in (False, True, "lists"):
+        raise ValueError(f"return_routings={return_routings!r}: must be True, False or 'lists'")
+    if return_routings and "output_routings" not in signature(model.forward).parameters:
+        raise ValueError(f"return_routings=True: {name} routes nothing; use a model of hf_capsule_mt")
+    kind, weight = getattr(model.config, "past_future", None), getattr(model.config, "bow_loss_weight", 0.0)
+    if return_coverage and (kind not in EXPLAINED or not weight):
+        raise ValueError(
+            f"return_coverage=True: {name} has past_future={kind!r} and bow_loss_weight={weight}; coverage needs a "
+            "model trained with past_future='guided_routing', 'classifier' or 'attention' and that loss"
+        )
+
+
+def reports(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[tuple[str, list[int]]],
+    targets: Sequence[tuple[str, list[int]]],
+    return_routings: bool | str = False,
+    return_coverage: bool = False,
+) -> dict[str, Any]:
+    """`routings` and `coverage` of one text, as asked for.
+
+    `sources` and `targets` are the texts and the tokens of its pieces; a blank text has none.
+    """
+    results: dict[str, Any] = {}
+    if return_routings:
+        if len(sources) > 1:
+            raise ValueError(
+                "return_routings=True: a text is too long and was split, and the model routes each of its sentences; "
+                "pass the sentences, or long_input='truncate'"
+            )
+        results["routings"] = {}
+        for (_, source), (_, target) in zip(sources, targets, strict=True):
+            ids, labels = (torch.tensor([tokens], device=model.device) for tokens in (source, target))
+            with evaluation_mode(model), torch.no_grad():
+                routings = model(input_ids=ids, labels=labels, use_cache=False, output_routings=True).routings
+            as_lists = return_routings == "lists"
+            results["routings"] = {site: value.tolist() if as_lists else value for site, value in routings.items()}
+    if return_coverage:
+        texts = zip(sources, targets, strict=True)
+        parts = [explain(model, tokenizer, source, target).coverage for (source, _), (target, _) in texts]
+        results["coverage"] = Coverage.joined(parts).as_dict()
+    return results

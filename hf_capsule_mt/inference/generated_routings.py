@@ -1,0 +1,103 @@
+"""`generate()` of a translation model: the fastest search, and with `output_routings=True` the routings it led to.
+
+Legend: `B` sentences, `N` = B times `num_return_sequences`, `L` length of the longest translation.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput, logging
+
+from hf_capsule_mt.inference.search.choose import search_arguments
+
+logger = logging.get_logger(__name__)
+
+SOURCE_ARGUMENTS = ("input_ids", "inputs_embeds", "attention_mask", "encoder_outputs")
+
+
+def generate_with_routings(
+    model: Any,
+    generate: Callable[..., Any],
+    inputs: Any = None,
+    *args: Any,
+    output_routings: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Call `generate`, Transformers' method of `model`, with a faster search where one gives the same tokens.
+
+    With `output_routings=True` and `return_dict_in_generate=True` the output has `routings` too. A call of the model
+    with the translations as `decoder_input_ids` returns the same, see [`CapsuleSeq2SeqLMOutput`]. The position of a
+    word is the step that wrote it. Positions after an end token mean nothing.
+    """
+    if output_routings is None:
+        output_routings = _configured_output_routings(model, args, kwargs)
+    if not output_routings:
+        return generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
+    _warn_without_dict(model, {"generation_config": next(iter(args), None), **kwargs})
+    words = kwargs.get("input_ids", inputs)
+    if isinstance(words, Tensor) and kwargs.get("attention_mask") is None:
+        # `generate` alone would infer the mask from the padding. The call for the routings needs the same mask.
+        kwargs["attention_mask"] = words.ne(model.config.pad_token_id).long()
+    source = _source_arguments(inputs, kwargs)
+    generated = generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
+    if isinstance(generated, ModelOutput):
+        generated["routings"] = _routings(model, generated["sequences"], source, kwargs)
+    return generated
+
+
+def _configured_output_routings(model: Any, args: tuple[Any, ...], call: dict[str, Any]) -> bool | None:
+    """`output_routings` of this call's generation config, else of the model's."""
+    configs = [*args[:1], call.get("generation_config"), model.generation_config]
+    values = (getattr(config, "output_routings", None) for config in configs)
+    return next((value for value in values if value is not None), None)
+
+
+def _warn_without_dict(model: Any, call: dict[str, Any]) -> None:
+    returns_dict = call.get("return_dict_in_generate")
+    if returns_dict is None:
+        config = call.get("generation_config") or model.generation_config
+        returns_dict = config.return_dict_in_generate
+    if not returns_dict:
+        logger.warning_once("generate: output_routings=True has no effect without return_dict_in_generate=True")
+
+
+def _source_arguments(inputs: Tensor | None, call: dict[str, Any]) -> dict[str, Any]:
+    """The source among the arguments of `generate`, as arguments of the model."""
+    source = {name: call[name] for name in SOURCE_ARGUMENTS if call.get(name) is not None}
+    if inputs is not None:
+        source["input_ids"] = inputs
+    encoded = source.get("encoder_outputs")
+    if encoded is not None:
+        source = {name: value for name, value in source.items() if name == "attention_mask"}
+        # A copy: the search repeats the rows for every beam, in place.
+        fields = dict(encoded) if isinstance(encoded, ModelOutput) else {"last_hidden_state": encoded[0]}
+        kind = type(encoded) if isinstance(encoded, ModelOutput) else BaseModelOutput
+        source["encoder_outputs"] = kind(**fields)
+    return source
+
+
+@torch.no_grad()
+def _routings(model: Any, sequences: Tensor, source: dict[str, Any], call: dict[str, Any]) -> dict[str, Tensor]:
+    """`sequences` `[N, 1 + L]`; `source` holds `B` rows, `call` are the arguments of `generate`."""
+    words = sequences[:, :-1]
+    target: dict[str, Any] = {"decoder_input_ids": words}
+    prefix_mask = call.get("decoder_attention_mask")
+    if prefix_mask is not None:
+        prefix_mask = prefix_mask.repeat_interleave(len(words) // len(prefix_mask), dim=0)
+        rest = prefix_mask.new_ones(len(words), words.shape[1] - prefix_mask.shape[1])
+        target["decoder_attention_mask"] = torch.cat([prefix_mask, rest], dim=1)
+    source = {name: _repeated(value, len(words)) for name, value in source.items()}
+    return model(**source, **target, use_cache=False, output_routings=True, return_dict=True).routings
+
+
+def _repeated(value: Any, count: int) -> Any:
+    """Repeat each row of a tensor, or of the tensors in a model's output, so that there are `count` rows."""
+    if isinstance(value, Tensor):
+        return value.repeat_interleave(count // len(value), dim=0)
+    if isinstance(value, ModelOutput):
+        tensors = {name: _repeated(item, count) for name, item in value.items() if isinstance(item, Tensor)}
+        return type(value)(**tensors)
+    return value

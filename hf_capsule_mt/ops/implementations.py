@@ -1,0 +1,35 @@
+"""The fast implementations of the routing functions by name, and the choice where there are none.
+
+The installed package adds its compiled code and kernels, and the choice of `dispatch.py`. Code in a checkpoint has
+neither and routes with PyTorch operations only.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Each has `functions`, by the name of the routing function; see `FastImplementation` in `dispatch.py`.
+FAST_IMPLEMENTATIONS: dict[str, Any] = {}
+# By what is to be computed: "routing" or "guided_scores".
+CHOOSERS: dict[str, Callable[[Tensor, str | None, bool, bool], str]] = {}
+
+
+def choose_implementation(
+    task: str,
+    votes: Tensor,
+    implementation: str | None,
+    return_assignments: bool = False,
+    differentiable: bool = False,
+) -> str:
+    """The name of the implementation that runs; `differentiable` says whether any argument needs a gradient."""
+    if task in CHOOSERS:
+        return CHOOSERS[task](votes, implementation, return_assignments, differentiable)
+    if implementation not in (None, "reference", "blockwise"):
+        raise ValueError(
+            f'implementation="{implementation}": the code of a checkpoint has "reference" and "blockwise"'
+        )
+    if return_assignments or torch.compiler.is_compiling():
+        return "reference"
+    return implementation or "blockwise"

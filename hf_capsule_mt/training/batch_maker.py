@@ -1,0 +1,112 @@
+"""The loaders of a run: batches by tokens for training, batches of like length for evaluation."""
+
+from collections.abc import Sized
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
+from torch.utils.data import DataLoader, IterableDataset
+from transformers.trainer_utils import seed_worker
+from transformers.utils import logging
+
+from hf_capsule_mt.data.batches.dataset_lengths import most_tokens, pair_lengths
+from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+from hf_capsule_mt.training.stop_on_signal import IgnoreCtrlC
+
+logger = logging.get_logger(__name__)
+
+NO_LIMIT = 2**62  # tokens
+
+
+class BatchMaker:
+    """Makes data loaders whose batches are shared among the processes.
+
+    `padding_share` is the fraction of the tokens in the training batches that is padding, None before they are made.
+    """
+
+    def __init__(self, args: Any, accelerator: Accelerator) -> None:
+        self.args, self.accelerator = args, accelerator
+        self.padding_share: float | None = None
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of a training batch; None for batches by pairs."""
+        return getattr(self.args, "max_tokens_per_batch", None)
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the order of the pairs."""
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def training_loader(self, dataset: Any, collator: Any) -> DataLoader:
+        """Batches of at most `max_tokens_per_batch` tokens, in an order drawn for each epoch."""
+        budget = self.token_budget
+        if budget is None or dataset is None or isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+            raise ValueError(
+                f"max_tokens_per_batch={budget}: batches by tokens need a training set that knows the lengths of all "
+                f"its pairs, and {type(dataset).__name__} (a streamed one, for example) does not; leave "
+                "max_tokens_per_batch out, or give a data set with a length"
+            )
+        sampler = TokenBatchSampler(
+            pair_lengths(dataset),
+            max_tokens=budget,
+            seed=self.data_seed,
+            num_processes=self.args.world_size,
+            process_index=self.args.process_index,
+        )
+        self.padding_share = sampler.padding_share
+        logger.info(
+            f"{len(sampler)} batches in an epoch, {100 * self.padding_share:.1f} % of their tokens are padding"
+        )
+        return self._loader(dataset, sampler, collator)
+
+    def evaluation_loader(self, dataset: Any, collator: Any) -> DataLoader:
+        """Batches of like length, the longest first, the same number for every process."""
+        lengths, budget = pair_lengths(dataset), self.token_budget
+        sampler = TokenBatchSampler(
+            lengths,
+            max_tokens=NO_LIMIT if budget is None else max(budget, most_tokens(lengths)),
+            max_pairs=self.args.per_device_eval_batch_size if budget is None else None,
+            num_processes=self.args.world_size,
+            process_index=self.args.process_index,
+            longest_first=True,
+        )
+        return self._loader(dataset, sampler, collator)
+
+    def add_to(self, logs: dict[str, float]) -> None:
+        """Add to the summary of a run how much of its batches was padding."""
+        if "train_runtime" in logs and self.padding_share is not None:
+            logs["train_padding_share"] = round(self.padding_share, 4)
+
+    def prepare_workers(self, loader: DataLoader) -> None:
+        """Keep Ctrl-C from the workers of a training loader, and training's random numbers out of their start."""
+        base = getattr(loader, "base_dataloader", loader)
+        base.worker_init_fn = IgnoreCtrlC(base.worker_init_fn)
+        if self.args.dataloader_persistent_workers:
+            # A loader draws a number each time it starts workers. Persistent ones start once in a run, and once more
+            # when it is resumed. Drawn from training's random numbers, these would differ after resuming.
+            base.generator = torch.Generator().manual_seed(self.args.seed)
+
+    def _loader(self, dataset: Any, sampler: TokenBatchSampler, collator: Any) -> DataLoader:
+        workers = self.args.dataloader_num_workers
+        loader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collator,
+            num_workers=workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            worker_init_fn=partial(seed_worker, num_workers=workers, rank=self.args.process_index),
+        )
+        # The sampler has shared the batches out. With num_processes=1 accelerate only moves them to the device.
+        return prepare_data_loader(
+            loader,
+            device=self.accelerator.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=self.accelerator.device_placement,
+            rng_types=[],
+        )

@@ -1,0 +1,155 @@
+"""A checkpoint appears only after it is completely written.
+
+It is written into a folder beside the others, flushed to disk, and renamed last. One that a dying process or a full
+disk cut short is never seen as a checkpoint, and the earlier ones stay as they are.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from transformers import TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+
+from hf_capsule_mt.modeling.saving.weight_digests import weight_files, write_digest
+from hf_capsule_mt.training.checkpoints.files import (
+    REPLACED,
+    STATE,
+    UNFINISHED,
+    disk_is_full,
+    flush,
+    last_checkpoint,
+    named_checkpoint,
+    put_in_place,
+    was_due,
+)
+from hf_capsule_mt.training.checkpoints.record import check_checkpoint, write_file_record
+
+
+class CheckpointKeeper:
+    """Writes and removes the checkpoints of a run, and finds the one that it is resumed from.
+
+    `part` is the folder that a checkpoint is being written into, None between checkpoints. A full disk is an `OSError`
+    that names the last complete checkpoint.
+    """
+
+    def __init__(self, args: Any, accelerator: Accelerator) -> None:
+        self.args, self.accelerator = args, accelerator
+        self.part: Path | None = None
+        self._stopgap: Path | None = None  # the checkpoint that the run was resumed from, found by itself
+
+    def checkpoint_to_resume(self, name: str | bool | None) -> Path | None:
+        """The checked checkpoint of this name, the newest in `output_dir` for True, None for a new run."""
+        folder = self.args.output_dir
+        put_in_place(folder)
+        self._stopgap = None
+        if not name:
+            return None
+        if name is True:
+            self._stopgap = last_checkpoint(folder)
+            if self._stopgap is None:
+                raise ValueError(
+                    f"{folder} has no checkpoint to resume from: leave resume_from_checkpoint out for a new run"
+                )
+            name = str(self._stopgap)
+        checkpoint = Path(named_checkpoint(name))
+        check_checkpoint(checkpoint)
+        return checkpoint
+
+    def write(
+        self,
+        folder: Path,
+        state: TrainerState,
+        write_files: Callable[[], None],
+        write_beside: Callable[[Path], None],
+    ) -> Path:
+        """Write the checkpoint of a step into the folder of the run; every process calls this.
+
+        `write_files` writes into `part` what Transformers writes. `write_beside` gets the folder of the checkpoint and
+        writes everything else.
+        """
+        name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        part = folder / UNFINISHED
+        if self.args.local_process_index == 0:
+            shutil.rmtree(part, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self.part = part
+        try:
+            write_files()
+            (part / name).mkdir(parents=True, exist_ok=True)  # of a process that had nothing to write
+            write_beside(part / name)
+            self._name_best(folder, part / name, state)
+            self.accelerator.wait_for_everyone()  # every process has written its files
+            if self.args.local_process_index == 0:
+                write_file_record(part / name, state.global_step)
+                flush(part / name)
+        except Exception as error:
+            if not disk_is_full(error):
+                raise
+            self._report_full_disk(folder, name, error)
+        finally:
+            self.part = None
+        self._rename(part, folder, name)
+        return folder / name
+
+    def remove_old(self, checkpoint: Path, best: str | None) -> None:
+        """Remove what `checkpoint` makes superfluous."""
+        if self.args.should_save:
+            self._remove_stopgap(checkpoint)
+            rotate_checkpoints(
+                output_dir=str(checkpoint.parent),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=best,
+                use_mtime=True,
+            )
+
+    def _name_best(self, folder: Path, written: Path, state: TrainerState) -> None:
+        """Give the best checkpoint in the state the name that it will have."""
+        best = folder / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if state.best_global_step and (best.name == written.name or (best.is_dir() and was_due(best))):
+            state.best_model_checkpoint = str(best)
+            if self.args.should_save:
+                state.save_to_json(str(written / STATE))
+
+    def _rename(self, part: Path, folder: Path, name: str) -> None:
+        self.accelerator.wait_for_everyone()  # the files are on the disk
+        # The main process of all comes first. Nodes may have disks of their own.
+        for renames in (self.args.process_index == 0, self.args.local_process_index == 0):
+            if renames and (part / name).is_dir():
+                if (folder / name).exists():  # of an earlier run
+                    (folder / name).rename(part / REPLACED)
+                (part / name).rename(folder / name)
+                shutil.rmtree(part, ignore_errors=True)
+                flush(folder, files=False)
+            self.accelerator.wait_for_everyone()
+
+    def _remove_stopgap(self, written: Path) -> None:
+        """Remove the checkpoint of a signal that this run was resumed from, now that a later one exists.
+
+        It would push a due checkpoint out of `save_total_limit`, and the run would not end like one that was never
+        stopped. A checkpoint that the user named stays.
+        """
+        start = self._stopgap
+        if start is None or not start.is_dir() or start.resolve().parent != written.resolve().parent:
+            return
+        if start.name != written.name and not was_due(start):
+            shutil.rmtree(start, ignore_errors=True)
+
+    def _report_full_disk(self, folder: Path, name: str, error: Exception) -> None:
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        last = last_checkpoint(folder)
+        free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+        fix = "train again, no checkpoint was saved"
+        if last is not None:
+            fix = f"train with resume_from_checkpoint={str(last)!r}, which is complete"
+        raise OSError(
+            f"{folder / name} could not be written ({error}; {free / 1e9:.2f} GB are free): free some space and {fix}"
+        ) from error
+
+
+def write_digests(folder: Path) -> None:
+    """Add to saved weights of any model the digest that models of this package write."""
+    for path in weight_files(folder):
+        write_digest(path)

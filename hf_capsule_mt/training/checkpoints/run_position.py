@@ -1,0 +1,145 @@
+"""Where a run is after a step: what it has summed up, and what of this step is still to be done.
+
+Transformers saves neither. Both are saved beside every checkpoint, so that a resumed run goes on exactly there.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.utils import logging
+
+from hf_capsule_mt.training.checkpoints.files import RUNNING, running_state
+
+logger = logging.get_logger(__name__)
+
+# Arguments that decide which pairs a step sees.
+PLAN = ("max_tokens_per_batch", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
+
+
+class RunPosition(TrainerCallback):
+    """The position of a run, in one file for each process.
+
+    `load_sums` gets the sums of this process from the checkpoint that the run is resumed from. It is called after the
+    Trainer has reset its own.
+    """
+
+    def __init__(self, args: Any, load_sums: Callable[[dict[str, Any]], None]) -> None:
+        self.args, self.load_sums = args, load_sums
+        self._ended: float | None = None
+        self.reset(None)
+        self._ended = self._began
+
+    def reset(self, checkpoint: Path | None) -> None:
+        """Training begins, from `checkpoint` if it is resumed."""
+        self.checkpoint = checkpoint
+        self._left: dict[str, Any] = {}  # what the main process wrote into the checkpoint, until it is made up for
+        self.evaluates_later = False  # a signal came before the evaluation of this step
+        self.epoch_ended = False  # the callbacks know that the epoch ended with this step
+        self.due_at: int | None = None  # last step with a checkpoint that was not written for a signal alone
+        self.gradient_norm: Any = None
+        self.learning_rate: float | None = None
+        self._seconds_before, self._began, self._ended = 0.0, time.perf_counter(), None
+
+    def end(self) -> None:
+        """Training has ended."""
+        self._ended = time.perf_counter()
+
+    @property
+    def trained_seconds(self) -> float:
+        """How long training has taken, with the time before the checkpoint that it was resumed from."""
+        ended = time.perf_counter() if self._ended is None else self._ended
+        return self._seconds_before + ended - self._began
+
+    def note_step(self, gradient_norm: Any, learning_rate: float | None) -> None:
+        """Keep what the log of this step says, in case it is written after resuming."""
+        self.gradient_norm, self.learning_rate = gradient_norm, learning_rate
+        self.evaluates_later = False
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        if self.checkpoint is None:
+            return
+        self._load_left(self.checkpoint, state.global_step)
+        sums = self._sums_of_this_process(self.checkpoint)
+        if sums is not None:
+            self.load_sums(sums)
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.epoch_ended = False
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        self.epoch_ended = True
+
+    def save(self, folder: Path, step: int, sums: dict[str, Any]) -> None:
+        """Write the position and the sums of this process into a checkpoint."""
+        state = sums | {
+            "processes": self.args.world_size,
+            "plan": self._plan(),
+            "due": self.due_at == step,
+            "evaluates_later": self.evaluates_later,
+            "epoch_ended": self.epoch_ended,
+            "grad_norm": None if self.gradient_norm is None else float(self.gradient_norm),
+            "learning_rate": self.learning_rate,
+            "seconds": self.trained_seconds,
+        }
+        file = folder / RUNNING.format(self.args.process_index)
+        file.write_text(json.dumps(state), encoding="utf-8")
+
+    @property
+    def something_is_left(self) -> bool:
+        """Whether `left_to_do` was not asked since the run was resumed."""
+        return bool(self._left)
+
+    def left_to_do(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[bool, Any, float | None]]:
+        """What was due after the step of the checkpoint and is not in it; nothing when it is asked again.
+
+        Yields whether the epoch ends, the norm of the gradient and the learning rate, for the Trainer to log, evaluate
+        and save what `control` asks for.
+        """
+        left, self._left = self._left, {}
+        if not left:
+            return
+        step = left["grad_norm"], left["learning_rate"]
+        if left["evaluates_later"]:
+            control.should_evaluate, control.should_save = True, left["due"]
+            yield False, *step
+        at_end = float(state.epoch or 0.0).is_integer() or state.global_step >= state.max_steps
+        if at_end and not self.epoch_ended and not self.evaluates_later:
+            yield True, *step
+
+    def _load_left(self, checkpoint: Path, step: int) -> None:
+        """Read what the main process wrote, so that all processes agree, whatever their number is now."""
+        state = running_state(checkpoint)
+        shared = [state if "epoch_ended" in state else {}]  # checkpoints of the first versions lack it
+        broadcast_object_list(shared)
+        self._left = shared[0]
+        self._seconds_before = self._left.get("seconds", 0.0)
+        self.epoch_ended = self._left.get("epoch_ended", True)
+        self.due_at = step if self._left.get("due", True) else None
+
+    def _sums_of_this_process(self, checkpoint: Path) -> dict[str, Any] | None:
+        state = running_state(checkpoint, self.args.process_index)
+        if not state:
+            logger.warning(f"{checkpoint} has no sums since the last log: the next logged loss is partial")
+            return None
+        if state["processes"] != self.args.world_size:
+            logger.warning(
+                f"{checkpoint} is of a run with {state['processes']} processes, this one has {self.args.world_size}: "
+                "pairs of this epoch may be left out or repeated"
+            )
+            return None
+        before, now = state.get("plan", {}), self._plan()
+        changed = [f"{name} was {before[name]} and is {now[name]}" for name in before if before[name] != now.get(name)]
+        if changed:
+            logger.warning(
+                f"{checkpoint} is of a run with other batches ({', '.join(changed)}): pairs of this epoch may be left "
+                "out or repeated"
+            )
+        return state
+
+    def _plan(self) -> dict[str, Any]:
+        return {name: getattr(self.args, name, None) for name in PLAN}

@@ -1,0 +1,91 @@
+"""Pushes to the Hub that reveal neither the token nor the settings of this machine."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
+from transformers.utils import PushInProgress
+
+ARGUMENTS = "training_args.bin"  # a pickle of all arguments, with paths and the token
+MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors*", "pytorch_model*", "adapter_*")
+
+
+class HubPusher:
+    """Pushes checkpoints, and keeps the token out of `training_args.bin` and that file out of every push."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+        self._pushes = False
+
+    @contextmanager
+    def pushing(self) -> Iterator[None]:
+        """What is saved in this block is pushed."""
+        self._pushes = True
+        try:
+            yield
+        finally:
+            self._pushes = False
+
+    @contextmanager
+    def without_secrets(self, folder: Path) -> Iterator[None]:
+        """The arguments that are saved to `folder` in this block have no token; what is pushed has no arguments."""
+        token, self.args.hub_token = self.args.hub_token, None
+        try:
+            yield
+        finally:
+            self.args.hub_token = token
+        if self.args.push_to_hub or self._pushes:
+            (folder / ARGUMENTS).unlink(missing_ok=True)
+
+    def keeps_card(self) -> bool:
+        """Whether `output_dir` has the card of a run beside its results. Transformers' card would lose the scores."""
+        return all(Path(self.args.output_dir, name).is_file() for name in ("README.md", "results.json"))
+
+    def is_due(self, current: PushInProgress | None) -> bool:
+        """Whether a checkpoint is pushed now, with this push still going on."""
+        busy = current is not None and not current.is_done()
+        return self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy)
+
+    def push(
+        self, checkpoint: Path, step: int, repository: str, processing_class: Any, current: PushInProgress | None
+    ) -> PushInProgress:
+        """Start to push the model of a checkpoint, and the checkpoint itself if the strategy says so."""
+        output = Path(self.args.output_dir)
+        for path in [path for pattern in MODEL_FILES for path in checkpoint.glob(pattern)]:
+            shutil.copy(path, output / path.name)
+        if processing_class is not None:
+            processing_class.save_pretrained(output)
+        message = f"Training in progress, step {step}"
+        jobs = [self._upload(repository, output, message, ["_*", f"{PREFIX_CHECKPOINT_DIR}-*"])]
+        if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            place = "last-checkpoint" if self.args.hub_strategy == HubStrategy.CHECKPOINT else checkpoint.name
+            jobs.append(self._upload(repository, checkpoint, f"{message}, checkpoint", [], place))
+        earlier: Any = current.jobs if current is not None and not current.is_done() else []
+        uploads: Any = [*earlier, *jobs]
+        return PushInProgress(uploads)
+
+    def _upload(
+        self, repository: str, folder: Path, message: str, ignored: list[str], place: str | None = None
+    ) -> Any:
+        return HfApi().upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            path_in_repo=place,
+            commit_message=message,
+            token=self.args.hub_token,
+            ignore_patterns=[*ignored, ARGUMENTS],
+            revision=self.args.hub_revision,
+            run_as_future=True,
+        )
+
+
+def carry_code(model: Any, args: Any) -> None:
+    """Let a model of this package be pushed with its code, from the first push on."""
+    if getattr(model, "can_carry_code", False):
+        model.config.carry_code()
+        if args.process_index == 0:
+            model.config.save_pretrained(args.output_dir)

@@ -1,0 +1,95 @@
+"""The loss of a batch: every term per target token of the whole step, smoothed, the auxiliary terms warmed up.
+
+Legend: B sentences, T target tokens, V words.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+Count = Tensor | int | None  # target tokens of all processes and accumulated batches; None where nobody counted them
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a step's loss one batch of one process computes.
+
+    `processes` have losses that are shares of one sum; 1 where each has its own mean. DDP divides the gradients by
+    their number. `batches` have losses that are means, and are accumulated in a step; 1 where they are shares.
+    """
+
+    processes: int
+    batches: int
+
+
+class TrainingLoss:
+    """Computes the loss of a batch, whatever the model does with `num_items_in_batch`.
+
+    Models of this package divide every term by that count and smooth the translation loss. Other models, stock Marian
+    for one, accept the count and ignore it, so that each accumulated batch would count as a whole step. For those the
+    translation loss is computed here from the logits.
+    """
+
+    def __init__(self, args: Any, accelerator: Accelerator) -> None:
+        self.args, self.accelerator = args, accelerator
+
+    def share(self, count: Count, accumulated: int, counts_reach_model: bool) -> Share:
+        """The share of a batch, as Transformers decides it, when `accumulated` batches make a step."""
+        if count is None:
+            return Share(1, accumulated)
+        sums = self.args.average_tokens_across_devices and counts_reach_model
+        return Share(self.accelerator.num_processes if sums else 1, 1)
+
+    def __call__(self, model: nn.Module, inputs: dict[str, Any], count: Count, share: Share) -> tuple[Tensor, Any]:
+        """The loss and the outputs of the model. In evaluation it has no smoothing, so that runs can be compared."""
+        if not model.training:
+            outputs = model(**inputs)
+            return outputs["loss"], outputs
+        if getattr(self.accelerator.unwrap_model(model), "can_skip_logits", False):
+            loss, outputs = self._of_our_model(model, inputs, count)
+        else:
+            loss, outputs = self._of_other_model(model, inputs, count)
+        return loss * share.processes, outputs
+
+    def auxiliary_strength(self, step: int) -> float:
+        """The fraction of their weights that the auxiliary losses have at this step of the warm-up."""
+        warmup = getattr(self.args, "auxiliary_warmup_steps", 0)
+        return 1.0 if warmup == 0 else min(1.0, step / warmup)
+
+    def warmed_up(self, loss: Tensor, model: nn.Module, outputs: Any, step: int, share: Share) -> Tensor:
+        """The loss with the auxiliary terms lowered to their strength at this step."""
+        strength = self.auxiliary_strength(step)
+        weighted = getattr(self.accelerator.unwrap_model(model), "weighted_auxiliary_loss", None)
+        if strength == 1.0 or weighted is None:
+            return loss
+        return loss - (1.0 - strength) * (weighted(outputs) * share.processes)
+
+    def _of_our_model(self, model: nn.Module, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
+        options: dict[str, Any] = {} if count is None else {"num_items_in_batch": count}
+        skip_logits = bool(getattr(self.args, "skip_logits", False))
+        smoothing = self.args.label_smoothing_factor
+        outputs = model(**inputs, **options, skip_logits=skip_logits, loss_smoothing=smoothing)
+        return outputs["loss"], outputs
+
+    def _of_other_model(self, model: nn.Module, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
+        bare: Any = self.accelerator.unwrap_model(model)
+        labels = inputs["labels"]  # [B, T]
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        if "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = bare.prepare_decoder_input_ids_from_labels(labels=labels)
+        outputs = model(**inputs)
+        logits = outputs["logits"].flatten(0, 1).float()  # [B T, V]
+        smoothing = self.args.label_smoothing_factor
+        total = nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", label_smoothing=smoothing)
+        return total / ((labels != -100).sum() if count is None else count), outputs
+
+
+def check_labels(inputs: dict[str, Any], needed: bool, label_names: list[str]) -> None:
+    """Raise a ValueError if a batch has no labels and they are needed."""
+    if needed and "labels" in label_names and inputs.get("labels") is None:
+        raise ValueError(
+            f"the training batches hold {', '.join(inputs)} and no labels: tokenize both sides of the training set, "
+            "as preprocess_pairs does"
+        )

@@ -1,0 +1,163 @@
+"""Evaluation of translation models in one pass: every source is encoded once, for its loss and its translation.
+
+Legend: B sentences of a batch, T tokens of their longest translation.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+from torch.utils.data import IterableDataset
+from tqdm.auto import tqdm
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
+
+from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode, generate
+
+
+@dataclass
+class Translations:
+    """What one pass over a data set produces."""
+
+    rows: list[tuple[int, list[int], list[int]]] = field(default_factory=list)  # position, translation, reference
+    loss: float = 0.0  # summed over target tokens
+    target_tokens: int = 0
+    translated_tokens: int = 0
+
+
+class TranslationEvaluator:
+    """Translates a data set and computes its translation loss, BLEU and chrF.
+
+    With `predict_with_generate`, `evaluate` and `predict` translate in batches of like length, longest first. They
+    report `loss` (per target token of the whole set, without label smoothing), `bleu` and `chrf` by sacreBLEU, and
+    `translated_tokens_per_second`. `score_signatures` holds sacreBLEU's signatures. Where nothing limits the length
+    of a translation, it is twice its source and 50 tokens. A `compute_metrics` gets predictions and labels that are
+    padded to the longest sentence, not to `max_length`.
+
+    The stock evaluation runs where this one would leave out something that was asked for: without labels, in half
+    precision (`bf16_full_eval`, `fp16_full_eval`), with sharded weights (FSDP, DeepSpeed), and with
+    `include_for_metrics`, `batch_eval_metrics` or `preprocess_logits_for_metrics`.
+    """
+
+    def __init__(self, args: Any, accelerator: Accelerator, sharded: bool) -> None:
+        self.args, self.accelerator, self.sharded = args, accelerator, sharded
+        self.score_signatures: dict[str, str] = {}
+
+    def can_evaluate(self, model: Any, dataset: Any) -> bool:
+        """Whether one pass serves for this data set."""
+        args = self.args
+        left_out = (
+            args.bf16_full_eval,
+            args.fp16_full_eval,
+            args.prediction_loss_only,
+            args.include_for_metrics,
+            args.batch_eval_metrics,
+            self.sharded,
+        )
+        encodes = hasattr(model, "get_encoder") and model.config.is_encoder_decoder
+        if not args.predict_with_generate or not encodes or any(left_out):
+            return False
+        sized = not isinstance(dataset, IterableDataset) and has_length(dataset) and len(dataset) > 0
+        return bool(sized and "labels" in dataset[0] and "input_ids" in dataset[0])
+
+    def translate(
+        self,
+        model: Any,
+        sampler: TokenBatchSampler,
+        batches: Iterable[dict[str, Any]],
+        generation: dict[str, Any],
+        autocast: Callable[[], AbstractContextManager[Any]],
+        after_batch: Callable[[], None],
+        description: str,
+    ) -> EvalLoopOutput:
+        """Translations, references, `loss` and speed of a data set, in its order, in all processes."""
+        started = time.perf_counter()
+        part = Translations()
+        progress = tqdm(
+            zip(sampler, batches, strict=True),
+            desc=description,
+            total=len(sampler),
+            unit="batch",
+            disable=self.args.disable_tqdm or not self.args.should_log,
+        )
+        with evaluation_mode(model), torch.no_grad():
+            for positions, inputs in progress:
+                with autocast():
+                    tokens = self._translate_batch(model, inputs, generation, part)
+                if len(tokens) != len(positions):
+                    raise ValueError(
+                        f"{len(tokens)} translations of {len(positions)} sentences: evaluation needs one each, set "
+                        "num_return_sequences=1"
+                    )
+                part.rows += zip(positions, tokens.tolist(), inputs["labels"].tolist(), strict=True)
+                after_batch()
+        parts = gather_object([part]) if self.accelerator.num_processes > 1 else [part]
+        rows = sorted(row for one in parts for row in one.rows)
+        target_tokens = sum(one.target_tokens for one in parts)
+        metrics = {
+            "loss": sum(one.loss for one in parts) / max(target_tokens, 1.0),
+            "translated_tokens_per_second": sum(one.translated_tokens for one in parts)
+            / (time.perf_counter() - started),
+        }
+        predictions = padded([translation for _, translation, _ in rows], padding_token(model))
+        references = padded([reference for _, _, reference in rows], -100)
+        return EvalLoopOutput(predictions.numpy(), references.numpy(), metrics, len(rows))
+
+    def _translate_batch(
+        self, model: Any, inputs: dict[str, Any], generation: dict[str, Any], part: Translations
+    ) -> Tensor:
+        """Translations `[B, T]`; adds the loss and the counts of the batch to `part`."""
+        labels = inputs["labels"]
+        source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        mask = source.get("attention_mask")
+        encoded = model.get_encoder()(**source, return_dict=True)
+        outputs = model(encoder_outputs=encoded, attention_mask=mask, labels=labels, return_dict=True)
+        count = int((labels != -100).sum())
+        part.loss += float(outputs.loss) * count
+        part.target_tokens += count
+        settings = {name: value for name, value in generation.items() if value is not None}
+        # Comes last: beam search repeats what is in the encoder's output.
+        inputs = {"encoder_outputs": encoded, "attention_mask": mask}
+        tokens = generate(model, inputs, source["input_ids"].shape[1], settings)
+        part.translated_tokens += int((tokens[:, 1:] != padding_token(model)).sum())
+        return tokens
+
+    def score(self, output: EvalLoopOutput, model: Any, tokenizer: Any, compute_metrics: Any, prefix: str) -> Any:
+        """The output with BLEU, chrF and the metrics of the user, all names with the prefix."""
+        metrics = dict(output.metrics or {})
+        if hasattr(tokenizer, "batch_decode"):
+            metrics |= self._bleu_and_chrf(output, padding_token(model), tokenizer)
+        if compute_metrics is not None:
+            own = compute_metrics(EvalPrediction(output.predictions, output.label_ids))  # type: ignore[arg-type]
+            metrics |= denumpify_detensorize(own)  # a checkpoint stores them as JSON
+        prefix = f"{prefix}_"
+        named = {name if name.startswith(prefix) else prefix + name: value for name, value in metrics.items()}
+        return output._replace(metrics=named)
+
+    def _bleu_and_chrf(self, output: Any, padding: int, tokenizer: Any) -> dict[str, float]:
+        from hf_capsule_mt.evaluation.scores import corpus_scores
+
+        labels = torch.from_numpy(output.label_ids)
+        hypotheses, references = (
+            tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            for tokens in (torch.from_numpy(output.predictions), labels.masked_fill(labels == -100, padding))
+        )
+        scores = corpus_scores(hypotheses, references)
+        self.score_signatures = {"bleu": scores.bleu_signature, "chrf": scores.chrf_signature}
+        return {"bleu": scores.bleu, "chrf": scores.chrf}
+
+
+def padding_token(model: Any) -> int:
+    """The model's padding token; 0 where it has none."""
+    return int(model.config.pad_token_id or 0)
+
+
+def padded(rows: list[list[int]], padding: int) -> Tensor:
+    """Rows of tokens `[N, T]`, padded to the longest."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, padding)

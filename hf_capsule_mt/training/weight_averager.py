@@ -1,0 +1,145 @@
+"""Averaged weights: a moving average for evaluations and the end of training, or a mean of checkpoints at the end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator, PartialState
+from safetensors.torch import load_file
+from transformers import TrainerCallback, TrainerState
+from transformers.utils import logging
+
+from hf_capsule_mt.checkpoint_contents import belongs_to_copy_of
+from hf_capsule_mt.outputs import check_folder
+from hf_capsule_mt.training.checkpoints.average import (
+    WEIGHTS,
+    average_checkpoints,
+    ranked_checkpoints,
+    regular_checkpoints,
+)
+from hf_capsule_mt.training.checkpoints.files import step_in_name
+from hf_capsule_mt.training.exponential_average import ExponentialAverage
+from hf_capsule_mt.training.processes import from_main
+
+logger = logging.get_logger(__name__)
+
+
+class WeightAverager(TrainerCallback):
+    """Averages the weights of a run.
+
+    - With `ema_decay`, evaluations use the exponential moving average, and the model ends with it; with
+      `load_best_model_at_end`, with that of the best checkpoint. `model.safetensors` of a checkpoint holds the trained
+      weights, from which training goes on.
+    - With `average_checkpoints`, the model ends with the mean of that many checkpoints, the last or the best. Where
+      fewer exist, it is the mean of those.
+    - A run that was interrupted ends with neither.
+    """
+
+    def __init__(self, args: Any, accelerator: Accelerator, sharded: bool) -> None:
+        self.args, self.accelerator = args, accelerator
+        self.average: ExponentialAverage | None = None
+        self.averaged_steps: list[int] = []  # of the checkpoints whose mean the model ends with
+        self._checkpoint: Path | None = None
+        for name in ("ema_decay", "average_checkpoints"):
+            if sharded and getattr(args, name, None):
+                raise ValueError(
+                    f"{name}={getattr(args, name)}: weights that FSDP or DeepSpeed has sharded are not averaged in "
+                    "training; leave it out, and use scripts/average_checkpoints.py afterwards"
+                )
+        if self.count:  # checked before training, not after it
+            sources = self.output.parent.glob("checkpoint-*")
+            check_folder(self.output, overwrite=True, belongs=belongs_to_copy_of(*sources))
+
+    @property
+    def decay(self) -> float | None:
+        return getattr(self.args, "ema_decay", None)
+
+    @property
+    def count(self) -> int | None:
+        """The checkpoints that the mean at the end is of."""
+        return getattr(self.args, "average_checkpoints", None)
+
+    @property
+    def output(self) -> Path:
+        """The folder for the mean of checkpoints."""
+        return Path(self.args.output_dir) / "averaged"
+
+    def reset(self, checkpoint: Path | None) -> None:
+        """Forget an earlier run; this one is resumed from `checkpoint`, if any."""
+        self.average, self.averaged_steps, self._checkpoint = None, [], checkpoint
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if self.decay:
+            self.average = ExponentialAverage(model, self.decay)
+            if self._checkpoint is not None:
+                self.average.load(self._checkpoint)
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        if self.average is not None:
+            self.average.update()
+
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """The Trainer has just loaded the best checkpoint."""
+        if self.average is not None and args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self.average.load(Path(state.best_model_checkpoint))
+
+    @contextmanager
+    def in_model(self) -> Iterator[None]:
+        """The model has the moving average in this block, if there is one."""
+        if self.average is None:
+            yield
+        else:
+            with self.average.in_model():
+                yield
+
+    def save(self, folder: Path) -> None:
+        """Write the moving average into a checkpoint."""
+        if self.average is not None and self.args.should_save:
+            self.average.save(folder)
+
+    def finish(self, model: Any, state: TrainerState, interrupted: bool) -> None:
+        """Give the averages to the model at the end of training."""
+        if self.average is not None and not interrupted:
+            self.average.copy_to_model()
+        self.average = None
+        if self.count and not interrupted:
+            self._load_mean(model, state)
+
+    def final_weights(self, state: TrainerState) -> dict[str, Any]:
+        """Which weights the model has at the end of training: of what kind, and after which steps."""
+        best = state.best_global_step if self.args.load_best_model_at_end else None
+        step = best or state.global_step
+        if self.averaged_steps:
+            return {"kind": "mean of checkpoints", "steps": self.averaged_steps}
+        if self.decay:
+            return {"kind": "exponential moving average", "steps": [step]}
+        return {"kind": "best checkpoint" if best else "last step", "steps": [step]}
+
+    def _load_mean(self, model: Any, state: TrainerState) -> None:
+        chosen = from_main(PartialState(), lambda: self._write_mean(state))
+        if chosen and self.args.should_save and self.args.process_index != 0:  # a node with a disk of its own
+            average_checkpoints(chosen, self.output, overwrite=True)
+        self.accelerator.wait_for_everyone()
+        if chosen:
+            model.load_state_dict(load_file(self.output / WEIGHTS), strict=False)  # tied weights are stored once
+            self.averaged_steps = [step_in_name(checkpoint) for checkpoint in chosen]
+
+    def _write_mean(self, state: TrainerState) -> list[Path]:
+        """Write the mean of as many of the wanted checkpoints as exist; returns them."""
+        count, folder, history = self.count or 0, self.output.parent, state.log_history
+        kind = ""
+        if self.args.average_best:
+            metric = "eval_" + (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
+            checkpoints = ranked_checkpoints(folder, metric, self.args.greater_is_better is not False, history)
+            kind = f" with {metric}"
+        else:
+            regular = regular_checkpoints(folder, history)
+            checkpoints = {step: path for step, path in regular.items() if step <= state.global_step}
+        chosen = [checkpoints[step] for step in sorted(list(checkpoints)[-count:])]
+        if len(chosen) < count:
+            result = "the mean is of these" if chosen else "the model keeps the trained weights"
+            logger.warning(f"average_checkpoints={count}: only {len(chosen)} checkpoints{kind} exist; {result}")
+        if chosen:
+            average_checkpoints(chosen, self.output, overwrite=True)
+        return chosen

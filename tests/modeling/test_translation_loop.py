@@ -1,0 +1,66 @@
+"""Batches of like length, and the settings that the loop adds to those of the caller."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+
+from hf_capsule_mt.modeling.translation_loop import generation_setting, length_batches, length_limit, with_settings
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), max_size=40),
+    batch_size=st.none() | st.integers(1, 9),
+    max_tokens=st.none() | st.integers(1, 90),
+)
+def test_batches_hold_every_sentence_once_longest_first(
+    lengths: list[int], batch_size: int | None, max_tokens: int | None
+) -> None:
+    batches = length_batches(lengths, batch_size, max_tokens)
+    order = [index for batch in batches for index in batch]
+    assert order == sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for number, batch in enumerate(batches, 1):
+        longest = lengths[batch[0]]
+        assert batch_size is None or len(batch) <= batch_size
+        assert max_tokens is None or len(batch) == 1 or len(batch) * longest <= max_tokens
+        is_full = len(batch) == batch_size or (max_tokens is not None and (len(batch) + 1) * longest > max_tokens)
+        assert is_full or number == len(batches), "the next sentence would have fitted"
+
+
+def model(positions: int | None = None, **settings: Any) -> Any:
+    config = SimpleNamespace(max_position_embeddings=positions)
+    return SimpleNamespace(config=config, generation_config=SimpleNamespace(**settings))
+
+
+@pytest.mark.parametrize(
+    ("net", "generation", "expected"),
+    [
+        (model(), {}, {"max_new_tokens": 58}),
+        (model(positions=40), {}, {"max_new_tokens": 40}),
+        (model(max_length=7), {}, {}),
+        (model(max_length=None), {"max_new_tokens": 3}, {}),
+        (model(), {"max_new_tokens": None}, {"max_new_tokens": 58}),
+        (model(), {"generation_config": GenerationConfig(max_length=9)}, {}),
+        (model(), {"generation_config": GenerationConfig()}, {"max_new_tokens": 58}),
+    ],
+)
+def test_a_length_is_limited_unless_a_setting_limits_it(net: Any, generation: Any, expected: Any) -> None:
+    assert length_limit(net, 4, generation) == expected
+
+
+def test_settings_of_the_call_come_first_then_its_config_then_the_models() -> None:
+    net, config = model(num_beams=2), GenerationConfig(num_beams=3)
+    asked = {"num_beams": 4, "generation_config": config}, {"generation_config": config}, {"num_beams": None}
+    assert [generation_setting(net, generation, "num_beams") for generation in asked] == [4, 3, 2]
+    assert generation_setting(net, {}, "length_penalty") is None
+
+
+def test_settings_go_into_a_copy_of_the_config() -> None:
+    config = GenerationConfig(num_beams=3)
+    settings = with_settings({"generation_config": config}, max_new_tokens=5)
+    assert settings.keys() == {"generation_config"} and config.max_new_tokens is None
+    assert (settings["generation_config"].max_new_tokens, settings["generation_config"].num_beams) == (5, 3)
+    assert with_settings({"num_beams": 2}, max_new_tokens=5) == {"num_beams": 2, "max_new_tokens": 5}
