@@ -132,7 +132,7 @@ def score_pairs(
 
 def _scores(
     model: PreTrainedModel,
-    padding: int,
+    padding: int | None,
     sources: list[list[int]],
     targets: list[list[int]],
     max_tokens: int,
