@@ -38,7 +38,8 @@ class CapsuleTranslationPipeline(Pipeline):
     Other inputs are read and translated as their results are taken. A blank text has the empty translation. A model
     of [`quantize_for_cpu`] needs `device="cpu"` where there is a GPU.
 
-    Parameters, of one call, or of the pipeline for all its calls:
+    Parameters, of one call, or of the pipeline for all its calls (`return_routings` and `return_coverage` need the
+    installed package, also where a checkpoint carries this file):
 
         batch_size: pieces that are translated at once.
         long_input: `"split"` (default) translates a text that is too long sentence by sentence and joins the

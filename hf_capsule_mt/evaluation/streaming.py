@@ -70,7 +70,8 @@ def translate_lines(
     """
     if isinstance(lines, str | bytes):
         raise ValueError("lines is one string and must be lines of text; pass [text], or text.splitlines()")
-    beams = generation_setting(model, generation, "num_beams") or 1
+    beams = generation_setting(model, generation, "num_beams")
+    beams = 1 if beams is None else beams
     if not isinstance(beams, int) or beams < 1:
         raise ValueError(f"num_beams={beams!r}: must be an integer of at least 1; 1 is greedy search")
     if not 1 <= n_best <= beams:
@@ -132,7 +133,7 @@ def score_pairs(
 
 def _scores(
     model: PreTrainedModel,
-    padding: int,
+    padding: int | None,
     sources: list[list[int]],
     targets: list[list[int]],
     max_tokens: int,

@@ -74,7 +74,7 @@ def generate(model: Any, inputs: dict[str, Any], source_tokens: int, generation:
 def translate_tokens(
     model: Any,
     sources: Sequence[list[int]],
-    padding: int,
+    padding: int | None,
     generation: dict[str, Any],
     batch_size: int | None = None,
     max_tokens: int | None = None,
@@ -82,8 +82,8 @@ def translate_tokens(
 ) -> list[list[list[int]]]:
     """The translations of each source, best first, in the order of the sources.
 
-    A translation is its tokens, from the first after the start token to the end token. `padding` is a token. For
-    `batch_size` and `max_tokens` see [`length_batches`].
+    A translation is its tokens, from the first after the start token to the end token. `padding` is a token; None is
+    token 0. For `batch_size` and `max_tokens` see [`length_batches`].
     """
     translations: list[list[list[int]]] = [[] for _ in sources]
     ends = generation_setting(model, generation, "eos_token_id")
@@ -104,7 +104,7 @@ def force_decode(
     model: Any,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
-    padding: int,
+    padding: int | None,
     batch_size: int | None = None,
     max_tokens: int | None = None,
     on_progress: Progress | None = None,
@@ -142,8 +142,8 @@ def length_batches(
     return batches
 
 
-def padded(sources: Sequence[list[int]], padding: int, device: torch.device) -> dict[str, Tensor]:
+def padded(sources: Sequence[list[int]], padding: int | None, device: torch.device) -> dict[str, Tensor]:
     """`input_ids` and `attention_mask` of a batch of sources, both `[N, S]`."""
     rows = [torch.tensor(source) for source in sources]
     mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0)
-    return {"input_ids": pad_sequence(rows, True, padding).to(device), "attention_mask": mask.to(device)}
+    return {"input_ids": pad_sequence(rows, True, padding or 0).to(device), "attention_mask": mask.to(device)}

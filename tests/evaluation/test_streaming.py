@@ -142,6 +142,8 @@ def test_blank_lines_and_errors(made: tuple[Any, Any]) -> None:
     assert [[part.text for part in parts] for parts in translate_lines(model, tokenizer, ["", " "])] == [[""], [""]]
     with pytest.raises(ValueError, match="n_best=3: must be 1 to the number of beams, 2"):
         list(translate_lines(model, tokenizer, SOURCES, num_beams=2, n_best=3))
+    with pytest.raises(ValueError, match="num_beams=0: must be an integer of at least 1"):
+        list(translate_lines(model, tokenizer, SOURCES, num_beams=0))
     for option in ("window", "max_tokens"):
         with pytest.raises(ValueError, match=f"{option}=0: must be at least 1"):
             list(translate_lines(model, tokenizer, SOURCES, num_beams=2, **{option: 0}))
