@@ -4,8 +4,8 @@
     python scripts/studies/mutants.py --all --only-survivors-of runs/mutants.jsonl --output runs/all.jsonl
 
 A mutant has one edit: another operator, a constant off by one, a dropped mask. Each worker has a copy of the
-repository in a temporary folder, and runs the test files one by one until a test fails. Every test file first runs on
-the sources as they are. That gives its seconds, the functions that it calls, and whether it passes at all.
+repository in a temporary folder, and runs the test files one by one until a test fails. Before its first use a test
+file runs on the sources as they are. That gives its seconds, the functions it calls, and whether it passes at all.
 
 The output has one line for each finished mutant, so a study that was interrupted goes on where it was. A mutant that
 makes a test hang, or ends the process, counts as killed. No further test file starts after `--cap` seconds. Then a
@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -41,7 +41,7 @@ PRELOADED = (
     *("accelerate", "datasets", "sacrebleu", "pytest", "hypothesis"),
 )
 NOT_COPIED = (".git", ".venv", "runs", "build", "__pycache__", ".*_cache", "*.egg-info", ".hypothesis")
-# What test processes get. A mutant has no compiled bytecode, since two of them can have the same size and time.
+# What test processes get. A mutant leaves no bytecode, since two mutants can have the same size and time.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 ENVIRONMENT |= {"GOMP_SPINCOUNT": "1000", "TRITON_INTERPRET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -94,12 +94,13 @@ class Study:
         self.imports = Imports(self.root)
         self.reached = {test: self.imports.reached_by(test) for test in self.imports.tests()}
         self.tests_file = options.output.with_name(f"{options.output.stem}.tests.json")
-        self.tests: dict[str, Run] = {}
-
-    def digest(self) -> str:
-        """Of all Python files: lines of other sources or tests must not be mixed with those of these."""
+        # Lines of other sources or tests must not be mixed with those of these.
         texts = json.dumps([sorted(self.imports.files.items()), self.marker])
-        return hashlib.sha256(texts.encode()).hexdigest()[:16]
+        self.digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
+        saved = json.loads(self.tests_file.read_text()) if self.tests_file.exists() else {}
+        self.tests: dict[str, Run] = saved["tests"] if saved.get("digest") == self.digest else {}
+        self.locks = {test: threading.Lock() for test in self.reached}
+        self.saving = threading.Lock()
 
     def mutants(self) -> list[Edit]:
         """The first N in the order of the seed, or those that another study left."""
@@ -111,69 +112,54 @@ class Study:
         real = (edit for edit in every if changes_the_program(edit, self.sources[edit.file]))
         return list(itertools.islice(real, self.options.mutants))
 
-    def run_tests_unchanged(self, workers: "queue.Queue[Worker]") -> None:
-        """Every test file on the sources as they are, unless an earlier start of this study has done so."""
-        if self.tests_file.exists():
-            saved = json.loads(self.tests_file.read_text())
-            self.tests = saved["tests"] if saved["digest"] == self.digest() else {}
-        names = [
-            test for test, reached in self.reached.items() if reached & set(self.sources) and test not in self.tests
-        ]
+    def unchanged(self, test: str, worker: Worker) -> Run:
+        """What a test file does on the sources as they are. It runs before its first use; the result is kept."""
+        with self.locks[test]:
+            if test not in self.tests:
+                run = worker.run(test, self.marker, limit=1800, trace=True)
+                if run["outcome"] != "passed":  # a few tests notice that they are traced
+                    run = worker.run(test, self.marker, limit=1800)
+                if run["outcome"] != "passed":
+                    print(f"left out, since it fails without a mutant: {test} ({run['failed']})", flush=True)
+                with self.saving:
+                    self.tests[test] = run
+                    write_whole(self.tests_file, json.dumps({"digest": self.digest, "tests": self.tests}))
+            return self.tests[test]
 
-        def run_one(test: str) -> tuple[str, Run]:
-            worker = workers.get()
-            try:
-                first = worker.run(test, self.marker, limit=1800, trace=True)
-                # A few tests notice that they are traced.
-                return test, first if first["outcome"] == "passed" else worker.run(test, self.marker, limit=1800)
-            finally:
-                workers.put(worker)
-
-        for number, (test, run) in enumerate(in_parallel(run_one, names, self.options.workers), 1):
-            self.tests[test] = run
-            write_whole(self.tests_file, json.dumps({"digest": self.digest(), "tests": self.tests}))
-            print(f"{number}/{len(names)} {test}: {run['outcome']}, {run['seconds']} s", flush=True)
-        for test, run in sorted(self.tests.items()):
-            if run["outcome"] != "passed":
-                print(f"left out, since it fails without a mutant: {test} ({run['failed']})", flush=True)
-
-    def noticing(self, edit: Edit) -> list[str]:
-        """The test files that can notice an edit, in the order in which they are run."""
-        passing = [test for test, run in self.tests.items() if run["outcome"] == "passed"]
-        importing = [test for test in passing if edit.file in self.reached[test]]
+    def can_notice(self, test: str, edit: Edit) -> bool:
+        """Whether a test calls the function around an edit, as far as tracing sees what it calls."""
+        calls = self.tests[test]["calls"]
         function = function_around(self.sources[edit.file], edit.line)
-        calling = [test for test in importing if [edit.file, function] in self.tests[test]["calls"]]
-        if calling:  # a function that nothing seems to call may be called where tracing does not see it
-            importing = [
-                test
-                for test in importing
-                if test in calling or not self.tests[test]["calls"] or self.imports.runs_elsewhere(test)
-            ]
-        return ordered({test: self.tests[test]["seconds"] for test in importing}, edit.file)
+        return function is None or not calls or [edit.file, function] in calls or self.imports.runs_elsewhere(test)
 
     def try_one(self, edit: Edit, worker: Worker) -> Run:
         """Run the tests of one mutant until one fails."""
-        source, started = self.sources[edit.file], time.monotonic()
+        source, seconds = self.sources[edit.file], 0.0
         result: Run = {**edit._asdict(), "outcome": "survived", "by": None, "capped": False}
-        tests = self.noticing(edit)
-        worker.put(edit, edit.applied_to(source))
-        try:
-            for test in tests:
-                if time.monotonic() - started > self.options.cap:
-                    result["capped"] = True
-                    break
-                run = worker.run(test, self.marker, limit_of(self.tests[test]["seconds"]))
-                if run["outcome"] != "passed":
-                    result |= {"outcome": "killed" if run["outcome"] == "failed" else run["outcome"]}
-                    result |= {"by": run["failed"]}
-                    break
-        finally:
+        importing = {test: self.seconds(test) for test, reached in self.reached.items() if edit.file in reached}
+        for test in ordered(importing, edit.file):
+            if self.unchanged(test, worker)["outcome"] != "passed" or not self.can_notice(test, edit):
+                continue
+            if seconds > self.options.cap:
+                result["capped"] = True
+                break
+            worker.put(edit, edit.applied_to(source))
+            run = worker.run(test, self.marker, limit_of(self.tests[test]["seconds"]))
             worker.put(edit, source)
-        return result | {"seconds": round(time.monotonic() - started, 1), "cap": self.options.cap}
+            seconds += run["seconds"]
+            if run["outcome"] != "passed":
+                outcome = "killed" if run["outcome"] == "failed" else run["outcome"]
+                result |= {"outcome": outcome, "by": run["failed"]}
+                break
+        return result | {"seconds": round(seconds, 1), "cap": self.options.cap}
+
+    def seconds(self, test: str) -> float:
+        """Of a test file that has not run yet a guess, by the length of its text."""
+        return self.tests[test]["seconds"] if test in self.tests else len(self.imports.files[test]) / 1000
 
     def run(self) -> list[Run]:
         done = read_runs(self.options.output) if self.options.output.exists() else []
-        if any(run["digest"] != self.digest() for run in done):
+        if any(run["digest"] != self.digest for run in done):
             raise ValueError(f"{self.options.output} is of other sources, tests or marker; give another --output")
         known = {identity(run) for run in done}
         waiting = [edit for edit in self.mutants() if identity(edit._asdict()) not in known]
@@ -190,10 +176,8 @@ class Study:
                 finally:
                     workers.put(worker)
 
-            if waiting:
-                self.run_tests_unchanged(workers)
             for run in in_parallel(try_next, waiting, self.options.workers):
-                done.append(run | {"digest": self.digest()})
+                done.append(run | {"digest": self.digest})
                 with open(self.options.output, "a") as output:
                     output.write(json.dumps(done[-1]) + "\n")
                 print(f"{len(done)} {run['outcome']} {one_line(run)} ({run['seconds']} s)", flush=True)

@@ -81,7 +81,10 @@ def edits(file: str, source: bytes) -> list[Edit]:
 
 
 def function_around(source: bytes, line: int) -> int | None:
-    """The line where the outermost function around a line begins, as Python counts it; None outside of functions."""
+    """The line where the outermost function around a line begins, as Python counts it.
+
+    None outside of functions, and in Triton's kernels: it makes functions of its own from their text.
+    """
     waiting: list[ast.AST] = list(ast.parse(source).body)
     for node in waiting:
         if isinstance(node, ast.ClassDef):
@@ -89,7 +92,7 @@ def function_around(source: bytes, line: int) -> int | None:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first <= line <= (node.end_lineno or 0):
-                return first
+                return None if any("jit" in ast.unparse(decorator) for decorator in node.decorator_list) else first
     return None
 
 

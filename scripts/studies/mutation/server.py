@@ -74,6 +74,7 @@ def run_pytest(job: dict[str, Any], copy: Path, answer: Path) -> int:
     report = Report()
     calls = Calls(str(copy / "hf_capsule_mt") + os.sep)
     if job["trace"]:
+        sys.dont_write_bytecode = False  # the sources are unchanged
         calls.start()
     options = ["-x", "-q", "-m", job["marker"], "-p", "no:cacheprovider", f"--basetemp={answer.with_suffix('.tmp')}"]
     code = int(pytest.main([*options, job["test"]], plugins=[report]))
