@@ -29,8 +29,20 @@ FAMILIES = (AGGREGATED_MARIAN, GDR_MARIAN, GDR_RNMT, CAPS_NMT)
 CASES = [Case(family, name) for family in FAMILIES for name in family.configs]
 CHOSEN = [Case(family, name) for family in FAMILIES for name in family.chosen]
 
+# Between them they have every value of every option; `make test` runs the tests of every case for these alone.
+COVERING = [Case(family, name) for family in FAMILIES for name in family.covering]
+
+
+def each_of(cases: list[Case]) -> pytest.MarkDecorator:
+    """One test a case; those that are not among the covering ones are exhaustive."""
+    rest = [() if case in COVERING else pytest.mark.exhaustive for case in cases]
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, marks=marks, id=str(case)) for case, marks in zip(cases, rest, strict=True)]
+    )
+
+
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_case = each_of(CASES)
 chosen_cases = pytest.mark.parametrize("case", CHOSEN, ids=str)
 
 

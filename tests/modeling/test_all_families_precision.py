@@ -5,7 +5,17 @@ import shutil
 import pytest
 import torch
 import transformers
-from family_cases import AGGREGATED_MARIAN, CASES, CHOSEN, Case, assert_close, every_case, make_pairs, without_labels
+from family_cases import (
+    AGGREGATED_MARIAN,
+    CASES,
+    CHOSEN,
+    Case,
+    assert_close,
+    each_of,
+    every_case,
+    make_pairs,
+    without_labels,
+)
 from packaging.version import Version
 
 
@@ -78,9 +88,8 @@ def test_attention_by_default(case: Case):
     assert case.build().config._attn_implementation == case.family.attentions[0]
 
 
-@pytest.mark.parametrize(
-    ("case", "implementation"), [(case, name) for case in CASES for name in case.family.attentions[1:]], ids=str
-)
+@each_of([case for case in CASES if case.family.attentions[1:]])
+@pytest.mark.parametrize("implementation", ["eager", "flex_attention"])
 def test_attention_implementations_agree(case: Case, implementation: str):
     model = case.build()
     batch = make_pairs(case.config()).batch(3, 2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import CASES, CHOSEN, Case, assert_close, chosen_cases, make_pairs
+from family_cases import CASES, Case, assert_close, chosen_cases, each_of, make_pairs
 from torch.utils.data import Dataset
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.data.data_collator import default_data_collator
@@ -83,9 +83,8 @@ def train(model: Any, case: Case, folder: Any, **settings: Any) -> Seq2SeqTraine
     return trainer
 
 
-@pytest.mark.parametrize(
-    ("case", "smoothing"), [*((case, 0.0) for case in CASES), *((case, 0.1) for case in CHOSEN)], ids=str
-)
+@each_of(CASES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_one_step_does_not_depend_on_gradient_accumulation(case: Case, smoothing: float, tmp_path):
     start = case.build()
     trained = []

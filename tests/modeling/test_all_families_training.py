@@ -11,6 +11,7 @@ from family_cases import (
     assert_same_gradients,
     assert_same_output,
     chosen_cases,
+    each_of,
     every_case,
     make_pairs,
 )
@@ -86,7 +87,7 @@ def test_gradients_of_the_source_embeddings(case: Case):
     assert (embeddings.grad[~real] == 0).all()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.family.has("encoder_layerdrop")], ids=str)
+@each_of([case for case in CASES if case.family.has("encoder_layerdrop")])
 def test_layerdrop(case: Case):
     """Dropped layers hand on their input; aggregation always sees as many layers as it has weights for."""
     model = case.build(encoder_layerdrop=0.5, decoder_layerdrop=0.5)

@@ -63,6 +63,7 @@ def test_study_of_caps_nmt(tmp_path):
 
 
 @pytest.mark.system
+@pytest.mark.exhaustive
 def test_long_starts_and_runs_made_again(tmp_path):
     name = "long warm start: baseline trained on"
     study(tmp_path, [name])

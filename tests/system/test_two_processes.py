@@ -66,7 +66,7 @@ def test_killed_and_told_to_stop(tmp_path: Path) -> None:
     assert all(torch.equal(final[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+@pytest.mark.parametrize("strategy", [pytest.param("random", marks=pytest.mark.exhaustive), "group_by_length"])
 def test_the_order_of_the_pairs_is_taken_up_in_the_second_epoch(tmp_path: Path, strategy: str) -> None:
     settings = {"max_tokens_per_batch": None, "per_device_train_batch_size": 10, "eval_strategy": "no"}
     settings |= {"train_sampling_strategy": strategy, "max_steps": 6}
