@@ -45,7 +45,7 @@ from hf_capsule_mt.modeling.outputs import (
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
-from hf_capsule_mt.modeling.vocabularies import make_head, target_vocabulary, tie_base
+from hf_capsule_mt.modeling.vocabularies import make_head, replaced_parts, target_vocabulary, tie_base
 
 
 class LayerOutputs:
@@ -229,7 +229,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with torch.device("meta"):  # Marian's own stacks are replaced: there they take no time and no memory
+        with replaced_parts(config):
             super().__init__(config)
         tie_base(self)
         self.encoder = self.encoder_class(config)
@@ -299,7 +299,7 @@ class CapsuleAggregatedMarianForConditionalGeneration(
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with torch.device("meta"):  # as above
+        with replaced_parts(config):
             super().__init__(config)
         self.model = self.model_class(config)
         make_head(self)

@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from safetensors import safe_open
 from training_run import SIZES, ends_like, run
 
@@ -23,7 +25,7 @@ def test_the_names_of_files_and_entries_stay(tmp_path: Path) -> None:
     assert state.keys() == ENTRIES
     assert state["last_logged"] == 3 and state["terms"].keys() == {"lm_loss", "bow_loss", "bca_loss"}
     plan = {"max_tokens_per_batch": 200, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
-    assert state["plan"] == plan | {"seed": 4, "data_seed": None}
+    assert state["plan"] == plan | {"seed": 4, "data_seed": None, "order_version": 2}
     record = json.loads((checkpoint / "files.json").read_text())
     assert record["step"] == 4 and record["files"].keys() == OF_TRANSFORMERS | OF_OURS - {"files.json"}
     with safe_open(checkpoint / "exponential_average.safetensors", framework="pt") as average:
@@ -43,3 +45,20 @@ def test_a_checkpoint_of_the_first_versions_is_resumed(tmp_path: Path) -> None:
     file.write_text(json.dumps(state))
     write_file_record(checkpoint, 4)
     ends_like(whole, tmp_path, max_steps=8)
+
+
+@pytest.mark.parametrize("budget", [200, None])
+def test_another_order_of_the_batches_is_named(budget: int | None, tmp_path: Path, caplog: Any) -> None:
+    """Token batches have another order than in the first version, which wrote no version of it."""
+    settings = {"max_tokens_per_batch": budget, "max_steps": 4, "ema_decay": None}
+    run(tmp_path, **settings).train()
+    file = tmp_path / "checkpoint-4" / "running_0.json"
+    state = json.loads(file.read_text())
+    state["plan"].pop("order_version", None)
+    file.write_text(json.dumps(state))
+    write_file_record(tmp_path / "checkpoint-4", 4)
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        run(tmp_path, **settings | {"max_steps": 6}).train(resume_from_checkpoint=True)
+    message = "other batches (order_version was 1 and is 2): pairs of this epoch may be left out or repeated"
+    assert (message in caplog.text) == (budget is not None)
