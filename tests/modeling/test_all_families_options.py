@@ -13,6 +13,7 @@ from family_cases import (
     every_case,
     every_family,
     make_pairs,
+    richest_of_all,
     without_labels,
 )
 from transformers import PreTrainedConfig
@@ -83,7 +84,7 @@ def test_last_hidden_states_agree(case: Case):
     assert plain.decoder_hidden_states is None and plain.encoder_hidden_states is None
 
 
-@every_case
+@richest_of_all
 def test_tuples_hold_the_same(case: Case):
     model = case.build()
     batch = make_pairs(case.config()).batch()

@@ -15,11 +15,12 @@ from family_cases import (
     every_case,
     make_pairs,
 )
+from markers import exhaustive
 from torch import nn
 
 
 @every_case
-@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("use_reentrant", [False, exhaustive(True)])
 @pytest.mark.parametrize("output_routings", [False, True])
 def test_gradient_checkpointing_changes_nothing(case: Case, use_reentrant: bool, output_routings: bool):
     plain = case.build().train()
