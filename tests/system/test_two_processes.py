@@ -15,10 +15,9 @@ import yaml
 from commands import free_port, run_processes
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
+from training_run import PAD, corpus, history, run, weights
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "training"))
-from training_run import PAD, corpus, history, run, weights  # noqa: E402
 
 CPU = ROOT / "scripts" / "accelerate" / "cpu.yaml"
 PROGRAM = ROOT / "tests" / "training" / "training_run.py"
