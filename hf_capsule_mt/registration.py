@@ -10,11 +10,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.families import FAMILIES
-from hf_capsule_mt.modeling.argument_names import check_names
+from hf_capsule_mt.modeling.argument_names import check_argument_names
 from hf_capsule_mt.modeling.capsules.linear_in_parts import linear_in_parts
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
-from hf_capsule_mt.modeling.losses.lean import add_lean_losses
+from hf_capsule_mt.modeling.losses.memory_saving import use_memory_saving_losses
 from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
 from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
@@ -41,14 +41,14 @@ def register() -> None:
 
 def _add_to_models() -> None:
     """What the installed package adds to the models, and what code in a checkpoint does without."""
-    add_lean_losses()
+    use_memory_saving_losses()
     SplitLinear.in_parts = linear_in_parts
-    CheckedArguments.check_names = check_names
-    TranslationHead.own_generate = own_generate
+    CheckedArguments.check_argument_names = check_argument_names
+    TranslationHead.installed_generate = installed_generate
     SafeLoadingMixin.file_checks = FileChecks(load_with_checks, save_with_checks)
 
 
-def own_generate(*args: Any, **kwargs: Any) -> Any:
+def installed_generate(*args: Any, **kwargs: Any) -> Any:
     """`generate_with_routings`, imported when a model first translates: many programs never do."""
     from hf_capsule_mt.inference.generated_routings import generate_with_routings
 

@@ -17,7 +17,7 @@ from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.families import FAMILIES
 from hf_capsule_mt.hub.load_alone import outputs_of
 from hf_capsule_mt.hub.verification import compare
-from hf_capsule_mt.modeling.saving.file_checks import CONVERT, check_downloads
+from hf_capsule_mt.modeling.saving.file_checks import CONVERSION_HINT, check_downloads
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.outputs import check_folder, new_folder
 
@@ -90,8 +90,8 @@ def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
         )
     if not any(folder.glob("*.safetensors")):
         raise OSError(
-            f"{source} has no weights as safetensors. {CONVERT} On the Hub they are often in an open pull request of "
-            "the conversion bot, number N: revision='refs/pr/N'"
+            f"{source} has no weights as safetensors. {CONVERSION_HINT} On the Hub they are often in an open pull "
+            "request of the conversion bot, number N: revision='refs/pr/N'"
         )
     return folder
 

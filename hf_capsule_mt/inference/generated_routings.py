@@ -1,4 +1,4 @@
-"""`generate()` of a translation model: the fastest search, and with `output_routings=True` the routings it led to.
+"""`generate()` of a translation model: the fastest search, and with `output_routings=True` its routings.
 
 Legend: `B` sentences, `N` = B times `num_return_sequences`, `L` length of the longest translation.
 """
@@ -26,11 +26,11 @@ def generate_with_routings(
     output_routings: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Call `generate`, Transformers' method of `model`, with a faster search where one gives the same tokens.
+    """Call `generate`, Transformers' method of `model`, with a faster search if one returns the same tokens.
 
-    With `output_routings=True` and `return_dict_in_generate=True` the output has `routings` too. A call of the model
-    with the translations as `decoder_input_ids` returns the same, see [`CapsuleSeq2SeqLMOutput`]. The position of a
-    word is the step that wrote it. Positions after an end token mean nothing.
+    With `output_routings=True` and `return_dict_in_generate=True` the output also has `routings`. They are those of a
+    call of the model with the translations as `decoder_input_ids`, see [`CapsuleSeq2SeqLMOutput`]. The position of a
+    word is the step that generated it. Positions after an end token are meaningless.
     """
     if output_routings is None:
         output_routings = _configured_output_routings(model, args, kwargs)
@@ -39,7 +39,7 @@ def generate_with_routings(
     _warn_without_dict(model, {"generation_config": next(iter(args), None), **kwargs})
     words = kwargs.get("input_ids", inputs)
     if isinstance(words, Tensor) and kwargs.get("attention_mask") is None:
-        # `generate` alone would infer the mask from the padding. The call for the routings needs the same mask.
+        # `generate` infers this mask from the padding. The call for the routings needs it too.
         kwargs["attention_mask"] = words.ne(model.config.pad_token_id).long()
     source = _source_arguments(inputs, kwargs)
     generated = generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
@@ -49,7 +49,7 @@ def generate_with_routings(
 
 
 def _configured_output_routings(model: Any, args: tuple[Any, ...], call: dict[str, Any]) -> bool | None:
-    """`output_routings` of this call's generation config, else of the model's."""
+    """`output_routings` of the generation config of this call, else of the model."""
     configs = [*args[:1], call.get("generation_config"), model.generation_config]
     values = (getattr(config, "output_routings", None) for config in configs)
     return next((value for value in values if value is not None), None)
@@ -65,14 +65,14 @@ def _warn_without_dict(model: Any, call: dict[str, Any]) -> None:
 
 
 def _source_arguments(inputs: Tensor | None, call: dict[str, Any]) -> dict[str, Any]:
-    """The source among the arguments of `generate`, as arguments of the model."""
+    """The arguments of `generate` that contain the source, as arguments of the model."""
     source = {name: call[name] for name in SOURCE_ARGUMENTS if call.get(name) is not None}
     if inputs is not None:
         source["input_ids"] = inputs
     encoded = source.get("encoder_outputs")
     if encoded is not None:
         source = {name: value for name, value in source.items() if name == "attention_mask"}
-        # A copy: the search repeats the rows for every beam, in place.
+        # A copy, because beam search repeats the rows of this object in place.
         fields = dict(encoded) if isinstance(encoded, ModelOutput) else {"last_hidden_state": encoded[0]}
         kind = type(encoded) if isinstance(encoded, ModelOutput) else BaseModelOutput
         source["encoder_outputs"] = kind(**fields)
@@ -81,7 +81,7 @@ def _source_arguments(inputs: Tensor | None, call: dict[str, Any]) -> dict[str, 
 
 @torch.no_grad()
 def _routings(model: Any, sequences: Tensor, source: dict[str, Any], call: dict[str, Any]) -> dict[str, Tensor]:
-    """`sequences` `[N, 1 + L]`; `source` holds `B` rows, `call` are the arguments of `generate`."""
+    """`sequences` `[N, 1 + L]`; `source` has `B` rows; `call` contains the arguments of `generate`."""
     words = sequences[:, :-1]
     target: dict[str, Any] = {"decoder_input_ids": words}
     prefix_mask = call.get("decoder_attention_mask")

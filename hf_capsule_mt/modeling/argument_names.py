@@ -1,4 +1,4 @@
-"""An error for a misspelt argument of a model, which would otherwise be taken for one of Transformers' own."""
+"""An error for a misspelt argument of a model. Without it, `forward` accepts any name."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,32 +8,34 @@ from typing import Any
 
 from transformers.utils import TransformersKwargs
 
-# What may be given to any model of Transformers beside the names in the signature of its `forward`.
-COMMON = frozenset({*TransformersKwargs.__annotations__, "return_dict"})
+# Arguments that every model of Transformers accepts, beside those in the signature of its `forward`.
+TRANSFORMERS_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "return_dict"})
 
-# Arguments of other encoder-decoders, which callers that serve all of them may hand over.
-ELSEWHERE = frozenset(
+# Arguments of other encoder-decoders. A caller that works with any model may pass them.
+OTHER_MODELS_ARGUMENTS = frozenset(
     "encoder_hidden_states encoder_attention_mask position_ids decoder_position_ids token_type_ids head_mask "
     "decoder_head_mask cross_attn_head_mask cache_position".split()
 )
 
 
 @cache
-def argument_names(kind: Any) -> frozenset[str]:
-    """The names that `forward` of a class of models knows."""
-    parameters = signature(kind.forward).parameters.values()
-    return COMMON | {parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_KEYWORD}
+def argument_names(model_class: Any) -> frozenset[str]:
+    """The names of the arguments that `forward` of a model class accepts."""
+    parameters = signature(model_class.forward).parameters.values()
+    return TRANSFORMERS_ARGUMENTS | {
+        parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_KEYWORD
+    }
 
 
-def check_names(kind: Any, names: Iterable[str]) -> None:
-    """Raise a TypeError if one of `names` is none of `kind.forward` and close to one of them.
+def check_argument_names(model_class: Any, names: Iterable[str]) -> None:
+    """Raise a TypeError if one of `names` looks like a misspelt argument of `model_class.forward`.
 
-    Every other name is left to Transformers.
+    Transformers handles every other name.
     """
-    known = argument_names(kind)
+    accepted = argument_names(model_class)
     for name in names:
-        if name in known or name in ELSEWHERE:
+        if name in accepted or name in OTHER_MODELS_ARGUMENTS:
             continue
-        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+        close = difflib.get_close_matches(name, sorted(accepted), n=1, cutoff=0.8)
         if close:
-            raise TypeError(f"{kind.__name__} has no argument {name!r}: did you mean {close[0]!r}?")
+            raise TypeError(f"{model_class.__name__} has no argument {name!r}: did you mean {close[0]!r}?")

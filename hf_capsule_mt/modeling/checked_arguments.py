@@ -1,4 +1,4 @@
-"""Where the installed package checks the names of a call's arguments, see `argument_names.py`."""
+"""The installed package checks the argument names of each call here; `argument_names.py` has the check."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -7,12 +7,12 @@ import torch
 
 
 class CheckedArguments:
-    """Mixin; list it before `PreTrainedModel`. `forward` takes any keyword, because Transformers passes on its own."""
+    """Mixin; list it before `PreTrainedModel`. The check is needed because `forward` accepts any keyword."""
 
-    # The installed package sets it; code in a checkpoint has none.
-    check_names: ClassVar[Callable[[type, Any], None] | None] = None
+    # The installed package sets this. Code in a checkpoint makes no check.
+    check_argument_names: ClassVar[Callable[[type, Any], None] | None] = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs and CheckedArguments.check_names is not None and not torch.compiler.is_compiling():
-            CheckedArguments.check_names(type(self), kwargs)
+        if kwargs and CheckedArguments.check_argument_names is not None and not torch.compiler.is_compiling():
+            CheckedArguments.check_argument_names(type(self), kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]

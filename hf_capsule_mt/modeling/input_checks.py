@@ -1,7 +1,7 @@
 """Clear errors for input that a model cannot translate.
 
-Shapes are checked everywhere. Values are checked where reading them is cheap, on the CPU and on Apple's GPUs, whose
-memory it shares. On other accelerators every step would wait for the device; CUDA's own embedding stops there.
+Shapes are checked on every device. Values are checked only on the CPU and on Apple's GPUs, where reading them is
+cheap. On other accelerators each check would wait for the device. There CUDA's own embedding raises an error.
 """
 
 import torch
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
-    """Raise on an empty batch, an empty sequence or an id that the embedding has no row for."""
+    """Raise on an empty batch, an empty sequence, or an id without a row in the embedding."""
     if ids is None:
         return
     if ids.dim() != 2:
         raise ValueError(f"{name} has shape {list(ids.shape)}: must be [batch, tokens]")
     check_not_empty(name, ids)
-    if not _readable(ids):
+    if not _can_read_values(ids):
         return
-    lowest, highest = (int(end) for end in torch.aminmax(ids))
+    lowest, highest = (int(value) for value in torch.aminmax(ids))
     if lowest < 0 or highest >= vocab_size:
         wrong = lowest if lowest < 0 else highest
         raise ValueError(
@@ -26,14 +26,14 @@ def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
         )
 
 
-def _readable(tensor: Tensor) -> bool:
-    """Whether the values can be looked at without waiting for a device or breaking a trace (type: no fake tensors)."""
+def _can_read_values(tensor: Tensor) -> bool:
+    """Whether values can be read without waiting for a device or breaking a trace. Fake tensors have another type."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return type(tensor) is Tensor and tensor.device.type in ("cpu", "mps") and not traced
 
 
 def check_not_empty(name: str, tensor: Tensor | None) -> None:
-    """Raise on ids or embeddings of no sentence, or of sentences without a token."""
+    """Raise on an empty batch or empty sentences, as ids or embeddings."""
     if tensor is not None and 0 in tensor.shape[:2]:
         raise ValueError(
             f"{name} has shape {list(tensor.shape)}: an empty batch or sentence cannot be translated; "
@@ -51,8 +51,8 @@ def check_length(name: str, length: int, max_positions: int) -> None:
 
 
 def check_source_mask(mask: Tensor | None) -> None:
-    """Raise on a source sentence in which every position is masked: there would be nothing to translate."""
-    if mask is None or mask.dim() != 2 or not _readable(mask):
+    """Raise on a source sentence in which every position is masked."""
+    if mask is None or mask.dim() != 2 or not _can_read_values(mask):
         return
     empty = (~mask.bool().any(dim=-1)).nonzero().flatten().tolist()
     if empty:
@@ -61,13 +61,12 @@ def check_source_mask(mask: Tensor | None) -> None:
 
 def check_labels(labels: Tensor, vocab_size: int) -> None:
     """Raise on labels that are neither token ids nor -100."""
-    check_tokens(
-        "labels", labels if labels.device.type != "cpu" else labels.masked_fill(labels == -100, 0), vocab_size
-    )
+    ids = labels if labels.device.type != "cpu" else labels.masked_fill(labels == -100, 0)
+    check_tokens("labels", ids, vocab_size)
 
 
 def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
-    """`[B, S]`, true for the real words of the source, from what attention is given."""
+    """`[B, S]`, true for real source words; from the `attention_mask` of the call."""
     if attention_mask is None:
         return None
     if attention_mask.dim() != 2:
@@ -79,24 +78,24 @@ def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
 
 
 def target_word_mask(attention_mask: Tensor | None, batch: int, length: int, past: int | Tensor) -> Tensor | None:
-    """`[B, T]`, true for the real ones of T words that go on after `past` others; the mask may leave these out."""
+    """`[B, T]`, true for real words among the T new ones. The mask may also cover the `past` words before them."""
     if attention_mask is None:
         return None
     shape = tuple(attention_mask.shape)
-    if isinstance(past, Tensor):  # of a static cache: where asking would wait for a device, the mask is believed
-        past = int(past) if _readable(past) else max(0, shape[-1] - length)
+    if isinstance(past, Tensor):  # from a static cache; trust the mask if reading would wait for a device
+        past = int(past) if _can_read_values(past) else max(0, shape[-1] - length)
     if shape not in ((batch, length), (batch, past + length)):
         raise ValueError(
-            f"decoder_attention_mask has shape {list(shape)}: must be {[batch, past + length]}, to go with the "
-            "decoder input and what came before it; 1 for a word and 0 for padding"
+            f"decoder_attention_mask has shape {list(shape)}: must be {[batch, past + length]}, the "
+            "words in the cache and the decoder input; 1 for a word and 0 for padding"
         )
     return attention_mask[:, -length:].bool()
 
 
 def padding_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
-    """[`word_mask`], or None where it can be seen that no position is padding."""
+    """[`word_mask`], or None if the values can be read and no position is padding."""
     mask = word_mask(attention_mask, states)
-    return None if mask is not None and _readable(mask) and mask.all() else mask
+    return None if mask is not None and _can_read_values(mask) and mask.all() else mask
 
 
 def word_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:

@@ -1,7 +1,7 @@
 """CapsNMT: translation in linear time (Wang et al. 2019).
 
-Bidirectional LSTM layers read the source, capsules hold it in a few vectors whatever its length, and LSTM layers
-write the translation from them: a step costs the same however long the source is and however many came before it.
+Bidirectional LSTM layers read the source, and capsules compress it into a fixed number of vectors. LSTM layers write
+the translation from them. The cost of a step depends neither on the source's length nor on the number of steps before.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` width of everything, `M` capsules, `V` target vocabulary.
 """
@@ -18,11 +18,7 @@ from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.capsules.source_capsules import SourceContext
 from hf_capsule_mt.modeling.input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
-from hf_capsule_mt.modeling.outputs import (
-    CapsNMTEncoderOutput,
-    CapsuleDecoderOutput,
-    CapsuleSeq2SeqModelOutput,
-)
+from hf_capsule_mt.modeling.outputs import CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalLayer, InputLinear, WordOrder, word_order
 from hf_capsule_mt.modeling.recurrent.lstm_decoder import LSTMStack
 from hf_capsule_mt.modeling.recurrent.seq2seq import (
@@ -58,7 +54,7 @@ class EncoderLSTMLayer(GradientCheckpointingLayer):
 
 
 class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
-    """LSTM layers and the capsule layer: the states `[B, S, d]` of the source words and the vectors that hold them."""
+    """LSTM layers and the capsule layer: states `[B, S, d]` of the source words, and the vectors made from them."""
 
     def __init__(self, config: CapsNMTConfig) -> None:
         super().__init__(config)
@@ -70,13 +66,13 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
             self.attention_keys = InputLinear(config.d_model, config.d_model, bias=False)
         self.post_init()
 
-    def offers(self, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
-        """What the decoder needs of the encoder's output `[B, S, d]`; `mask` `[B, S]` is true for real words."""
+    def source_features(self, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        """The decoder's inputs from the encoder's states `[B, S, d]`; `mask` `[B, S]` is true for real words."""
         capsules, context = self.context(states, mask)
-        found = {"source_context": context, "capsules": capsules}
+        features = {"source_context": context, "capsules": capsules}
         if self.attention_keys is not None:
-            found["attention_keys"] = self.attention_keys(states)
-        return found
+            features["attention_keys"] = self.attention_keys(states)
+        return features
 
     @can_return_tuple
     def forward(
@@ -92,18 +88,17 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
         check_source_mask(attention_mask)
         mask = padding_mask(attention_mask, states)
         order = None if mask is None else word_order(mask)
-        every = [states]
+        all_states = [states]
         for layer in self.layers:
             states = layer(states, order)
-            every.append(states)
+            all_states.append(states)
         with record_routings(output_routings) as record:
-            offers = self.offers(states, mask)
-        wanted = self._wants("output_hidden_states", output_hidden_states)
+            features = self.source_features(states, mask)
         return CapsNMTEncoderOutput(
             last_hidden_state=states,
-            hidden_states=tuple(every) if wanted else None,
+            hidden_states=tuple(all_states) if self._option("output_hidden_states", output_hidden_states) else None,
             routings=dict(record.assignments) if output_routings and record is not None else None,
-            **offers,
+            **features,
         )
 
 
@@ -137,37 +132,37 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         source_context (`torch.FloatTensor` of shape `(batch_size, d_model)`):
             From the encoder's output.
         attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
-            From the encoder's output, with `decoder_context="attention"`; only then are `encoder_hidden_states` and
-            `encoder_attention_mask` read.
+            From the encoder's output, with `decoder_context="attention"`. Other decoders also ignore
+            `encoder_hidden_states` and `encoder_attention_mask`.
         """
         attends = self.stack.attention is not None
         if source_context is None or (attends and (encoder_hidden_states is None or attention_keys is None)):
             needed = "source_context" + (", encoder_hidden_states and attention_keys" if attends else "")
-            raise ValueError(f"the decoder needs {needed} of the encoder's output; the model passes what it needs")
+            raise ValueError(f"the decoder needs {needed} of the encoder's output; the model passes them")
         words = self._embed("decoder_", input_ids, inputs_embeds)
         batch, length = words.shape[:2]
         if len(source_context) != batch:
             raise ValueError(f"the decoder input has {batch} sentences, the encoder's output {len(source_context)}")
         words = words + source_context.unsqueeze(1).to(words.dtype)
-        cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
+        cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         states = None if cache is None else cache.states
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
         source: tuple[Any, ...] = ()
         if encoder_hidden_states is not None and attends:
             source = (attention_keys, encoder_hidden_states, word_mask(encoder_attention_mask, encoder_hidden_states))
         if cache is not None and (length == 1 or keep is not None or cache.keeps_every_step):
-            every, weights, steps = self.stack.step_by_step(words, keep, states, source)
+            layers, weights, steps = self.stack.step_by_step(words, keep, states, source)
             cache.append(steps)
         else:
             order = None if keep is None else word_order(keep)
-            every, weights, after = self.stack.at_once(words, order, states, source)
+            layers, weights, after = self.stack.at_once(words, order, states, source)
             if cache is not None:
                 cache.append([after], length)
-        attentions = self._wants("output_attentions", output_attentions)
+        attentions = self._option("output_attentions", output_attentions)
         return CapsuleDecoderOutput(
-            last_hidden_state=every[-1],
+            last_hidden_state=layers[-1],
             past_key_values=cache,
-            hidden_states=tuple(every) if self._wants("output_hidden_states", output_hidden_states) else None,
+            hidden_states=tuple(layers) if self._option("output_hidden_states", output_hidden_states) else None,
             cross_attentions=(weights.unsqueeze(1),) if attentions and weights is not None else None,
             routings={} if output_routings else None,
         )
@@ -199,7 +194,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
     ) -> CapsuleSeq2SeqModelOutput:
         r"""
         encoder_outputs (`CapsNMTEncoderOutput`, *optional*):
-            Of the encoder; of any other kind, or as a tuple, only `last_hidden_state` is used.
+            The encoder's output. Of a tuple or another output class, only `last_hidden_state` is read.
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every iteration, see [`CapsNMTEncoderOutput`].
         """
@@ -214,9 +209,9 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
                     **kwargs,
                 )
             encoded, source = read_encoder_outputs(encoder_outputs)
-            offers: Any = encoded
+            features: Any = encoded
             if "source_context" not in encoded:
-                offers = self.encoder.offers(source, word_mask(attention_mask, source))
+                features = self.encoder.source_features(source, word_mask(attention_mask, source))
         decoded = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -225,8 +220,8 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            source_context=offers["source_context"],
-            attention_keys=offers.get("attention_keys"),
+            source_context=features["source_context"],
+            attention_keys=features.get("attention_keys"),
             output_hidden_states=output_hidden_states,
             return_dict=True,
             **kwargs,

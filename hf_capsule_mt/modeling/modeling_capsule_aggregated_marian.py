@@ -1,7 +1,7 @@
 """Marian with routing by agreement over its layers (DLA) and its attention heads (HEADS).
 
-Transformers' own Marian does the work: attention, caches, masks, positions and generation are inherited. What is
-here swaps the output projection of attention for a routed one, and aggregates the outputs of a layer stack.
+Attention, caches, masks, positions and generation are inherited from Transformers' Marian. This file replaces the
+output projection of attention by a routed one, and aggregates the outputs of a layer stack.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` model width, `V` target vocabulary.
 """
@@ -49,17 +49,17 @@ from hf_capsule_mt.modeling.vocabularies import make_head, replaced_parts, targe
 
 
 class LayerOutputs:
-    """H^1 … H^L of one run of a stack. Not a list: wrappers that cast a layer's arguments rebuild lists."""
+    """H^1 … H^L of one run of a stack. A class, because wrappers that cast arguments copy lists."""
 
     def __init__(self) -> None:
         self.states: list[Tensor] = []
 
 
 class RecordedLayer(nn.Module):
-    """Goes before a Marian layer class: leaves the layer's output with the `LayerOutputs` that the stack hands it.
+    """Mixin; list it before a Marian layer. Appends the layer's output to the `layer_outputs` of the call.
 
-    In `__call__`, not in `forward`: gradient checkpointing runs `forward` twice, and in some releases of Transformers
-    module hooks too, so that the first output they see has no graph.
+    It does so in `__call__`, because gradient checkpointing runs `forward` twice. In some releases of Transformers it
+    also runs module hooks twice, and the first output has no graph.
     """
 
     layerdrop: float = 0.0
@@ -69,7 +69,7 @@ class RecordedLayer(nn.Module):
     ) -> Tensor:
         if layer_outputs is None:
             return super().__call__(hidden_states, *args, **kwargs)
-        # LayerDrop belongs here when layers are aggregated: a dropped layer hands on its input, and H^l is that.
+        # With aggregation, LayerDrop happens here: H^l of a dropped layer is its input.
         if self.training and self.layerdrop > 0.0 and torch.rand([]) < self.layerdrop:
             output = hidden_states
         else:
@@ -79,11 +79,11 @@ class RecordedLayer(nn.Module):
 
 
 class CapsuleAggregatedMarianEncoderLayer(RecordedLayer, MarianEncoderLayer):
-    """[`MarianEncoderLayer`] that reports its output."""
+    """[`MarianEncoderLayer`] that records its output."""
 
 
 class CapsuleAggregatedMarianDecoderLayer(RecordedLayer, MarianDecoderLayer):
-    """[`MarianDecoderLayer`] that reports its output."""
+    """[`MarianDecoderLayer`] that records its output."""
 
 
 class CapsuleAggregatedMarianPreTrainedModel(
@@ -95,7 +95,7 @@ class CapsuleAggregatedMarianPreTrainedModel(
     config_class = CapsuleAggregatedMarianConfig
     _no_split_modules: Any = ["CapsuleAggregatedMarianEncoderLayer", "CapsuleAggregatedMarianDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
-    # Of the encoder and the decoder, which alone call the methods that use them.
+    # Only the encoder and the decoder have these, and only they call the methods that read them.
     layers: nn.ModuleList
     layerdrop: float
 
@@ -106,7 +106,7 @@ class CapsuleAggregatedMarianPreTrainedModel(
             module.init_capsule_weights(self.config.init_std)
 
     def _route_heads(self, side: str, attention: str, layers: nn.ModuleList) -> None:
-        """Swap `out_proj` of the layers' `attention` for a routed projection where the config says so."""
+        """In the layers that the configuration selects, replace `out_proj` of `attention` by a routed projection."""
         kinds = {"self_attn": f"{side}_self", "encoder_attn": f"{side}_cross"}
         for index in self.config.routed_head_layers(kinds[attention]):
             module = getattr(layers[index], attention)
@@ -114,7 +114,7 @@ class CapsuleAggregatedMarianPreTrainedModel(
             module.out_proj = routed_projection(self.config, module.num_heads, site)
 
     def _aggregate_layers(self, side: str) -> None:
-        """Put the aggregation after the stack where the config says so; LayerDrop then moves into the layers."""
+        """Create the aggregation if the configuration asks for it. LayerDrop then moves into the layers."""
         self.layer_aggregation = None
         if self.config.aggregates_layers(side):
             self.layer_aggregation = LayerAggregation(self.config, len(self.layers), f"{side}.layer_aggregation")
@@ -123,29 +123,28 @@ class CapsuleAggregatedMarianPreTrainedModel(
                 layer.layerdrop = self.layerdrop
             self.layerdrop = 0.0
 
-    def _run_stack(self, stack: Any, kind: type, output_routings: bool | None, arguments: dict[str, Any]) -> Any:
-        """Call the inherited `forward` of an encoder or decoder, then aggregate and report."""
-        # The outermost caller gets the routings; nested calls write to its record and return none themselves.
+    def _run_stack(self, stack: Any, output: type, output_routings: bool | None, arguments: dict[str, Any]) -> Any:
+        """Call the inherited `forward` of an encoder or decoder, then aggregate its layers."""
+        # Only the outermost call returns the routings; nested calls write to its record.
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             if self.layer_aggregation is None:
                 outputs = stack(**arguments, return_dict=True)
-                return with_routings(kind, outputs, record) if output_routings else outputs
-            layer_outputs = LayerOutputs()
-            outputs = stack(**arguments, layer_outputs=layer_outputs, return_dict=True)
-            aggregate = self.layer_aggregation(layer_outputs.states)
-            outputs["last_hidden_state"] = aggregate
-            if outputs.hidden_states and outputs.hidden_states[-1] is not None:
-                outputs["hidden_states"] = (*outputs.hidden_states[:-1], aggregate)
-            return with_routings(kind, outputs, record) if output_routings else outputs
+            else:
+                layer_outputs = LayerOutputs()
+                outputs = stack(**arguments, layer_outputs=layer_outputs, return_dict=True)
+                aggregate = self.layer_aggregation(layer_outputs.states)
+                outputs["last_hidden_state"] = aggregate
+                if outputs.hidden_states and outputs.hidden_states[-1] is not None:
+                    outputs["hidden_states"] = (*outputs.hidden_states[:-1], aggregate)
+            return with_routings(output, outputs, record) if output_routings else outputs
 
     def _is_checkpointing(self, output_routings: bool | None) -> bool:
-        if not output_routings or not self.training:
-            return False
-        return any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
+        possible = output_routings and self.training
+        return bool(possible) and any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
 
 class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, MarianEncoder):
-    """[`MarianEncoder`] with routed heads, and its layers aggregated: returns `[B, S, d]`."""
+    """[`MarianEncoder`] with routed heads and aggregated layers: returns `[B, S, d]`."""
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         super().__init__(config)
@@ -176,7 +175,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
 
 
 class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, MarianDecoder):
-    """[`MarianDecoder`] with routed heads, and its layers aggregated: returns `[B, T, d]`."""
+    """[`MarianDecoder`] with routed heads and aggregated layers: returns `[B, T, d]`."""
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         super().__init__(config)
@@ -205,9 +204,9 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        # A static cache counts on the device: asking an accelerator would wait for it at every step.
-        known = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
-        if target is not None and known:
+        # A static cache counts on its device. On an accelerator, reading the count would wait at every step.
+        can_read = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
+        if target is not None and can_read:
             check_length("the target", int(past) + target.shape[1], self.max_target_positions)
         arguments = {
             "input_ids": input_ids,
@@ -254,7 +253,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
         r"""
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
-            [`CapsuleSeq2SeqLMOutput`]. With given `encoder_outputs` the encoder's sites are not among them.
+            [`CapsuleSeq2SeqLMOutput`]. A call with `encoder_outputs` has no sites of the encoder.
         """
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             outputs = super().forward(

@@ -1,7 +1,6 @@
-"""Marian that knows what it has translated and what not: past and future by guided dynamic routing (GDR).
+"""Marian with past and future: guided dynamic routing tells translated words from untranslated ones (GDR).
 
-Routing runs once, on the decoder's last states and the encoder's output. Layer and head aggregation are inherited and
-can be switched on beside it.
+Routing runs once, on the decoder's last states and the encoder's output. Layer and head aggregation are optional.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` model width, `V` target vocabulary.
 """
@@ -26,11 +25,7 @@ from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianModel,
     CapsuleAggregatedMarianPreTrainedModel,
 )
-from hf_capsule_mt.modeling.outputs import (
-    GDREncoderOutput,
-    GDRSeq2SeqModelOutput,
-    with_routings,
-)
+from hf_capsule_mt.modeling.outputs import GDREncoderOutput, GDRSeq2SeqModelOutput, with_routings
 
 
 class GDRMarianPreTrainedModel(CapsuleAggregatedMarianPreTrainedModel):
@@ -52,7 +47,7 @@ class GDRMarianEncoder(GDRMarianPreTrainedModel, CapsuleAggregatedMarianEncoder)
     def vote(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Votes and keys of the source words, from the encoder's output `[B, S, d]`."""
         if self.source_votes is None:
-            raise ValueError('past_future="none": there is nothing to vote for')
+            raise ValueError('past_future="none": this model has no capsules to vote for')
         return self.source_votes(states)
 
     @can_return_tuple
@@ -104,11 +99,11 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         r"""
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
-            [`GDRSeq2SeqLMOutput`]. With given `encoder_outputs` the encoder's sites are not among them.
+            [`GDRSeq2SeqLMOutput`]. A call with `encoder_outputs` has no sites of the encoder.
         output_past_future (`bool`, *optional*):
             Whether to return the contents of past and future, and the states that guided them.
         """
-        # The record is open for all that runs below, which therefore is not asked for routings of its own.
+        # Every call below writes to this record, so none gets `output_routings`.
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             if self.past_future is not None:
                 if encoder_outputs is None:
@@ -120,7 +115,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
                         **kwargs,
                     )
                 elif not isinstance(encoder_outputs, BaseModelOutput):
-                    # As a tuple, nothing says which member the votes are; they are made again from the first.
+                    # A tuple does not say which member the votes are. Compute them again from the first.
                     encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
             outputs = super().forward(
                 input_ids,
@@ -145,11 +140,8 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
                 context = self.past_future(states, votes, keys, source_word_mask(attention_mask))
                 changes = {"last_hidden_state": context.states}
                 if output_past_future:
-                    changes |= {
-                        "past_contents": context.past,
-                        "future_contents": context.future,
-                        "guide_states": states,
-                    }
+                    changes |= {"past_contents": context.past, "future_contents": context.future}
+                    changes["guide_states"] = states
                 if outputs.decoder_hidden_states:
                     changes["decoder_hidden_states"] = (*outputs.decoder_hidden_states[:-1], context.states)
         return with_routings(GDRSeq2SeqModelOutput, outputs, record if output_routings else None, **changes)
@@ -158,7 +150,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
 class GDRMarianForConditionalGeneration(
     PastFutureLosses, GDRMarianPreTrainedModel, CapsuleAggregatedMarianForConditionalGeneration, GenerationMixin
 ):
-    """[`CapsuleAggregatedMarianForConditionalGeneration`] with past and future, and the losses that teach them.
+    """[`CapsuleAggregatedMarianForConditionalGeneration`] with past and future and their losses.
 
     Example:
 

@@ -1,8 +1,8 @@
-"""The RNMT of Bahdanau et al. (2015) that knows what it has translated and what not (GDR).
+"""The RNMT of Bahdanau et al. (2015) with past and future (GDR).
 
-A bidirectional GRU encoder, a conditional GRU decoder with additive attention, and a readout. Past and future are
-added to the readout after the recurrence has run, all steps at once; with `past_future="recurrent"` (PFRNN, Zheng et
-al. 2018) they are states of the recurrence.
+A bidirectional GRU encoder, a conditional GRU decoder with additive attention, and a readout. Routing adds past and
+future to the readout of all steps at once, after the recurrence. With `past_future="recurrent"` (PFRNN, Zheng et al.
+2018) they are states of the recurrence.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` width of embeddings and readout, `H` of the decoder's
 state, `C = 2 H` of the encoder's, `A` of the attention, `V` target vocabulary.
@@ -34,7 +34,7 @@ from hf_capsule_mt.modeling.outputs import (
     with_routings,
 )
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalRNN, InputLinear, word_order
-from hf_capsule_mt.modeling.recurrent.conditional_gru import ConditionalGRU, read_source
+from hf_capsule_mt.modeling.recurrent.conditional_gru import ConditionalGRU, masked_source
 from hf_capsule_mt.modeling.recurrent.seq2seq import (
     RecurrentForConditionalGeneration,
     RecurrentModel,
@@ -55,7 +55,7 @@ class GDRRNMTPreTrainedModel(RecurrentPreTrainedModel):
 
 
 class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
-    """Bidirectional GRU layers: the states `[B, S, C]` of the source words, and what the decoder needs of them."""
+    """Bidirectional GRU layers: states `[B, S, C]` of the source words, attention keys, votes."""
 
     def __init__(self, config: GDRRNMTConfig) -> None:
         super().__init__(config)
@@ -74,12 +74,12 @@ class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
             self.source_votes = SourceVotes(config, width)
         self.post_init()
 
-    def offers(self, states: Tensor) -> dict[str, Any]:
-        """Attention's keys `[B, S, A]`, and votes where there is routing, from the encoder's output `[B, S, C]`."""
-        found = {"attention_keys": self.attention_keys(states)}
+    def source_features(self, states: Tensor) -> dict[str, Any]:
+        """The decoder's inputs from the encoder's states `[B, S, C]`: attention keys `[B, S, A]`, votes."""
+        features = {"attention_keys": self.attention_keys(states)}
         if self.source_votes is not None:
-            found["source_votes"], found["source_keys"] = self.source_votes(states)
-        return found
+            features["source_votes"], features["source_keys"] = self.source_votes(states)
+        return features
 
     @can_return_tuple
     def forward(
@@ -95,16 +95,15 @@ class GDRRNMTEncoder(WordEmbedding, GDRRNMTPreTrainedModel):
         check_source_mask(attention_mask)
         mask = padding_mask(attention_mask, states)
         order = None if mask is None else word_order(mask)
-        every = [states]
+        all_states = [states]
         for index, layer in enumerate(self.layers):
             states = layer(self.layer_dropout(states) if index else states, order)
-            every.append(states)
-        wanted = self._wants("output_hidden_states", output_hidden_states)
+            all_states.append(states)
         return GDRRNMTEncoderOutput(
             last_hidden_state=states,
-            hidden_states=tuple(every) if wanted else None,
+            hidden_states=tuple(all_states) if self._option("output_hidden_states", output_hidden_states) else None,
             routings={} if output_routings else None,
-            **self.offers(states),
+            **self.source_features(states),
         )
 
 
@@ -142,35 +141,35 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         """
         if encoder_hidden_states is None or attention_keys is None:
             raise ValueError(
-                "the decoder needs encoder_hidden_states and attention_keys, last_hidden_state and attention_keys of "
-                "the encoder's output; the model passes both"
+                "the decoder needs encoder_hidden_states and attention_keys, which are last_hidden_state and "
+                "attention_keys of the encoder's output; the model passes both"
             )
         words = self._embed("decoder_", input_ids, inputs_embeds)
         batch, length = words.shape[:2]
-        cache = cache_to_use(past_key_values, self._wants("use_cache", use_cache), batch)
+        cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         mask = word_mask(encoder_attention_mask, encoder_hidden_states)
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
         states = None if cache is None else cache.states
         if states is None:
             states = self.recurrence.start(encoder_hidden_states, mask)
-        found = self.recurrence(words, keep, read_source(attention_keys, encoder_hidden_states, mask), states)
+        recurrence = self.recurrence(words, keep, masked_source(attention_keys, encoder_hidden_states, mask), states)
         if cache is not None:
-            cache.append(found.steps)
+            cache.append(recurrence.after)
         # z_t = tanh(W_e e_t + W_s s_t + W_c c_t)
-        features = torch.cat([words, found.states(0).to(words.dtype), found.contexts.to(words.dtype)], dim=-1)
+        parts = (words, recurrence.states(0), recurrence.contexts)
+        features = torch.cat([part.to(words.dtype) for part in parts], dim=-1)
         readout = self.readout_dropout(torch.tanh(self.readout(features)))
-        contents = len(states) > 1
+        has_contents = len(states) > 1
+        attentions = self._option("output_attentions", output_attentions)
         return GDRRNMTDecoderOutput(
             last_hidden_state=readout,
             past_key_values=cache,
-            hidden_states=(words, readout) if self._wants("output_hidden_states", output_hidden_states) else None,
-            cross_attentions=(
-                (found.weights.unsqueeze(1),) if self._wants("output_attentions", output_attentions) else None
-            ),
+            hidden_states=(words, readout) if self._option("output_hidden_states", output_hidden_states) else None,
+            cross_attentions=(recurrence.weights.unsqueeze(1),) if attentions else None,
             routings={} if output_routings else None,
-            recurrent_states=found.states(0),
-            past_states=found.states(1) if contents else None,
-            future_states=found.states(2) if contents else None,
+            recurrent_states=recurrence.states(0),
+            past_states=recurrence.states(1) if has_contents else None,
+            future_states=recurrence.states(2) if has_contents else None,
         )
 
 
@@ -208,7 +207,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
     ) -> GDRSeq2SeqModelOutput:
         r"""
         encoder_outputs (`GDRRNMTEncoderOutput`, *optional*):
-            Of the encoder; of any other kind, or as a tuple, only `last_hidden_state` is used.
+            The encoder's output. Of a tuple or another output class, only `last_hidden_state` is read.
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`GDRSeq2SeqLMOutput`].
@@ -225,7 +224,9 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
                 **kwargs,
             )
         encoder_outputs, source = read_encoder_outputs(encoder_outputs)
-        offers: Any = encoder_outputs if "attention_keys" in encoder_outputs else self.encoder.offers(source)
+        features: Any = encoder_outputs
+        if "attention_keys" not in encoder_outputs:
+            features = self.encoder.source_features(source)
         decoded = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -234,7 +235,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            attention_keys=offers["attention_keys"],
+            attention_keys=features["attention_keys"],
             output_hidden_states=output_hidden_states,
             return_dict=True,
             **kwargs,
@@ -250,21 +251,23 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
         with record_routings(output_routings) as record:
             changes: dict[str, Any] = {}
             if self.past_future is not None:
-                changes = self._contents(self.past_future, decoded, offers, attention_mask)
+                changes = self._contents(self.past_future, decoded, features, attention_mask)
                 if not output_past_future:
                     for name in ("past_contents", "future_contents", "guide_states"):
                         del changes[name]
         return with_routings(GDRSeq2SeqModelOutput, outputs, record if output_routings else None, **changes)
 
     @staticmethod
-    def _contents(past_future: PastFuture, decoded: Any, offers: Any, attention_mask: Tensor | None) -> dict[str, Any]:
-        """What past and future change of the output: sections 3.1 and 3.2, GDR."""
+    def _contents(
+        past_future: PastFuture, decoded: Any, features: Any, attention_mask: Tensor | None
+    ) -> dict[str, Any]:
+        """The fields of the output that past and future change: sections 3.1 and 3.2, GDR."""
         readout, guides = decoded.last_hidden_state, decoded.recurrent_states
         if decoded.past_states is not None:
-            context = past_future.join(readout, decoded.past_states, decoded.future_states)
+            context = past_future.add_contents(readout, decoded.past_states, decoded.future_states)
         else:
             mask = source_word_mask(attention_mask)
-            context = past_future(readout, offers["source_votes"], offers["source_keys"], mask, guides)
+            context = past_future(readout, features["source_votes"], features["source_keys"], mask, guides)
         changes = {
             "last_hidden_state": context.states,
             "past_contents": context.past,

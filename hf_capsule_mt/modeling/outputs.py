@@ -1,4 +1,4 @@
-"""Outputs of Transformers' encoder-decoders with the assignment probabilities beside them."""
+"""Outputs of Transformers' encoder-decoders, with the assignment probabilities added."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -40,22 +40,21 @@ class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
 
 @dataclass
 class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
-    """
-    [`Seq2SeqLMOutput`] and, with `output_routings=True`, what every routing site of the call did.
+    """[`Seq2SeqLMOutput`] and, with `output_routings=True`, the assignments of every routing site.
 
     Args:
         routings (`dict[str, torch.FloatTensor]`, *optional*):
             Assignment probabilities by routing site, each of shape `(iterations, batch_size, sequence_length,
-            num_inputs, num_capsules)` and as they were before that iteration's update of the capsules, so that the
-            first iteration is uniform. They sum to 1 over the capsules. The sites are
+            num_inputs, num_capsules)`. They are those before each update of the capsules, so the first iteration
+            is uniform. They sum to 1 over the capsules. The sites are
 
             - `"encoder.layer_aggregation"`, `"decoder.layer_aggregation"`: inputs are the layers;
             - `"encoder.layers.{i}.self_attn"`, `"decoder.layers.{i}.self_attn"`, `"decoder.layers.{i}.encoder_attn"`:
               inputs are the heads.
 
             `sequence_length` is that of the source for the encoder's sites and of the decoder input for the others.
-            Padded positions are routed like any other; mask them out. With gradient checkpointing the probabilities
-            carry no gradient.
+            Padded positions are routed too: mask them out. With gradient checkpointing the probabilities have no
+            gradient.
     """
 
     routings: dict[str, Tensor] | None = None
@@ -63,15 +62,15 @@ class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
 
 @dataclass
 class GDREncoderOutput(CapsuleEncoderOutput):
-    """
-    [`CapsuleEncoderOutput`] and what past and future need of the source, computed once a sentence. `generate()`
-    repeats both for every beam, as it does with all tensors of an encoder's output.
+    """[`CapsuleEncoderOutput`] and the source's votes and keys for past and future, computed once a sentence.
+
+    `generate()` repeats both for every beam, like all tensors of an encoder's output.
 
     Args:
         source_votes (`torch.FloatTensor` of shape `(batch_size, source_length, num_capsules, capsule_dim)`):
             Votes of each source word for each capsule.
         source_keys (`torch.FloatTensor` of shape `(batch_size, source_length, num_keys, capsule_dim)`):
-            What the assignment of each source word is computed from.
+            Keys from which the assignment of each source word is computed.
     """
 
     source_votes: Tensor | None = None
@@ -80,12 +79,11 @@ class GDREncoderOutput(CapsuleEncoderOutput):
 
 @dataclass
 class GDRRNMTEncoderOutput(GDREncoderOutput):
-    """
-    [`GDREncoderOutput`] and the keys of the decoder's attention, which depend on the source alone too.
+    """[`GDREncoderOutput`] and the keys of the decoder's attention, which also depend on the source alone.
 
     Args:
         attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, attention_dim)`):
-            What additive attention compares its query with.
+            Keys of additive attention.
     """
 
     attention_keys: Tensor | None = None
@@ -93,14 +91,13 @@ class GDRRNMTEncoderOutput(GDREncoderOutput):
 
 @dataclass
 class GDRRNMTDecoderOutput(CapsuleDecoderOutput):
-    """
-    [`CapsuleDecoderOutput`] and the states of the recurrence.
+    """[`CapsuleDecoderOutput`] and the states of the recurrence.
 
     Args:
         recurrent_states (`torch.FloatTensor` of shape `(batch_size, target_length, recurrent_dim)`):
             The decoder's state after each step.
         past_states, future_states (`torch.FloatTensor`, *optional*):
-            With `past_future="recurrent"`: its past and future states, as wide as the past and the future capsules.
+            With `past_future="recurrent"`: the past and future states, as wide as the past and future capsules.
     """
 
     recurrent_states: Tensor | None = None
@@ -110,19 +107,18 @@ class GDRRNMTDecoderOutput(CapsuleDecoderOutput):
 
 @dataclass
 class CapsNMTEncoderOutput(CapsuleEncoderOutput):
-    """
-    [`CapsuleEncoderOutput`] and the vectors that hold the sentence, computed once.
+    """[`CapsuleEncoderOutput`] and the vectors that represent the sentence.
 
     Args:
         source_context (`torch.FloatTensor` of shape `(batch_size, d_model)`):
-            `W_c [c_1 … c_M]`, all that a decoder with `decoder_context="fixed"` knows of the source.
+            `W_c [c_1 … c_M]`. A decoder with `decoder_context="fixed"` gets nothing else of the source.
         capsules (`torch.FloatTensor` of shape `(batch_size, num_capsules, d_model)`):
-            The capsules `c_j`; with `source_aggregation="pooling"` maximum, mean, first and last state.
+            The capsules `c_j`; with `source_aggregation="pooling"`: maximum, mean, first and last state.
         attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
-            With `decoder_context="attention"`: what attention compares its query with.
+            With `decoder_context="attention"`: the keys of attention.
 
-    The routing site is `"encoder.capsules"`: shape `(iterations, batch_size, 1, source_length, num_capsules)`, since
-    there is one routing for the whole sentence; the inputs are its words, and padding is assigned nowhere.
+    The routing site is `"encoder.capsules"`, of shape `(iterations, batch_size, 1, source_length, num_capsules)`. One
+    routing serves the whole sentence. Its inputs are the words; padding has probability 0.
     """
 
     source_context: Tensor | None = None
@@ -132,8 +128,7 @@ class CapsNMTEncoderOutput(CapsuleEncoderOutput):
 
 @dataclass
 class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
-    """
-    [`CapsuleSeq2SeqModelOutput`] and, with `output_past_future=True`, the contents of past and future.
+    """[`CapsuleSeq2SeqModelOutput`] and, with `output_past_future=True`, the contents of past and future.
 
     Args:
         past_contents (`torch.FloatTensor` of shape `(batch_size, target_length, past_capsules * capsule_dim)`):
@@ -141,7 +136,7 @@ class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
         future_contents (`torch.FloatTensor` of shape `(batch_size, target_length, future_capsules * capsule_dim)`):
             The future capsules.
         guide_states (`torch.FloatTensor` of shape `(batch_size, target_length, d_model or recurrent_dim)`):
-            The decoder's states that guided the routing, before the contents were added.
+            The decoder's states that guided the routing, before the contents are added.
     """
 
     past_contents: Tensor | None = None
@@ -151,22 +146,21 @@ class GDRSeq2SeqModelOutput(CapsuleSeq2SeqModelOutput):
 
 @dataclass
 class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
-    """
-    [`CapsuleSeq2SeqLMOutput`] with every term of the loss and the contents of past and future.
+    """[`CapsuleSeq2SeqLMOutput`] with every term of the loss and the contents of past and future.
 
     Args:
         lm_loss (`torch.FloatTensor`, *optional*, returned with `labels`):
-            The translation loss. While evaluating it is `loss`; while training, `loss` is this plus the other two
+            The translation loss. In evaluation it is `loss`. In training, `loss` also contains the other two,
             times their weights.
         bow_loss, bca_loss (`torch.FloatTensor`, *optional*, returned with `labels` while training):
             Bag of words and bilingual content agreement, without their weights.
         past_contents, future_contents (`torch.FloatTensor`, *optional*, returned with `output_past_future=True`):
             See [`GDRSeq2SeqModelOutput`]. Training with auxiliary losses returns them too.
 
-    The routing site of past and future is `"past_future"`: shape `(iterations, batch_size, target_length,
-    source_length, num_capsules)`, past capsules first, then future, then redundant ones; the inputs are the source
-    words, and padding among them is assigned nowhere. With `past_future="classifier"` the last axis is past, future
-    and redundant; with `"attention"` it is past and future, and each sums to 1 over the source words.
+    The routing site of past and future is `"past_future"`, of shape `(iterations, batch_size, target_length,
+    source_length, num_capsules)`: past capsules first, then future, then redundant ones. The inputs are the source
+    words; padding has probability 0. With `past_future="classifier"` the last axis is past, future and redundant.
+    With `"attention"` it is past and future, and each sums to 1 over the source words.
     """
 
     lm_loss: Tensor | None = None
@@ -176,7 +170,9 @@ class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
     future_contents: Tensor | None = None
 
 
-def with_routings(kind: type[Output], outputs: ModelOutput, record: RoutingRecord | None, **changes: Any) -> Output:
-    """`outputs` as a `kind`, with the record's assignments and any `changes` of other fields."""
+def with_routings(
+    output_class: type[Output], outputs: ModelOutput, record: RoutingRecord | None, **changes: Any
+) -> Output:
+    """`outputs` as an `output_class`, with the record's assignments and `changes` of other fields."""
     routings = None if record is None else dict(record.assignments)
-    return kind(**{**outputs, **changes, "routings": routings})
+    return output_class(**{**outputs, **changes, "routings": routings})

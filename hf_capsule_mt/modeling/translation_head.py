@@ -1,4 +1,4 @@
-"""What every translation model does around its base model: labels, logits, the loss, and beam search.
+"""The part of a translation model that is around its base model: labels, logits, the loss, and beam search.
 
 Legend: `B` batch, `S` source and `T` target positions, `V` target vocabulary.
 """
@@ -19,19 +19,17 @@ from hf_capsule_mt.modeling.input_checks import check_labels
 from hf_capsule_mt.modeling.losses.seq2seq import TranslationLoss, loss_of_states, translation_loss
 from hf_capsule_mt.modeling.outputs import CapsuleSeq2SeqLMOutput
 
-# Releases whose beam search takes the number of target words from the wrong field.
+# Releases whose beam search reads the size of the target vocabulary from the wrong field.
 OLD_BEAM_SEARCH = tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 20)
 
 
 class TranslationHead:
-    """Goes before `MarianMTModel` in the bases of a translation model: its `forward`, and what belongs to it."""
+    """Mixin of a translation model; list it before `MarianMTModel` or `PreTrainedModel`."""
 
-    # The loss is divided by `num_items_in_batch` here, see `translation_loss`.
-    accepts_loss_kwargs = True
-    # `forward` knows `skip_logits` and `loss_smoothing`.
-    can_skip_logits = True
-    # `generate_with_routings` of `inference/`, set by the installed package; code in a checkpoint has none.
-    own_generate: ClassVar[Callable[..., Any] | None] = None
+    accepts_loss_kwargs = True  # `translation_loss` divides by `num_items_in_batch`
+    can_skip_logits = True  # `forward` has the arguments `skip_logits` and `loss_smoothing`
+    # The installed package sets this to `generate_with_routings`. Code in a checkpoint has none.
+    installed_generate: ClassVar[Callable[..., Any] | None] = None
 
     config: Any
     model: nn.Module
@@ -60,20 +58,19 @@ class TranslationHead:
     ) -> CapsuleSeq2SeqLMOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Target tokens, not shifted; -100 where there is none.
+            Target tokens, not shifted; -100 for padding.
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`CapsuleSeq2SeqLMOutput`].
         num_items_in_batch (`int` or `torch.Tensor`, *optional*):
-            The number of target tokens that the loss is divided by, instead of this batch's own; the Trainer gives
-            the number over all the batches it accumulates.
+            Divide the loss by this number instead of the number of target tokens in this batch. The Trainer passes
+            the number of tokens in all the batches that it accumulates.
         skip_logits (`bool`, *optional*):
-            With labels, compute the loss without ever holding a score for every word at every position, the largest
-            tensors of a training step. `logits` is None then, except where they cannot be avoided: in a compiled
-            function, and with an output layer that is not a plain linear one (LoRA's, for example).
+            With labels, compute the loss without the full logits, the largest tensors of a training step. `logits`
+            is then None. Compiled functions, and output layers that are not plain linear ones (LoRA, for example),
+            compute the logits all the same.
         loss_smoothing (`float`, defaults to 0.0):
-            Label smoothing of `loss`, as in `torch.nn.functional.cross_entropy`; an `lm_loss` beside it is reported
-            without.
+            Label smoothing of `loss`, as in `torch.nn.functional.cross_entropy`; `lm_loss` has no smoothing.
         """
         if labels is not None:
             check_labels(labels, self.final_logits_bias.shape[-1])
@@ -101,7 +98,7 @@ class TranslationHead:
             losses = loss_of_states(states, head.weight, bias, labels, num_items_in_batch, loss_smoothing)
         else:
             logits = head(states)
-            # In place where the type allows: a second [B, T, V] tensor is the largest of a training step.
+            # In place if possible: a second [B, T, V] tensor would be one of the largest of a training step.
             logits = logits.add_(bias) if logits.dtype == bias.dtype else logits + bias
         if labels is not None and logits is not None:
             smooth = plain = translation_loss(logits, labels, num_items_in_batch, loss_smoothing)
@@ -111,12 +108,12 @@ class TranslationHead:
         return self._translation_output(outputs, logits, losses, labels, num_items_in_batch)
 
     def _needed_outputs(self, labels: Tensor | None) -> dict[str, bool]:
-        """Arguments with which the base model returns what `_translation_output` needs of it."""
+        """Arguments that make the base model return the fields that `_translation_output` reads."""
         return {}
 
     def _translation_output(
         self,
-        outputs: Any,  # of the family's base model
+        outputs: Any,  # from the base model
         logits: Tensor | None,
         losses: TranslationLoss | None,
         labels: Tensor | None,
@@ -129,8 +126,8 @@ class TranslationHead:
     def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As in Transformers. The installed package adds `output_routings` and faster searches."""
         generate = super().generate  # type: ignore[misc]
-        if TranslationHead.own_generate is not None:
-            return TranslationHead.own_generate(self, generate, inputs, *args, **kwargs)
+        if TranslationHead.installed_generate is not None:
+            return TranslationHead.installed_generate(self, generate, inputs, *args, **kwargs)
         if kwargs.get("output_routings"):
             raise ValueError(
                 "generate(output_routings=True) needs the package hf_capsule_mt to be installed; without it, call the "
@@ -139,18 +136,18 @@ class TranslationHead:
         return generate(inputs, *args, **kwargs)
 
     def get_compiled_call(self, compile_config: Any) -> Any:
-        """As in Transformers, except that a deep copy of a model does not share the call, which holds the weights."""
+        """As in Transformers, but a deep copy gets its own call: a compiled call holds the weights of its model."""
         if vars(self).get("_compiled_for") != id(self):
             vars(self).pop("_compiled_call", None)
             self._compiled_for = id(self)
         return super().get_compiled_call(compile_config)  # type: ignore[misc]
 
     def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers. Before 5.20 its beam search reads the number of target words from `vocab_size`."""
+        """As in Transformers. Before 5.20 its beam search took `vocab_size` for the size of the target vocabulary."""
         view: Any = self
         target_words = self.final_logits_bias.shape[-1]
         if self.config.vocab_size != target_words and OLD_BEAM_SEARCH:
-            # The same modules with a config of its own, since another thread may be using this one.
+            # A copy with its own config, because another thread may be using this one.
             view = copy(self)
             view.config = copy(self.config)
             view.config.vocab_size = target_words

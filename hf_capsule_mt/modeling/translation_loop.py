@@ -1,6 +1,6 @@
-"""The loop that translates: batches of like length, a length limit, evaluation mode, the order of the sources.
+"""The loop that translates: batches of similar length, a length limit, evaluation mode, the order of the sources.
 
-Sources are padded on the right. A sentence in a batch then has the positions that it has alone.
+Sources are padded on the right, so a sentence in a batch has the same positions as alone.
 
 Legend: `N` sentences in a batch, `S` source tokens, `T` target tokens, `V` target vocabulary.
 """
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-Progress = Callable[[int], None]  # gets the number of sentences in each finished batch
+Progress = Callable[[int], None]  # its argument: the number of sentences in a finished batch
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Turn off dropout for a while. Afterwards every module is back in its own mode.
+    """Turn off dropout, and restore the mode of every module afterwards.
 
-    Modes differ within a model: in training, a frozen encoder is often in evaluation mode.
+    The modules of a model can be in different modes: in training, a frozen encoder is often in evaluation mode.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -33,7 +33,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def generation_setting(model: Any, generation: dict[str, Any], name: str) -> Any:
-    """The value that `generate` will use for a parameter; None for the default of Transformers."""
+    """The value that `generate` will use for a parameter; None means the default of Transformers."""
     config = generation.get("generation_config")
     for settings in (generation, vars(config) if config else {}, vars(model.generation_config)):
         if settings.get(name) is not None:
@@ -42,8 +42,11 @@ def generation_setting(model: Any, generation: dict[str, Any], name: str) -> Any
 
 
 def with_settings(generation: dict[str, Any], **extra: Any) -> dict[str, Any]:
-    """`generation` with more parameters. They go into a copy of its `generation_config` where it has one, because
-    `generate` takes either a configuration or single parameters."""
+    """`generation` with more parameters.
+
+    If it has a `generation_config`, they go into a copy of it: `generate` takes either a configuration or single
+    parameters.
+    """
     config = generation.get("generation_config")
     if config is None or not extra:
         return {**generation, **extra}
@@ -68,7 +71,7 @@ def generate(model: Any, inputs: dict[str, Any], source_tokens: int, generation:
     settings = with_settings(generation, **length_limit(model, source_tokens, generation))
     with evaluation_mode(model), torch.no_grad():
         tokens = model.generate(**inputs, **settings)
-    return getattr(tokens, "sequences", tokens)  # with `return_dict_in_generate` it is a field of the output
+    return getattr(tokens, "sequences", tokens)  # a field of the output with `return_dict_in_generate`
 
 
 def translate_tokens(
@@ -128,9 +131,10 @@ def force_decode(
 def length_batches(
     lengths: Sequence[int], batch_size: int | None = None, max_tokens: int | None = None
 ) -> list[list[int]]:
-    """Indices of sentences in batches of like length, longest first.
+    """Indices of sentences in batches of similar length, longest first.
 
-    A batch has at most `batch_size` sentences and `max_tokens` tokens, padding included. A longer sentence is alone.
+    A batch has at most `batch_size` sentences and `max_tokens` tokens, padding included. A longer sentence gets
+    its own batch.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):

@@ -1,4 +1,4 @@
-"""The embeddings and the output layer of an encoder-decoder with one vocabulary for both sides, or with two.
+"""Embeddings and output layer of an encoder-decoder, with one vocabulary for both sides or two.
 
 Legend: `d` model width, `V` target vocabulary.
 """
@@ -14,7 +14,7 @@ from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 
 
 def target_vocabulary(config: Any) -> int:
-    """Number of words that the decoder knows."""
+    """Size of the target vocabulary."""
     shared = config.share_encoder_decoder_embeddings
     return (None if shared else config.decoder_vocab_size) or config.vocab_size
 
@@ -30,7 +30,7 @@ def replaced_parts(config: Any) -> Iterator[None]:
 
 
 def tie_base(model: Any) -> None:
-    """Make the embedding that both sides of a base model share, if they do, and say what is tied to it."""
+    """If both sides of a base model share an embedding, create it, and list the weights tied to it."""
     config, model._tied_weights_keys = model.config, {}
     if config.share_encoder_decoder_embeddings:
         model.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
@@ -39,7 +39,7 @@ def tie_base(model: Any) -> None:
 
 
 def make_head(model: Any) -> None:
-    """Make the output layer `logits = o E^T + final_logits_bias`. The bias is a buffer of zeros."""
+    """Create the output layer `logits = o E^T + final_logits_bias`. The bias is a buffer of zeros."""
     config, words = model.config, target_vocabulary(model.config)
     model._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
     if config.share_encoder_decoder_embeddings:

@@ -85,7 +85,7 @@ class HubPusher:
 
 def carry_code(model: Any, args: Any) -> None:
     """Let a model of this package be pushed with its code, from the first push on."""
-    if getattr(model, "can_carry_code", False):
+    if hasattr(model, "can_carry_code") and model.can_carry_code():
         model.config.carry_code()
         if args.process_index == 0:
             model.config.save_pretrained(args.output_dir)

@@ -23,7 +23,7 @@ from hf_capsule_mt.training.versions import versions
 
 EM_FIELDS = ("em_variance_floor", "em_inverse_temperature")
 FIRST = "† EM routing with its first defaults: a floor of 1.0 and an inverse temperature of 0.01."
-PRINTED_SCALE: Any = auxiliary_losses.Bags.step_shares
+PRINTED_SCALE: Any = auxiliary_losses.Bags.step_weights
 FIRST_SCALE: Any = property(lambda bags: bags.keep)
 ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
 HEADS = {"layer_aggregation": "none"}
@@ -195,7 +195,7 @@ def run_one(job: tuple[str, int, dict[str, Any], str]) -> Run:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     options, start = dict(SETTINGS[name][0]), SETTINGS[name][1]
-    auxiliary_losses.Bags.step_shares = FIRST_SCALE if options.pop(WORD_MEANS, False) else PRINTED_SCALE
+    auxiliary_losses.Bags.step_weights = FIRST_SCALE if options.pop(WORD_MEANS, False) else PRINTED_SCALE
     task = small_task(settings["train_size"], settings["test_size"], seed=seed, max_words=settings["max_words"])
     set_seed(seed)
     gdr = "past_future" in options

@@ -17,7 +17,7 @@ from transformers.generation import (
 from transformers.generation.streamers import BaseStreamer
 
 from hf_capsule_mt.inference.search import choose
-from hf_capsule_mt.inference.search.loops import Finished, Limits, beam_search, greedy_search
+from hf_capsule_mt.inference.search.loops import FinishedTranslations, Limits, beam_search, greedy_search
 
 CASES = [Case(CAPS_NMT, name) for name in ("capsules", "hybrid", "pooling", "two_vocabularies")]
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -244,7 +244,7 @@ def test_beams_by_hand():
 
 
 def test_finished_keeps_the_best():
-    finished = Finished(1, 2)
+    finished = FinishedTranslations(1, 2)
     scores, ended = torch.tensor([[1.0, 3.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]])
     assert not finished.all_full()
     for closed in (False, True):

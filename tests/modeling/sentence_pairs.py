@@ -20,10 +20,11 @@ class Pairs:
         return Pairs([self.sources[index]], [self.targets[index]])
 
     def batch(self, source_pad: int = 0, target_pad: int = 0, left: bool = False) -> dict[str, Tensor]:
-        """All inputs of a forward pass, with that much more padding than the longest sentence needs."""
+        """All inputs of a forward pass. `source_pad` and `target_pad` add padding beyond the longest sentence."""
         start = torch.tensor([PAD])
         sources, mask = _pad(self.sources, PAD, source_pad, left)
-        decoder, decoder_mask = _pad([torch.cat([start, t[:-1]]) for t in self.targets], PAD, target_pad, left)
+        shifted = [torch.cat([start, target[:-1]]) for target in self.targets]
+        decoder, decoder_mask = _pad(shifted, PAD, target_pad, left)
         labels, _ = _pad(self.targets, -100, target_pad, left)
         return {
             "input_ids": sources,
@@ -59,7 +60,7 @@ def _pad(rows: list[Tensor], value: int, extra: int, left: bool) -> tuple[Tensor
 
 
 def without_target(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `generate` is given."""
+    """The inputs of `generate`."""
     return {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 
@@ -77,13 +78,13 @@ def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> N
 
 def assert_same_gradients(actual: nn.Module, expected: nn.Module, tolerance: float = 2e-5) -> None:
     """Every gradient, by name."""
-    wanted = {name: parameter.grad for name, parameter in expected.named_parameters()}
-    found = {name: parameter.grad for name, parameter in actual.named_parameters()}
-    assert wanted.keys() == found.keys()
-    for name, gradient in wanted.items():
-        assert (gradient is None) == (found[name] is None), name
+    expected_gradients = {name: parameter.grad for name, parameter in expected.named_parameters()}
+    actual_gradients = {name: parameter.grad for name, parameter in actual.named_parameters()}
+    assert expected_gradients.keys() == actual_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        assert (gradient is None) == (actual_gradients[name] is None), name
         if gradient is not None:
-            assert torch.isfinite(gradient).all() and torch.isfinite(found[name]).all(), name
+            assert torch.isfinite(gradient).all() and torch.isfinite(actual_gradients[name]).all(), name
             scale = max(1.0, gradient.abs().max().item())
-            difference = (found[name] - gradient).abs().max().item()
+            difference = (actual_gradients[name] - gradient).abs().max().item()
             assert difference <= tolerance * scale, f"{name}: {difference}"

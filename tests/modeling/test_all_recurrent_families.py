@@ -174,7 +174,7 @@ def test_what_waits_is_noticed() -> None:
 def test_a_forward_pass_waits_for_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Padding on both sides is put in order without asking how much there is. Values are looked at on a CPU alone."""
     model = case.build()
-    monkeypatch.setattr(input_checks, "_readable", lambda tensor: False)
+    monkeypatch.setattr(input_checks, "_can_read_values", lambda tensor: False)
     batch = make_pairs(model.config).batch(2, 3)
     with torch.no_grad(), NoWaiting():
         model(**without_labels(batch), use_cache=False)
@@ -187,7 +187,7 @@ def test_a_mask_without_padding_is_no_mask(case: Case, monkeypatch: pytest.Monke
     ids = make_pairs(case.config()).one(0).batch()["input_ids"]
     with torch.no_grad():
         plain, seen = encoder(ids), encoder(ids, attention_mask=torch.ones_like(ids))
-        monkeypatch.setattr(input_checks, "_readable", lambda _: False)
+        monkeypatch.setattr(input_checks, "_can_read_values", lambda _: False)
         unseen = encoder(ids, attention_mask=torch.ones_like(ids))
     for name, wanted in plain.items():
         assert torch.equal(seen[name], wanted), name

@@ -96,19 +96,19 @@ def test_equal_the_loops(reduction: str, items: Any):
         agreement_by_hand(module, states, context, LABELS) / count,
     )
     inputs = leaves(module, states, context, embedding)
-    for found, wanted in zip(terms, expected, strict=True):
-        assert_close(found, wanted, 1e-10)
-        grads = torch.autograd.grad(found, list(inputs.values()), allow_unused=True)
-        for name, grad, right in zip(
-            inputs, grads, torch.autograd.grad(wanted, list(inputs.values()), allow_unused=True), strict=True
+    for actual, right in zip(terms, expected, strict=True):
+        assert_close(actual, right, 1e-10)
+        grads = torch.autograd.grad(actual, list(inputs.values()), allow_unused=True)
+        for name, grad, right_grad in zip(
+            inputs, grads, torch.autograd.grad(right, list(inputs.values()), allow_unused=True), strict=True
         ):
-            assert (grad is None) == (right is None), name
+            assert (grad is None) == (right_grad is None), name
             if grad is not None:
-                assert right.abs().max() > 0
-                assert_close(grad, right, 1e-9)
+                assert right_grad.abs().max() > 0
+                assert_close(grad, right_grad, 1e-9)
 
 
-def test_a_word_that_is_all_there_is():
+def test_a_sentence_of_one_word():
     """One word: it is past and future at its only step, and both means are its state."""
     module = make_losses()
     states, context, embedding = make_inputs()
@@ -158,9 +158,9 @@ def test_padding_in_the_batch_changes_nothing():
 
     for left in (False, True):
         wider = HolisticContext(*(padded(part, 50.0, left) for part in context))
-        found = module(wider.states, wider, padded(LABELS, -100, left), embedding)
-        for term, wanted in zip(found, expected, strict=True):
-            assert_close(term, wanted, 1e-9)
+        actual = module(wider.states, wider, padded(LABELS, -100, left), embedding)
+        for term, right in zip(actual, expected, strict=True):
+            assert_close(term, right, 1e-9)
 
 
 @pytest.mark.parametrize(("bow", "bca"), [(1.0, 0), (0, 0.5)])
@@ -180,6 +180,6 @@ def test_a_weight_of_zero_leaves_the_loss_and_its_parameters_out(bow: float, bca
 def test_low_precision_is_close_to_float64(dtype: torch.dtype):
     terms = make_losses(dtype)(*make_inputs(dtype)[:2], LABELS, make_inputs(dtype)[2])
     exact = make_losses()(*make_inputs()[:2], LABELS, make_inputs()[2])
-    for term, wanted in zip(terms, exact, strict=True):
+    for term, right in zip(terms, exact, strict=True):
         assert term.dtype == torch.float32
-        assert_close(term.double(), wanted, 8 * torch.finfo(dtype).eps)
+        assert_close(term.double(), right, 8 * torch.finfo(dtype).eps)

@@ -1,4 +1,4 @@
-"""The bidirectional layer against PyTorch's own, run on each sentence alone and without padding."""
+"""The bidirectional layer, compared with PyTorch's on each sentence alone, without padding."""
 
 import pytest
 import torch
@@ -51,17 +51,17 @@ def batch(side: str, extra: int) -> tuple[Tensor, Tensor]:
 def test_values_and_gradients_of_sentences_alone(kind: str, side: str, extra: int) -> None:
     ours, theirs = build(kind)
     words, mask = batch(side, extra)
-    found = ours(words, word_order(mask))
-    assert found.shape == (*mask.shape, 2 * HIDDEN)
-    assert (found[~mask] == 0).all()
-    scale = torch.randn(found.shape, dtype=found.dtype)
-    (found * scale).sum().backward()
+    actual = ours(words, word_order(mask))
+    assert actual.shape == (*mask.shape, 2 * HIDDEN)
+    assert (actual[~mask] == 0).all()
+    scale = torch.randn(actual.shape, dtype=actual.dtype)
+    (actual * scale).sum().backward()
     gradient = torch.zeros_like(words)
     for row in range(len(LENGTHS)):
         alone = words[row : row + 1, mask[row]].detach().requires_grad_()
-        wanted = theirs(alone)[0]
-        torch.testing.assert_close(found[row : row + 1, mask[row]], wanted)
-        (wanted * scale[row, mask[row]]).sum().backward()
+        expected = theirs(alone)[0]
+        torch.testing.assert_close(actual[row : row + 1, mask[row]], expected)
+        (expected * scale[row, mask[row]]).sum().backward()
         gradient[row, mask[row]] = alone.grad[0]
     torch.testing.assert_close(words.grad, gradient)
     assert (words.grad[~mask] == 0).all()
@@ -110,7 +110,7 @@ def test_weights_at_the_start(kind: str) -> None:
 
 
 def test_loaded_weights_are_left_alone() -> None:
-    """Transformers marks what a checkpoint held; only the rest is filled."""
+    """Transformers marks loaded weights. Only the others are initialised."""
     for module in (GRU(3, 4), RecurrentLinear(4, 12), InputLinear(3, 12)):
         loaded = {name: parameter.clone() for name, parameter in module.named_parameters()}
         for parameter in module.parameters():

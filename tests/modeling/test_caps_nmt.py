@@ -1,4 +1,4 @@
-"""What is special about CapsNMT: its equations, its strategies, its state, its errors."""
+"""CapsNMT: its equations, its strategies, its state, its errors."""
 
 import math
 from typing import Any
@@ -86,7 +86,7 @@ def place_of(position: int, width: int) -> Tensor:
 
 
 def capsules_of(model: Any, states: list[Tensor]) -> Tensor:
-    """C, `[M, d]`: Eq. (2)-(4), or Algorithm 1 with the strategies that the configuration says."""
+    """C, `[M, d]`: Eq. (2)-(4), or Algorithm 1 with the strategies of the configuration."""
     config, layer = model.config, model.get_encoder().context.aggregation
     if config.source_aggregation == "pooling":
         stacked = torch.stack(states)
@@ -175,17 +175,17 @@ def test_equals_the_equations(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("field", list(PLAIN))
 def test_each_strategy_can_be_switched_off_alone_and_matters(field: str) -> None:
-    """With the same weights, so that nothing but the strategy differs."""
+    """With the same weights, so that only the strategy differs."""
     with_all, without = build(), build(**{field: PLAIN[field]})
     weights = with_all.state_dict()
-    found = without.load_state_dict(
+    report = without.load_state_dict(
         {
             name: value[: len(without.get_parameter(name))] if name.endswith("votes.weight") else value
             for name, value in weights.items()
             if name in without.state_dict()
         }
     )
-    assert not found.missing_keys and not found.unexpected_keys
+    assert not report.missing_keys and not report.unexpected_keys
     batch = batch_of(with_all)
     with torch.no_grad():
         difference = with_all(**batch).logits - without(**batch).logits
@@ -224,8 +224,8 @@ def test_the_routing_is_that_of_ops() -> None:
 
 @every_kind
 @pytest.mark.parametrize("chunks", [[1, 1, 1, 1], [4, 1], [2, 3], [5]])
-def test_states_are_the_same_however_the_words_come(kind: str, chunks: list[int]) -> None:
-    """At once through the layers, one by one through cells, or some of each; the number of steps is counted."""
+def test_states_do_not_depend_on_how_words_are_split_into_calls(kind: str, chunks: list[int]) -> None:
+    """All words through the layers, single words through cells, or both; the number of steps is counted."""
     model = build(kind)
     batch = batch_of(model)
     words = torch.arange(3 * sum(chunks)).view(3, -1) % 30 + 5
@@ -237,12 +237,12 @@ def test_states_are_the_same_however_the_words_come(kind: str, chunks: list[int]
             model(**source, decoder_input_ids=part, past_key_values=parts)
     assert whole.get_seq_length() == parts.get_seq_length() == sum(chunks)
     assert len(whole.states) == 2 * model.config.decoder_layers
-    for found, wanted in zip(parts.states, whole.states, strict=True):
-        assert_close(found, wanted)
+    for actual, expected in zip(parts.states, whole.states, strict=True):
+        assert_close(actual, expected)
 
 
 @every_kind
-def test_words_that_are_padding_leave_the_states_alone(kind: str) -> None:
+def test_padding_leaves_the_states_unchanged(kind: str) -> None:
     model = build(kind)
     batch = batch_of(model)
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -251,17 +251,17 @@ def test_words_that_are_padding_leave_the_states_alone(kind: str) -> None:
     mask = (padded != PAD).long()
     alone, beside = RecurrentCache(), RecurrentCache()
     with torch.no_grad():
-        wanted = model(**source, decoder_input_ids=words, past_key_values=alone).logits
-        found = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask, past_key_values=beside).logits
+        expected = model(**source, decoder_input_ids=words, past_key_values=alone).logits
+        actual = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask, past_key_values=beside).logits
         without_cache = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask, use_cache=False).logits
-    assert_close(found[:, 2:], wanted)
-    assert_close(without_cache[:, 2:], wanted)
+    assert_close(actual[:, 2:], expected)
+    assert_close(without_cache[:, 2:], expected)
     for state, expected in zip(beside.states, alone.states, strict=True):
         assert_close(state, expected)
 
 
 def test_a_step_costs_the_same_at_any_length() -> None:
-    """The states and what a step reads of the source have sizes of their own, and the source is not read again."""
+    """The states and the inputs of a step have fixed sizes, and the source is not read again."""
     model = build()
     batch = batch_of(model)
     with torch.no_grad():
@@ -307,10 +307,10 @@ def test_one_sentence_much_longer_than_the_others() -> None:
     ids = torch.full((2, 200), PAD)
     ids[0, 0], ids[1] = 8, torch.arange(200) % 40 + 4
     with torch.no_grad():
-        found = model.get_encoder()(ids, (ids != PAD).long())
+        encoded = model.get_encoder()(ids, (ids != PAD).long())
         alone = model.get_encoder()(ids[:1, :1])
-    assert torch.isfinite(found.source_context).all()
-    assert_close(found.source_context[:1], alone.source_context)
+    assert torch.isfinite(encoded.source_context).all()
+    assert_close(encoded.source_context[:1], alone.source_context)
 
 
 def test_gradient_checkpointing_computes_a_layer_once_more() -> None:

@@ -1,4 +1,4 @@
-"""What a capsule module owes to the models that it is a part of."""
+"""Every capsule module must initialise its own weights."""
 
 import pytest
 import torch
@@ -15,11 +15,13 @@ class Forgetful(CapsuleModule):
 
 
 @pytest.mark.parametrize("case", [Case(family, family.chosen[0]) for family in FAMILIES], ids=str)
-def test_a_module_that_does_not_say_how_it_starts_is_an_error_when_the_model_is_built(case: Case) -> None:
-    class WithIt(case.family.translation):
+def test_a_module_without_initialisation_is_an_error_when_the_model_is_built(case: Case) -> None:
+    class ModelWithForgetful(case.family.translation):
         def post_init(self) -> None:
             self.forgetful = Forgetful()
             super().post_init()
 
-    with pytest.raises(NotImplementedError, match="Forgetful must define how its own parameters start"):
-        WithIt(case.config())
+    with pytest.raises(
+        NotImplementedError, match="Forgetful must define init_capsule_weights, to fill its parameters"
+    ):
+        ModelWithForgetful(case.config())

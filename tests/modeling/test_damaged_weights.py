@@ -1,4 +1,4 @@
-"""Weights that are damaged, incomplete or of other sizes: found when they are loaded, and said in one sentence."""
+"""Damaged, incomplete or wrongly sized weights: loading them raises an error of one sentence."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_found(family: Any, copy_of: Any) -> None:
 
 
 def test_a_flipped_bit_is_found_wherever_it_is(copy_of: Any) -> None:
-    """In every byte of the header too, but for the name that the digest has there."""
+    """Also in every byte of the header, except for the name of the digest."""
     path = copy_of(GDR_MARIAN) / WEIGHTS
     whole = path.read_bytes()
     begin = header_length(path)
@@ -72,11 +72,11 @@ def test_a_flipped_bit_is_found_wherever_it_is(copy_of: Any) -> None:
         try:
             json.loads(damaged[8:begin])
         except ValueError:
-            continue  # then it is no header, which every reader sees
+            continue  # every reader notices a header that is no JSON
         assert is_damaged(path), f"byte {place}"
 
 
-def test_shards_have_digests_of_their_own(tmp_path: Path) -> None:
+def test_every_shard_has_a_digest(tmp_path: Path) -> None:
     case = Case(GDR_MARIAN, "guided")
     case.build().save_pretrained(tmp_path, max_shard_size="20KB")
     files = weight_files(tmp_path)
@@ -136,7 +136,7 @@ def test_a_missing_tensor_is_an_error(family: Any, copy_of: Any) -> None:
     with pytest.raises(OSError, match=f"lack {name}: a .safetensors file there is incomplete"):
         AutoModelForSeq2SeqLM.from_pretrained(folder)
     _, report = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
-    assert set(report["missing_keys"]) == {name}, "who asks for a report gets it in place of the error"
+    assert set(report["missing_keys"]) == {name}, "a caller who asks for a report gets no error"
 
 
 @every_family
@@ -146,14 +146,14 @@ def test_a_bias_of_another_length_is_an_error(family: Any, copy_of: Any) -> None
     words = weights["final_logits_bias"].shape[1]
     weights["final_logits_bias"] = weights["final_logits_bias"][:, :5].contiguous()
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    said = rf"final_logits_bias has the size \[1, 5\] there and \[1, {words}\] in this model"
-    with pytest.raises(ValueError, match=said):
+    message = rf"final_logits_bias has the size \[1, 5\] there and \[1, {words}\] in this model"
+    with pytest.raises(ValueError, match=message):
         AutoModelForSeq2SeqLM.from_pretrained(folder)
     AutoModelForSeq2SeqLM.from_pretrained(folder, ignore_mismatched_sizes=True)
 
 
 def test_new_parts_are_no_missing_tensors(saved: dict[str, Path], tmp_path: Path) -> None:
-    """A part that was switched on, and a head on a bare model, start fresh as ever."""
+    """A part that was switched on, or a head on a bare model, is initialised as usual."""
     Case(GDR_MARIAN, "guided").build(bow_loss_weight=0.0, bca_loss_weight=0.0).save_pretrained(tmp_path / "plain")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "plain", bow_loss_weight=1.0)
     assert model.auxiliary_losses is not None
@@ -161,7 +161,7 @@ def test_new_parts_are_no_missing_tensors(saved: dict[str, Path], tmp_path: Path
     GDR_MARIAN.translation.from_pretrained(tmp_path / "bare")
 
 
-def test_translate_says_it_in_one_line(copy_of: Any) -> None:
+def test_translate_reports_damage_in_one_line(copy_of: Any) -> None:
     from hf_capsule_mt.data import train_tokenizer
 
     folder = copy_of(GDR_MARIAN)

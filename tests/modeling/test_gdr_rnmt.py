@@ -1,4 +1,4 @@
-"""What is special about the RNMT: its cache, its encoder's output, its errors."""
+"""GDR on RNMT: its cache, its encoder's output, its errors."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_a_step_costs_the_same_at_any_length() -> None:
     assert cache.get_seq_length() == batch["decoder_input_ids"].shape[1] + 5
 
 
-def test_outputs_that_can_be_asked_for() -> None:
+def test_optional_outputs() -> None:
     model = build()
     batch = batch_of(model)
     with torch.no_grad():

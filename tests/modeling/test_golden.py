@@ -1,4 +1,4 @@
-"""Checkpoints made long ago still give the outputs they gave then; `scripts/make_golden.py` made them."""
+"""Old checkpoints still have the outputs that `scripts/make_golden.py` stored with them."""
 
 import json
 from pathlib import Path
@@ -24,10 +24,10 @@ def padded(rows: list[list[int]], value: int) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, value)
 
 
-def assert_near(found: torch.Tensor, expected: Any) -> None:
-    wanted = torch.tensor(expected)
-    assert torch.isfinite(found).all() and torch.isfinite(wanted).all()
-    torch.testing.assert_close(found, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+def assert_near(actual: torch.Tensor, expected: Any) -> None:
+    target = torch.tensor(expected)
+    assert torch.isfinite(actual).all() and torch.isfinite(target).all()
+    torch.testing.assert_close(actual, target, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_every_family_has_one():
@@ -54,8 +54,8 @@ def test_outputs(name: str):
 
 
 @pytest.mark.parametrize("name", [family.name for family in FAMILIES])
-def test_golden_outputs_say_something(name: str):
-    """Assignments far from uniform, different sentences, a small file."""
+def test_golden_outputs_can_show_a_fault(name: str):
+    """Assignments are far from uniform, and translations differ; the file is small."""
     _, golden = load(name)
     for site, rows in golden["routings"].items():
         assignments = torch.tensor(rows)

@@ -130,7 +130,7 @@ def test_equals_the_loops(options: dict, masked: bool):
 @pytest.mark.parametrize("name", [name for name in GDR_MARIAN.configs if name != "off"])
 @torch.no_grad()
 def test_the_model_routes_its_last_states_and_the_source(name: str):
-    """Both modules where the model has them, with the inputs they must have."""
+    """Both modules inside the model get the right inputs."""
     case = Case(GDR_MARIAN, name)
     model = case.build().double()
     batch = without_labels(make_pairs(case.config()).batch(2, 1))
@@ -139,7 +139,7 @@ def test_the_model_routes_its_last_states_and_the_source(name: str):
     model.model.past_future.register_forward_hook(lambda *call: seen.update(context=call[-1]))
     outputs = model(**batch, output_hidden_states=True, output_past_future=True)
     base = model.model(**batch, output_past_future=True)
-    assert model(**batch).past_contents is None, "nobody asked"
+    assert model(**batch).past_contents is None, "not requested"
     source, mask = outputs.encoder_last_hidden_state, batch["attention_mask"].bool()
     assert_by_hand(
         model.config,
@@ -161,7 +161,7 @@ def test_the_model_routes_its_last_states_and_the_source(name: str):
 @every_kind
 @torch.no_grad()
 def test_padded_words_change_nothing(options: dict):
-    """Whatever they hold, however many there are, on either side."""
+    """Whatever their values and number, on either side."""
     _, votes, module = make_modules(options)
     source, states, _ = make_inputs(masked=False)
     expected = module(states, *votes(source), None)
@@ -171,9 +171,9 @@ def test_padded_words_change_nothing(options: dict):
             padded = torch.cat([padding, source] if left else [source, padding], dim=1)
             mask = torch.ones(3, 11, dtype=torch.bool)
             mask[:, slice(0, 6) if left else slice(5, None)] = False
-            found = module(states, *votes(padded), mask)
-            for part, wanted in zip(found, expected, strict=True):
-                assert_close(part, wanted, 1e-9)
+            actual = module(states, *votes(padded), mask)
+            for actual_part, expected_part in zip(actual, expected, strict=True):
+                assert_close(actual_part, expected_part, 1e-9)
 
 
 @every_kind

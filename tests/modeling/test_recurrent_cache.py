@@ -1,4 +1,4 @@
-"""The cache of recurrent decoders against states that are made again from the words."""
+"""The cache of recurrent decoders, compared with states that are computed from the words."""
 
 import pytest
 import torch
@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache
 
-from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache, started_cache
+from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache, checked_cache
 
 Prefix = tuple[int, ...]
 
 
 def states_of(prefixes: list[Prefix]) -> tuple[Tensor, Tensor]:
-    """Two states that hold the words so far, `[B, 1]` and `[B, 2, 1]`: different for different prefixes."""
+    """Two states that encode the words so far, `[B, 1]` and `[B, 2, 1]`: different for different prefixes."""
     values = [float(sum(word * 10**place for place, word in enumerate(prefix))) for prefix in prefixes]
     first = torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
     return first, torch.stack([first + 0.5, -first], dim=1)
 
 
 class Reference:
-    """The words of every row; the cache must always hold the states that belong to them."""
+    """The words of every row. The cache must always have the states of these words."""
 
     def __init__(self, rows: int) -> None:
         self.cache = RecurrentCache()
@@ -50,8 +50,8 @@ class Reference:
         if length == 0:
             assert self.cache.states is None
             return
-        for found, wanted in zip(self.cache.states, states_of(self.prefixes), strict=True):
-            assert torch.equal(found, wanted)
+        for actual, expected in zip(self.cache.states, states_of(self.prefixes), strict=True):
+            assert torch.equal(actual, expected)
 
 
 @given(st.data())
@@ -76,7 +76,7 @@ def test_any_sequence_of_operations(data: st.DataObject) -> None:
 
 
 def test_every_operation_once() -> None:
-    """The sequence that a search can get wrong: rows change between the steps that are taken back."""
+    """Rows change between the steps that are taken back, as in beam search."""
     reference = Reference(3)
     reference.step(2)
     reference.select([2, 0, 0])
@@ -141,16 +141,16 @@ def test_an_empty_cache_can_be_reordered() -> None:
 
 def test_caches_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="past_key_values is a DynamicCache: a recurrent decoder needs a Recurrent"):
-        started_cache(DynamicCache(), 2)
+        checked_cache(DynamicCache(), 2)
     cache = RecurrentCache()
-    assert started_cache(cache, 7) is cache
+    assert checked_cache(cache, 7) is cache
     cache.append([states_of([(1,), (2,)])])
-    assert started_cache(cache, 2) is cache
+    assert checked_cache(cache, 2) is cache
     with pytest.raises(ValueError, match="holds the states of 2 sentences .* the decoder input has 3"):
-        started_cache(cache, 3)
+        checked_cache(cache, 3)
 
 
-def test_a_cache_that_keeps_every_step_is_given_every_step() -> None:
+def test_a_cache_that_keeps_every_step_needs_every_step() -> None:
     cache = RecurrentCache()
     cache.append([states_of([(1, 2)])], 2)
     assert cache.get_seq_length() == 2 and not cache.keeps_every_step

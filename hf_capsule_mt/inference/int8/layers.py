@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_capsule_mt.inference.int8.native import NativeWeights, native_levels, row_scales
-from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, BidirectionalRNN, WordOrder, take
+from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, BidirectionalRNN, WordOrder, gather_positions
 
 ENGINE = "fbgemm"
 
@@ -257,13 +257,13 @@ class Int8BidirectionalLSTM(nn.Module):
         forward, backward = outputs.chunk(2, dim=-1)
         if order is None:
             return torch.cat([forward, backward.flip(1)], dim=-1)
-        both = take(forward, order.forward_place), take(backward, order.backward_place)
+        both = gather_positions(forward, order.forward_place), gather_positions(backward, order.backward_place)
         return torch.cat(both, dim=-1).masked_fill(~order.mask.unsqueeze(-1), 0.0)
 
 
 def _take(gates: Tensor, places: Tensor) -> Tensor:
     """`gates` `[B, S, 4, H]` at `places` `[B, S]`."""
-    return take(gates.flatten(2), places).unflatten(-1, gates.shape[2:])
+    return gather_positions(gates.flatten(2), places).unflatten(-1, gates.shape[2:])
 
 
 def both_directions(parts: Sequence[Tensor]) -> Tensor:

@@ -179,7 +179,7 @@ class CompiledSteps(MarianSteps):
     def _aggregate(self, outputs: Any) -> Tensor:
         if self.routing is None:
             return super()._aggregate(outputs)
-        return self.aggregation.joined(outputs[-1], aggregate(self.routing.plan, outputs.transpose(0, 1)))
+        return self.aggregation.with_top_layer(outputs[-1], aggregate(self.routing.plan, outputs.transpose(0, 1)))
 
     def select(self, rows: Tensor) -> None:
         self.history = self.history.index_select(0, rows)

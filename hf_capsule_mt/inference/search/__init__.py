@@ -1,1 +1,1 @@
-"""Fast searches for translations: which one serves a call, and their loops."""
+"""Fast greedy and beam search: the loops, and the choice between them."""

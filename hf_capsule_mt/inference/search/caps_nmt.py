@@ -1,4 +1,4 @@
-"""CapsNMT for the lean loops.
+"""The decoder steps of CapsNMT for the lean loops of `loops.py`.
 
 Legend: `R` rows, which are sentences or their beams; `d` model width, `V` target vocabulary.
 """
@@ -16,7 +16,7 @@ from hf_capsule_mt.modeling.recurrent.cache import States
 
 
 def caps_nmt_steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> "CapsNMTSteps | None":
-    """The decoder of `model` at its start; None for a subclass with a `forward` or with parts of its own."""
+    """The decoder of `model` before its first step; None for a subclass with other parts or another `forward`."""
     if (
         type(model).forward is not CapsNMTForConditionalGeneration.forward
         or type(model.model) is not CapsNMTModel
@@ -28,7 +28,7 @@ def caps_nmt_steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | No
 
 
 class CapsNMTSteps:
-    """One word after the other, from the encoder's output for `R` rows."""
+    """Decodes `R` rows word by word, from the encoder's output."""
 
     def __init__(self, model: Any, encoded: Any, attention_mask: Tensor | None) -> None:
         decoder: Any = model.model.decoder
@@ -38,26 +38,26 @@ class CapsNMTSteps:
             self.transposed_head = transposed_copy(self.lm_head.weight)  # [d, V]
         self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
         self.context: Tensor = encoded["source_context"]  # [R, d]
-        self.states: States = decoder.stack.no_states(self.context)
+        self.states: States = decoder.stack.initial_states(self.context)
         self.source: tuple[Any, ...] = ()
         if decoder.stack.attention is not None:
             states = encoded["last_hidden_state"]
             self.source = (encoded["attention_keys"], states, word_mask(attention_mask, states))
 
     def __call__(self, words: Tensor) -> Tensor:
-        """The last words `[R]`; returns the logits `[R, V]` of the next ones."""
+        """Read the last words `[R]`; return the logits `[R, V]` of the next words."""
         top = self._top(words)
         logits = self.lm_head(top) if self.transposed_head is None else top @ self.transposed_head
         return (logits if self.bias is None else logits + self.bias).float()
 
-    # Small operations are faster in inference mode. The logits are made outside of it, since the loops change them.
+    # Small operations are faster in inference mode. The loops change the logits, so these are computed outside of it.
     @torch.inference_mode()
     def _top(self, words: Tensor) -> Tensor:
-        """The last words `[R]`; returns the input of the output layer, `[R, d]`."""
+        """Read the last words `[R]`; return the input `[R, d]` of the output layer."""
         embedded = self.decoder.embed_tokens(words) * self.decoder.embed_scale + self.context
         outputs, _, self.states = self.decoder.stack.step(embedded, None, self.states, self.source)
         return outputs[-1]
 
     def select(self, rows: Tensor) -> None:
-        # The rows of a sentence have the same source.
+        # `source` stays: the rows of a sentence have the same source.
         self.states = tuple(state.index_select(0, rows) for state in self.states)

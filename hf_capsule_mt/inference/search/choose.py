@@ -1,7 +1,7 @@
-"""Which search serves a call of `generate()`: a lean loop, beam search in compiled steps, or Transformers' own loop.
+"""Chooses the search of a `generate()` call: a lean loop, beam search in compiled steps, or Transformers' own loop.
 
-`generate()` accepts a loop as `custom_generate` and prepares each call for it. It gives such a loop no streamer, no
-assistant and no `synced_gpus`, so calls with one of these keep Transformers' loop.
+`generate()` accepts a loop as `custom_generate` and prepares its arguments. It does not pass a streamer, an assistant
+or `synced_gpus` to such a loop, so calls with one of these use Transformers' loop.
 """
 
 from collections.abc import Callable
@@ -17,28 +17,28 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from hf_capsule_mt.inference.search.caps_nmt import caps_nmt_steps
 from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_steps, can_compile_beam_search
-from hf_capsule_mt.inference.search.loops import Steps, beam_search, cheaper_processors, greedy_search, limits_of
+from hf_capsule_mt.inference.search.loops import Steps, beam_search, faster_processors, greedy_search, limits_of
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 
 NOT_PASSED_ON = ("assistant_model", "assistant_tokenizer", "custom_generate", "streamer", "synced_gpus", "tokenizer")
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
-KNOWN_ARGUMENTS = {"encoder_outputs", "attention_mask", "use_cache", "past_key_values"}
-# Methods by which a subclass changes what a step reads. The lean loops do not call them.
+SUPPORTED_ARGUMENTS = {"encoder_outputs", "attention_mask", "use_cache", "past_key_values"}
+# A subclass can change the input of a step by these methods. The lean loops do not call them.
 STEP_PREPARATION = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
 
 StepMaker = Callable[[Any, Any, Tensor | None], Steps | None]  # of the model, the encoder's output, attention_mask
 
 # The decoders that the lean loops can run, by the class of the model; `inference/int8` adds its own. A maker returns
-# None where only the model's own `forward` will do.
+# None if the call needs the model's own `forward`.
 STEP_MAKERS: dict[type, StepMaker] = {CapsNMTForConditionalGeneration: caps_nmt_steps}
 
 
 def search_arguments(model: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """The argument `custom_generate` for this call of `generate(inputs, *positional, **keywords)`, or nothing."""
+    """The argument `custom_generate` for `generate(inputs, *positional, **keywords)`; empty for Transformers' loop."""
     if len(positional) > 1 or any(keywords.get(name) is not None for name in NOT_PASSED_ON):
         return {}
-    if is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model):  # `generate` sets synced_gpus then
+    if is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model):  # then `generate` sets synced_gpus
         return {}
     config = positional[0] if positional else keywords.get("generation_config")
     settings = copy(model.generation_config)
@@ -58,19 +58,19 @@ def search(
     callers_cache: Any = None,
     **model_kwargs: Any,
 ) -> Any:
-    """Greedy or beam search by the fastest loop that gives the tokens of Transformers' loop."""
-    beams = generation_config.num_beams > 1
+    """Greedy or beam search by the fastest loop that returns the same tokens as Transformers' loop."""
+    has_beams = generation_config.num_beams > 1
     if callers_cache is None and _is_plain(model, input_ids, stopping_criteria, generation_config, model_kwargs):
         steps = _steps(model, model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))
         if steps is not None:
-            processors, limits = cheaper_processors(logits_processor), limits_of(generation_config)
-            if not beams:
+            processors, limits = faster_processors(logits_processor), limits_of(generation_config)
+            if not has_beams:
                 return greedy_search(steps, input_ids, processors, limits)
             translations = beam_search(steps, input_ids, processors, limits, generation_config)
             if translations is not None:
                 return translations
     prepared = (input_ids, logits_processor, stopping_criteria, generation_config)
-    if not beams:
+    if not has_beams:
         return model._sample(*prepared, **model_kwargs)
     if can_compile_beam_search(model, generation_config, model_kwargs, callers_cache):
         return beam_search_in_compiled_steps(model, *prepared, **model_kwargs)
@@ -78,13 +78,13 @@ def search(
 
 
 def _steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
-    """The model's decoder at its start; None if the lean loops cannot run it."""
+    """The model's decoder before its first step; None if the lean loops cannot run it."""
     maker = next((STEP_MAKERS[kind] for kind in type(model).__mro__ if kind in STEP_MAKERS), None)
     return None if maker is None else maker(model, encoder_outputs, attention_mask)
 
 
 def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwargs: dict[str, Any]) -> bool:
-    """Whether the call is a plain search on the CPU, of a model that nobody has put hooks on."""
+    """Whether the call is a plain search on the CPU, with a model that has no hooks."""
     names = {name for name, value in model_kwargs.items() if value is not None}
     cache: Any = model_kwargs.get("past_key_values")
     return not (
@@ -94,7 +94,7 @@ def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwa
         or cache is None
         or cache.get_seq_length()
         or (settings.cache_implementation is not None and not isinstance(cache, RecurrentCache))
-        or not names <= KNOWN_ARGUMENTS
+        or not names <= SUPPORTED_ARGUMENTS
         or not _ends_as_configured(criteria, settings)
         or settings.return_dict_in_generate
         or settings.is_assistant
@@ -108,7 +108,7 @@ def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwa
 
 
 def _ends_as_configured(criteria: Any, settings: Any) -> bool:
-    """Whether only the greatest length and the end tokens of the generation config end a translation."""
+    """Whether translations end only at the maximum length and the end tokens of the generation config."""
     ends = settings._eos_token_tensor
     lengths = [criterion for criterion in criteria if type(criterion) is MaxLengthCriteria]
     tokens = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
@@ -121,7 +121,7 @@ def _ends_as_configured(criteria: Any, settings: Any) -> bool:
 
 
 def runs_as_defined(*modules: Any) -> bool:
-    """Whether a call of each module runs its class's `forward` alone: no dropout, no hook, no replaced method."""
+    """Whether each module runs only the `forward` of its class: no dropout, no hook, no replaced method."""
     return not any(
         module.training
         or module._forward_hooks

@@ -1,8 +1,8 @@
-"""Beam search in compiled decoding steps, as `generate()` has them for greedy search and sampling.
+"""Beam search in compiled decoding steps, which Transformers has only for greedy search and sampling.
 
-With a static cache on an accelerator Transformers compiles a step, into a CUDA graph by default:
-`generate(..., cache_implementation="static")`, settings in `compile_config`. Its beam search does not. It orders the
-beams by making new tensors of keys and values, which a CUDA graph cannot read.
+With `generate(..., cache_implementation="static")` on an accelerator, Transformers compiles a step, by default into a
+CUDA graph; `compile_config` has the settings. Its beam search does not compile: it reorders beams by creating new
+tensors of keys and values, which a CUDA graph cannot read.
 """
 
 from copy import copy
@@ -18,10 +18,10 @@ logger = logging.get_logger(__name__)
 
 
 class StaticBeamCache(EncoderDecoderCache):
-    """Two static caches whose rows beam search moves in place, so that their addresses stay.
+    """Two static caches. Beam search reorders their rows in place, so the addresses of the tensors stay the same.
 
-    Cross-attention's keys and values do not move: the beams of a sentence read the same source, and beam search never
-    moves a row to another sentence.
+    Keys and values of cross-attention are not reordered: beam search moves rows only within a sentence, whose beams
+    read the same source.
     """
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -33,19 +33,19 @@ class StaticBeamCache(EncoderDecoderCache):
 
 
 def can_compile_beam_search(model: Any, settings: Any, model_kwargs: dict[str, Any], callers_cache: Any) -> bool:
-    """Whether to compile the steps of this beam search. Warns where the settings ask for it and it is not possible."""
+    """Whether to compile the steps of this beam search. Warns if the settings ask for it but it is impossible."""
     if not model._valid_auto_compile_criteria(model_kwargs, settings):
         return False
     kind = settings.cache_implementation or ""
     static = callers_cache is None and "offloaded" not in kind
     obstacle = ""
     if not CAN_COMPILE_STEPS:
-        obstacle = "that needs PyTorch 2.11"
+        obstacle = "compilation needs PyTorch 2.11"
     elif not static and not isinstance(model_kwargs.get("past_key_values"), RecurrentCache):
-        obstacle = "this kind of cache moves when beams are put in order"
+        obstacle = "this kind of cache moves when beams are reordered"
     elif settings.output_attentions or settings.output_hidden_states:
-        # A CUDA graph writes every step's output to one place.
-        obstacle = "output_attentions and output_hidden_states are kept from all steps"
+        # A CUDA graph overwrites the output of the step before.
+        obstacle = "output_attentions and output_hidden_states need the outputs of all steps"
     if obstacle:
         logger.warning_once(f"the steps of beam search are not compiled: {obstacle}")
     return not obstacle
@@ -54,9 +54,9 @@ def can_compile_beam_search(model: Any, settings: Any, model_kwargs: dict[str, A
 def beam_search_in_compiled_steps(
     model: Any, input_ids: Tensor, processors: Any, criteria: Any, settings: Any, past_key_values: Any, **kwargs: Any
 ) -> Any:
-    """Transformers' beam search on a copy of `model` that shares its modules and compiles every call but the first.
+    """Transformers' beam search on a copy of `model`, which shares its modules and compiles every call but the first.
 
-    The first call fills the caches. Transformers' greedy search does not compile it either.
+    The first call fills the caches. Transformers' greedy search does not compile its first call either.
     """
     if isinstance(past_key_values, EncoderDecoderCache):
         past_key_values = StaticBeamCache(past_key_values.self_attention_cache, past_key_values.cross_attention_cache)

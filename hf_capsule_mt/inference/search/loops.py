@@ -1,10 +1,10 @@
 """Greedy and beam search without overhead, for decoders whose steps are short.
 
-`generate()` prepares each call as always. These loops then give the tokens that Transformers' loops give; `choose.py`
-decides which calls they serve.
+`generate()` prepares each call as usual. These loops return the same tokens as Transformers' loops. `choose.py`
+decides which calls use them.
 
-Legend: `B` sentences, `n` beams, `R` rows, which are sentences or `B * n` beams; `K` candidates of a sentence, `V`
-target vocabulary, `L` longest target.
+Legend: `B` sentences, `n` beams, `R` rows (`B` sentences or `B * n` beams), `K` candidates of a sentence, `V` target
+vocabulary, `L` length of the longest target.
 """
 
 import inspect
@@ -23,17 +23,17 @@ IMPOSSIBLE = -1e8  # lower than the score of any allowed word
 
 
 class Steps(Protocol):
-    """A decoder that has read its source. Each call reads one more word of each row."""
+    """A decoder with its source. Each call reads one more word of each row."""
 
     def __call__(self, words: Tensor) -> Tensor:
-        """The last words `[R]`; returns the logits `[R, V]` of the next ones, in float32 and the caller's own."""
+        """Read the last words `[R]`; return float32 logits `[R, V]` of the next words, which the caller may change."""
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, `[R]`; a row may be dropped or repeated."""
+        """Keep these rows `[R]`; a row may be dropped or repeated."""
 
 
 class Limits(NamedTuple):
-    """What ends a translation."""
+    """The maximum length and the end tokens of translations."""
 
     max_length: int
     ends: Tensor | None  # [E], the end tokens
@@ -51,11 +51,11 @@ def limits_of(generation_config: Any) -> Limits:
     return Limits(generation_config.max_length, ends, -1 if pad is None else int(pad))
 
 
-Processor = Callable[[Any, Any], Tensor]  # of the sequences [R, L] and the scores [R, V]
+Processor = Callable[[Any, Any], Tensor]  # from sequences [R, L] and scores [R, V] to new scores
 
 
-class EndsLater:
-    """No end token in a sequence shorter than `length`. Transformers compares every word with the end tokens."""
+class MinimumLength:
+    """No end token before `length`. Transformers' processor is slower: it compares every word with the end tokens."""
 
     def __init__(self, length: int, ends: Tensor) -> None:
         self.length, self.ends = length, ends.tolist()
@@ -68,15 +68,15 @@ class EndsLater:
         return scores
 
 
-def cheaper_processors(processors: Iterable[Any]) -> list[Processor]:
-    """Transformers' score processors, with cheaper ones in place of the two that nearly every call has."""
+def faster_processors(processors: Iterable[Any]) -> list[Processor]:
+    """Transformers' score processors, with faster ones in place of the two that nearly every call has."""
     result: list[Processor] = []
     for processor in processors:
         if type(processor) is MinLengthLogitsProcessor:
-            result.append(EndsLater(processor.min_length, processor.eos_token_id))
+            result.append(MinimumLength(processor.min_length, processor.eos_token_id))
         elif type(processor) is MinNewTokensLengthLogitsProcessor:
-            least = processor.prompt_length_to_skip + processor.min_new_tokens
-            result.append(EndsLater(least, processor.eos_token_id))
+            length = processor.prompt_length_to_skip + processor.min_new_tokens
+            result.append(MinimumLength(length, processor.eos_token_id))
         elif len(inspect.signature(processor.__call__).parameters) == 2:
             result.append(processor)
         else:
@@ -103,10 +103,10 @@ def greedy_search(steps: Steps, start: Tensor, processors: list[Processor], limi
     return sequences
 
 
-class Finished:
-    """The best `n` ended translations of each sentence; None in a place that is still empty.
+class FinishedTranslations:
+    """The best `n` ended translations of each sentence; None marks a free place.
 
-    Sorts scores by the same operations as Transformers, so that equal scores come in the same order.
+    Sorts scores by the same operations as Transformers, so equal scores come in the same order.
     """
 
     def __init__(self, count: int, beams: int) -> None:
@@ -121,17 +121,17 @@ class Finished:
         return all(map(self.full, range(len(self.sequences))))
 
     def add(self, scores: Tensor, ended: Tensor, closed: list[bool], sequences: Tensor) -> None:
-        """Keep the good ones among the candidates `sequences` `[B, K, L]` with `scores` `[B, K]`.
+        """Keep the best of the candidates `sequences` `[B, K, L]` with `scores` `[B, K]`.
 
-        Only candidates in `ended` `[B, K]` count, and none of a sentence that is `closed`.
+        Only candidates in `ended` `[B, K]` count. A `closed` sentence accepts none.
         """
         ended = ended & ~torch.tensor(closed).unsqueeze(1)
         merged = torch.cat([self.scores, scores + ~ended * -1e9], dim=1)
         self.scores, places = merged.topk(self.beams)
         kept: list[list[Tensor | None]] = []
-        for old, new, real, chosen in zip(self.sequences, sequences, ended.tolist(), places.tolist(), strict=True):
-            every = [*old, *(sequence if is_real else None for sequence, is_real in zip(new, real, strict=True))]
-            kept.append([every[place] for place in chosen])
+        for old, new, flags, chosen in zip(self.sequences, sequences, ended.tolist(), places.tolist(), strict=True):
+            both = [*old, *(item if has_ended else None for item, has_ended in zip(new, flags, strict=True))]
+            kept.append([both[place] for place in chosen])
         self.sequences = kept
 
 
@@ -140,8 +140,8 @@ def beam_search(
 ) -> Tensor | None:
     """From the start tokens `[B * n, 1]` to the translations `[B * num_return_sequences, L]`.
 
-    None if so many words are forbidden that a sentence has fewer than `n` continuations. The result then depends on
-    how Transformers fills the gaps.
+    None if so many words are forbidden that a sentence has fewer than `n` continuations. Then the result would depend
+    on how Transformers fills the gaps.
     """
     beams, penalty, early = settings.num_beams, settings.length_penalty, settings.early_stopping
     count = len(start) // beams
@@ -150,9 +150,9 @@ def beam_search(
     running = start.new_full((len(start), limits.max_length), limits.pad)
     running[:, :1] = start
     scores = torch.zeros(count, beams)
-    scores[:, 1:] = -1e9  # all beams of a sentence are alike at first
-    finished = Finished(count, beams)
-    hopeful = [True] * count
+    scores[:, 1:] = -1e9  # at first all beams of a sentence are equal
+    finished = FinishedTranslations(count, beams)
+    can_improve = [True] * count
     for length in range(1, limits.max_length):
         log_probs = torch.log_softmax(steps(running[:, length - 1]), dim=-1)  # [R, V]
         for process in processors:
@@ -166,38 +166,38 @@ def beam_search(
         last = length + 1 == limits.max_length
         ended = torch.ones_like(words, dtype=torch.bool) if last else limits.ended(words)
         ending = ended.clone()
-        ending[:, beams:] = False  # these only take the places of those that end
+        ending[:, beams:] = False  # these only replace ended candidates among the running beams
         if ending.any():
             if best[ending].min() < IMPOSSIBLE:
                 return None
-            closed = [not hope or (early is True and finished.full(row)) for row, hope in enumerate(hopeful)]
+            closed = [not can_improve[row] or (early is True and finished.full(row)) for row in range(count)]
             sequences = torch.cat([running[rows][:, :, :length], words.unsqueeze(-1)], dim=-1)  # [B, K, L]
             finished.add(best / length**penalty, ending, closed, sequences)
         if last:
             break
-        going_on = best.masked_fill(ended, -torch.inf).topk(beams).indices
-        scores = best.gather(1, going_on)
+        continuing = best.masked_fill(ended, -torch.inf).topk(beams).indices
+        scores = best.gather(1, continuing)
         if scores.min() < IMPOSSIBLE:
             return None
         longest = limits.max_length - 1 if early == "never" and penalty > 0.0 else length
-        hopes = (scores[:, 0] / longest**penalty).tolist()
+        best_possible = (scores[:, 0] / longest**penalty).tolist()
         worst = finished.scores[:, -1].tolist()
         for row in range(count):
-            hopeful[row] &= not finished.full(row) or hopes[row] > worst[row]
-        if not any(hopeful) or (early is True and finished.all_full()):
+            can_improve[row] &= not finished.full(row) or best_possible[row] > worst[row]
+        if not any(can_improve) or (early is True and finished.all_full()):
             break
-        chosen = rows.gather(1, going_on).flatten()
+        chosen = rows.gather(1, continuing).flatten()
         running = running.index_select(0, chosen)
-        running[:, length] = words.gather(1, going_on).flatten()
+        running[:, length] = words.gather(1, continuing).flatten()
         steps.select(chosen)
     return _returned(finished.sequences, limits, settings.num_return_sequences)
 
 
-def _returned(finished: list[list[Tensor | None]], limits: Limits, wanted: int) -> Tensor | None:
-    """The best `wanted` translations of every sentence as one tensor."""
-    chosen = [sequence for sentence in finished for sequence in sentence[:wanted] if sequence is not None]
-    if len(chosen) < wanted * len(finished):
+def _returned(finished: list[list[Tensor | None]], limits: Limits, count: int) -> Tensor | None:
+    """The best `count` translations of every sentence as one tensor; None if a sentence has fewer."""
+    chosen = [sequence for sentence in finished for sequence in sentence[:count] if sequence is not None]
+    if len(chosen) < count * len(finished):
         return None
-    # Transformers fills up with the end token where the padding token is 0.
-    filling = limits.pad if limits.ends is None else limits.pad or int(limits.ends[0])
-    return nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=filling)
+    # Like Transformers, which pads with the end token if the padding token is 0.
+    padding = limits.pad if limits.ends is None else limits.pad or int(limits.ends[0])
+    return nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=padding)

@@ -1,1 +1,1 @@
-"""The modules that route: layers, heads, source words, past and future."""
+"""Routing modules: for layers, heads, source words, past and future."""

@@ -1,4 +1,4 @@
-"""Aggregation over attention heads: section 4, HEADS. The modules here take the place of attention's `out_proj`.
+"""Aggregation over attention heads: section 4, HEADS. These modules replace attention's `out_proj`.
 
 Legend: `…` batch and positions, `H` heads, `d` model width, `N` output capsules of size `d / N`.
 """
@@ -15,10 +15,10 @@ from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 
 @torch.no_grad()
 def mirrored_normal_(weight: Tensor, std: float, axis: int, parts: int = 1) -> None:
-    """Normal numbers, the second half along `axis` minus the first, in each of `parts` along the first axis.
+    """Normal numbers; in each of `parts` of the rows, the second half along `axis` is minus the first half.
 
-    Mirrored rows before a ReLU and mirrored columns after it start as a linear map: `B relu(A x) - B relu(-A x)` is
-    `B A x` (the "looks linear" start of Balduzzi et al. 2017).
+    With mirrored rows before a ReLU and mirrored columns after it, the two maps start as a linear one:
+    `B relu(A x) - B relu(-A x)` is `B A x` ("looks linear" initialisation, Balduzzi et al. 2017).
     """
     whole = torch.empty_like(weight).normal_(std=std)
     split = whole.unflatten(0, (parts, -1)).movedim(axis + 1, 0)
@@ -41,8 +41,8 @@ class HeadCapsules(CapsuleModule, SplitLinear):
 class HeadVotes(CapsuleModule, nn.Linear):
     """Eq. (6), HEADS: one vote matrix for all heads, `[…, H, d]` to `[…, H, d]`.
 
-    `start_std` is for an output as large as the input; the linear map in whose place this stands would make it
-    `init_std * sqrt(d)` times as large, and so does this.
+    `start_std` alone would keep the size of the input. The linear map that this replaces scales it by
+    `init_std * sqrt(d)`, and so does this one.
     """
 
     def __init__(self, width: int, start_std: float) -> None:
@@ -65,10 +65,10 @@ class VotesPerHead(StackedLinear):
 class RoutedProjection(nn.Module):
     """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS.
 
-    It starts as linear as the map it replaces, and as large. With `init_std` for both of its maps the output would
-    start ten times smaller. Then votes are too small to be routed: in self-attention assignments stay uniform, and
-    cross-attention does not learn to read the source. Without the mirroring the votes of features that are never
-    negative are mostly a constant, the same for every position; so started, one seed of two did not learn.
+    It starts linear, with outputs as large as those of the map it replaces. With `init_std` for both maps, outputs
+    start ten times smaller, and votes are too small to be routed: in self-attention, assignments stay uniform;
+    cross-attention does not learn to read the source. Without mirrored weights, votes are mostly the same constant at
+    every position, because features after a ReLU are never negative. One seed of two then did not learn.
     """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
@@ -76,8 +76,8 @@ class RoutedProjection(nn.Module):
         width = config.d_model
         self.heads = heads
         std = votes_start_std(config.head_aggregation, heads, width)
-        # Eq. (5): f_h, linear d -> d with ReLU, one a head, all of them one product.
-        # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one for each.
+        # Eq. (5): f_h, linear d -> d with ReLU, for every head, computed as one product.
+        # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one a head.
         self.capsules = HeadCapsules(width, heads)
         self.votes: nn.Module = HeadVotes(width, std)
         if config.head_vote_sharing == "per_head":
@@ -96,7 +96,7 @@ class RoutedProjection(nn.Module):
 
 
 def _finite(product: Tensor) -> Tensor:
-    """The largest number where a float16 product overflowed: heads carry values that no layer norm has seen."""
+    """Clamp a float16 product that overflowed. Heads can be large, because no layer norm comes before them."""
     if product.dtype != torch.float16:
         return product
     limit = torch.finfo(torch.float16).max
@@ -104,10 +104,10 @@ def _finite(product: Tensor) -> Tensor:
 
 
 class GatedRoutedProjection(CapsuleModule, nn.Linear):
-    """Marian's own projection plus a gate times the routed one; the gate starts at 0.
+    """Marian's projection plus a gate times the routed one; the gate starts at 0.
 
-    The weights keep the names they have in a Marian checkpoint, so a warm start loads all of them and begins exactly
-    where the checkpoint was.
+    The weights have the names of a Marian checkpoint. A warm start therefore loads all of them, and begins with the
+    outputs of the checkpoint.
     """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:

@@ -14,7 +14,7 @@ from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 
 
 class LinearCombination(CapsuleModule):
-    """Eq. (3), DLA: a learned weight vector a layer, started at 1/L. `[B, T, L, d]` to `[B, T, d]`."""
+    """Eq. (3), DLA: a learned weight vector a layer, initially 1/L. `[B, T, L, d]` to `[B, T, d]`."""
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
@@ -28,18 +28,18 @@ class LinearCombination(CapsuleModule):
 
 
 class DynamicCombination(nn.Module):
-    """Eq. (4), DLA: the weights of each position come from a two-layer network on all layers.
+    """Eq. (4), DLA: a two-layer network computes the weights of each position from all layers.
 
-    The second layer starts as the constant 1/L, so that training starts from the mean of the layers as the linear
-    combination does; with random weights there one of two seeds learned far more slowly.
+    The second layer starts as the constant 1/L, so training starts from the mean of the layers, like the linear
+    combination. With random weights, one of two seeds learned far more slowly.
 
-    `hidden` None: a hidden layer of `width` for each of the layers, as the equation has a network a layer. A number:
-    one hidden layer of that size for all of them.
+    `hidden=None`: a hidden layer of size `width` for each layer, as in the equation. A number: one hidden layer of
+    that size for all.
     """
 
     def __init__(self, layers: int, width: int, hidden: int | None) -> None:
         super().__init__()
-        self.one_a_layer = hidden is None
+        self.per_layer = hidden is None
         self.hidden = SplitLinear(layers * width, hidden or layers * width)
         self.weights: nn.Module
         if hidden is None:
@@ -50,7 +50,7 @@ class DynamicCombination(nn.Module):
     def forward(self, stacked: Tensor) -> Tensor:
         """`stacked` `[B, T, L, d]` to `[B, T, d]`."""
         hidden = self.hidden(stacked.flatten(-2)).relu()
-        if self.one_a_layer:
+        if self.per_layer:
             hidden = hidden.unflatten(-1, stacked.shape[-2:])
         weights = self.weights(hidden).reshape(stacked.shape)
         return (stacked * weights).sum(dim=-2)
@@ -59,8 +59,8 @@ class DynamicCombination(nn.Module):
 class RoutedCombination(nn.Module):
     """Dynamic or EM routing of L input capsules into N output capsules: Eq. (5)-(16), DLA.
 
-    An aggregate that replaces H^L starts about as large as H^L, since what reads it was trained on that. Beside H^L it
-    starts small, with the model's `init_std`: as large as H^L, it is noise there, and training from scratch is slower.
+    An aggregate that replaces H^L starts about as large as H^L. One that is added to H^L starts small, with the
+    model's `init_std`: as large as H^L it would add noise, and training from scratch would be slower.
     """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
@@ -71,7 +71,7 @@ class RoutedCombination(nn.Module):
         features_std = votes_std = None
         if config.aggregation_output == "replace":
             features_std, votes_std = fan_in**-0.5, votes_start_std(config.layer_aggregation, layers, width)
-        # Eq. (8): F_l, linear on the concatenation (or on the layer's own output) and a ReLU.
+        # Eq. (8): F_l, linear on the concatenated layers (or on one layer), and a ReLU.
         self.capsules = (
             ScaledSplitLinear(fan_in, layers * width, start_std=features_std)
             if self.sees_all_layers
@@ -106,8 +106,8 @@ class RoutedCombination(nn.Module):
 class LayerAggregation(CapsuleModule):
     """One representation `[B, T, d]` from the outputs of all layers, by `config.layer_aggregation`.
 
-    What becomes of it is `config.aggregation_output`: `residual` LayerNorm(H^L + aggregate), `replace` the aggregate,
-    `gated` H^L + gate * aggregate with the gate started at 0.
+    `config.aggregation_output` decides how it is used. `residual`: LayerNorm(H^L + aggregate). `replace`: the
+    aggregate. `gated`: H^L + gate * aggregate, with a gate that starts at 0.
     """
 
     def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
@@ -129,10 +129,11 @@ class LayerAggregation(CapsuleModule):
     def forward(self, layer_outputs: list[Tensor]) -> Tensor:
         """`layer_outputs`: H^1 … H^L, each `[B, T, d]`, without the embedding."""
         top = layer_outputs[-1]
-        return self.joined(top, self.combination(torch.stack([each.to(top.device) for each in layer_outputs], dim=-2)))
+        stacked = torch.stack([output.to(top.device) for output in layer_outputs], dim=-2)
+        return self.with_top_layer(top, self.combination(stacked))
 
-    def joined(self, top: Tensor, aggregate: Tensor) -> Tensor:
-        """The aggregate with H^L, each `[B, T, d]`."""
+    def with_top_layer(self, top: Tensor, aggregate: Tensor) -> Tensor:
+        """The aggregate and H^L, each `[B, T, d]`, as `config.aggregation_output` combines them."""
         if self.layer_norm is not None:
             return self.layer_norm(top + aggregate)
         if self.gate is not None:

@@ -1,7 +1,7 @@
-"""A linear map of one vector on a CPU with all its cores, for [`SplitLinear`].
+"""A linear map of one vector on all cores of a CPU, for [`SplitLinear`].
 
-One vector times a matrix is a BLAS call that runs on a single core, whatever the number of threads. Greedy decoding of
-one sentence consists of such products. As a batch of a few smaller ones, a product runs on all cores.
+BLAS multiplies one vector with a matrix on a single core. Greedy decoding of one sentence consists of such products.
+A batch of a few smaller products runs on all cores.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def linear_in_parts(linear: nn.Linear, features: Tensor) -> Tensor | None:
-    """`linear(features)`, with the rows of the weight shared out among the cores; None where that helps nothing."""
+    """`linear(features)`, with the rows of the weight split among the cores; None if that is not faster."""
     if (
         torch.compiler.is_compiling()
         or features.numel() != linear.in_features
@@ -19,7 +19,7 @@ def linear_in_parts(linear: nn.Linear, features: Tensor) -> Tensor | None:
         or not linear.weight.is_contiguous()
     ):
         return None
-    # Not `out_features`: tying an output layer to a resized embedding changes the weight alone.
+    # `out_features` can be wrong: tying the layer to a resized embedding changes only the weight.
     parts = split_count(len(linear.weight), torch.get_num_threads())
     if parts == 1:
         return None
@@ -30,7 +30,7 @@ def linear_in_parts(linear: nn.Linear, features: Tensor) -> Tensor | None:
 
 
 def split_count(rows: int, threads: int) -> int:
-    """The smallest divisor of `rows` that gives every thread a part, 1 where there is none of reasonable size."""
+    """The smallest divisor of `rows` from `threads` to `4 * threads`; 1 if there is none."""
     if threads == 1:
         return 1
     return next((parts for parts in range(threads, 4 * threads + 1) if rows % parts == 0), 1)

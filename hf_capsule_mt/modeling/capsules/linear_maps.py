@@ -1,4 +1,4 @@
-"""Linear maps that the routing modules are made of, and how their weights start.
+"""The linear maps of the routing modules, and their initial weights.
 
 Legend: `…` batch and positions, `I` input capsules.
 """
@@ -11,24 +11,23 @@ from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 
 
 class CapsuleModule(nn.Module):
-    """A module that initialises its own parameters; `_init_weights` of our models calls it.
+    """A module that initialises its own parameters. `_init_weights` of our models calls it.
 
-    Only its own: Transformers has filled the children, and a parameter that is filled is left alone from then on.
+    Transformers initialises its children before, and never fills a parameter twice.
     """
 
     def init_capsule_weights(self, std: float) -> None:
-        """Fill the parameters with the functions of `transformers.initialization`, which leave loaded ones alone.
+        """Fill the parameters by `transformers.initialization`, whose functions do not change loaded weights.
 
-        `std` is the model's `init_std`, which plain linear layers start with too. Every subclass defines this one; a
-        model with one that does not is an error when it is built.
+        `std` is the model's `init_std`, which plain linear layers also use. Every subclass must define this method.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define how its own parameters start")
+        raise NotImplementedError(f"{type(self).__name__} must define init_capsule_weights, to fill its parameters")
 
 
 class ConstantLinear(CapsuleModule, nn.Linear):
-    """A linear map with weights of 0 at first, whose outputs are all `start`.
+    """A linear map that starts with weights 0: all outputs are `start`.
 
-    With a `start` of 0 what it adds to leaves a pretrained model where it was.
+    With `start=0.0`, a part added to a pretrained model does not change its outputs at first.
     """
 
     def __init__(self, in_features: int, out_features: int, start: float = 0.0) -> None:
@@ -41,10 +40,10 @@ class ConstantLinear(CapsuleModule, nn.Linear):
 
 
 class ScaledLinear(CapsuleModule, nn.Linear):
-    """A linear map without bias that starts with weights of a given size, whatever `init_std` is.
+    """A linear map without bias that starts with weights of size `start_std`, independent of `init_std`.
 
-    None makes outputs as large as inputs. Routing compares votes with capsules of length at most 1: with votes near 0
-    it starts, and stays, uniform.
+    `start_std=None` makes outputs as large as inputs. Routing compares votes with capsules of length at most 1: with
+    votes near 0 it starts uniform, and stays uniform.
     """
 
     def __init__(self, in_features: int, out_features: int, start_std: float | None = None) -> None:
@@ -56,7 +55,7 @@ class ScaledLinear(CapsuleModule, nn.Linear):
 
 
 class ScaledSplitLinear(CapsuleModule, SplitLinear):
-    """[`SplitLinear`] that starts with weights of the size `start_std`; None is the model's `init_std`."""
+    """[`SplitLinear`] that starts with weights of size `start_std`; None means the model's `init_std`."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, start_std: float | None = None) -> None:
         super().__init__(in_features, out_features, bias)
@@ -70,8 +69,8 @@ class ScaledSplitLinear(CapsuleModule, SplitLinear):
 class StackedLinear(CapsuleModule):
     """One linear map for each of I inputs, as a single batched product: `[…, I, in]` to `[…, I, out]`.
 
-    It starts with weights of the size `start_std`, None is the model's `init_std`; with `bias_start` as that constant:
-    weights 0, bias `bias_start`.
+    It starts with weights of size `start_std`; None means the model's `init_std`. With `bias_start` it starts as this
+    constant: weights 0, bias `bias_start`.
     """
 
     def __init__(

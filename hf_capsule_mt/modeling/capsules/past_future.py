@@ -1,7 +1,7 @@
 """Past and future source contents at every target step: sections 3.1, 3.2 and 4.3, GDR.
 
-Two modules: `SourceVotes` does everything that depends on the source alone, once a sentence; `PastFuture` does the
-rest at every target step.
+`SourceVotes` computes everything that depends on the source alone, once a sentence. `PastFuture` computes the rest,
+at every target step.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` width of the decoder's states, `D` size of a capsule,
 `P`, `F`, `R` past, future and redundant capsules, `K` routing keys of a source word.
@@ -23,10 +23,10 @@ SITE = "past_future"
 
 
 class SourceVotes(nn.Module):
-    """What each source word offers: votes `[B, S, P + F (+ R), D]` and keys `[B, S, K, D]` for its assignment.
+    """Votes `[B, S, P + F (+ R), D]` of each source word, and keys `[B, S, K, D]` for its assignment.
 
-    `guided_routing`: Eq. (5), one vote and one key for each capsule, `W_j h_i` and `W_v` times that. `classifier` and
-    `attention`: votes for the past and the future capsules, and one key for each of their groups.
+    `guided_routing`: Eq. (5), for each capsule one vote `W_j h_i`, and one key, `W_v` times the vote. `classifier` and
+    `attention`: one vote for each past and future capsule, and one key for each group of capsules.
     """
 
     def __init__(self, config: Any, width: int) -> None:
@@ -50,7 +50,7 @@ class SourceVotes(nn.Module):
 
 
 class HolisticContext(NamedTuple):
-    """What `PastFuture` returns: o `[B, T, d]`, the past `[B, T, P * D]` and the future `[B, T, F * D]`."""
+    """The output of `PastFuture`: o `[B, T, d]`, past `[B, T, P * D]` and future `[B, T, F * D]`."""
 
     states: Tensor
     past: Tensor
@@ -60,8 +60,8 @@ class HolisticContext(NamedTuple):
 class PastFuture(CapsuleModule):
     """Adds past and future source contents to the decoder's states: `o = FeedForward([z; past; future]) + z`.
 
-    `width` is that of z, `guide_width` that of the states which guide the routing, where they are others than z.
-    With `past_future="recurrent"` the contents come from the decoder's recurrence and only `join` is here.
+    `width` is the width of z. `guide_width` is the width of the states that guide the routing, if these are not z.
+    With `past_future="recurrent"` the decoder's recurrence computes the contents; call `add_contents` alone.
     """
 
     score_weight: nn.Parameter | None
@@ -72,10 +72,10 @@ class PastFuture(CapsuleModule):
         self.kind, self.iterations = config.past_future, config.guided_routing_iterations
         self.counts = (config.past_capsules, config.future_capsules)
         size = config.capsule_dim
-        # W_z, W_o and w of Eq. (7); W_v is with the source.
+        # W_z, W_o and w of Eq. (7); `SourceVotes` has W_v.
         self.guide = self.output_weight = self.score_weight = None
         if self.kind != "recurrent":
-            # ATTN is two individual attention modules (section 4.3): each has a W_z and a w of its own.
+            # ATTN has two attention modules (section 4.3), each with its own W_z and w.
             groups = (2,) if self.kind == "attention" else ()
             self.guide = ScaledLinear(guide_width or width, math.prod(groups) * size)
             self.score_weight = nn.Parameter(torch.empty(*groups, size))
@@ -92,7 +92,7 @@ class PastFuture(CapsuleModule):
         if self.score_weight is not None:
             init.normal_(self.score_weight, std=self.score_weight.shape[-1] ** -0.5)
         if self.output_weight is not None:
-            # Times sqrt(size): a capsule has length 1 at most, a vote has about sqrt(size).
+            # sqrt(size) times the usual: a capsule has length 1 at most, a vote about sqrt(size).
             init.normal_(self.output_weight)
 
     def forward(
@@ -100,15 +100,15 @@ class PastFuture(CapsuleModule):
     ) -> HolisticContext:
         """`states` `[B, T, d]`, `votes` and `keys` from `SourceVotes`, `mask` `[B, S]` true for real source words."""
         if self.guide is None or self.score_weight is None:
-            raise ValueError('past_future="recurrent": the contents are states of the decoder; use join')
+            raise ValueError('past_future="recurrent": the contents are states of the decoder; use add_contents')
         guide = self.guide(states if guide_states is None else guide_states)
         if self.kind == "attention":
             guide = guide.unflatten(-1, self.score_weight.shape)
         past, future = self._contents(guide, self.score_weight, votes, keys, mask)
-        return self.join(states, past.flatten(-2), future.flatten(-2))
+        return self.add_contents(states, past.flatten(-2), future.flatten(-2))
 
-    def join(self, states: Tensor, past: Tensor, future: Tensor) -> HolisticContext:
-        """Section 3.2: the states with what the contents add to them."""
+    def add_contents(self, states: Tensor, past: Tensor, future: Tensor) -> HolisticContext:
+        """Section 3.2: combine the decoder's states with the contents."""
         features = self.layer_norm(torch.cat([states, past.to(states.dtype), future.to(states.dtype)], dim=-1))
         hidden = self.activation_dropout(self.activation(self.fc1(features)))
         return HolisticContext(states + self.dropout(self.fc2(hidden)), past, future)
@@ -116,19 +116,19 @@ class PastFuture(CapsuleModule):
     def _contents(
         self, guide: Tensor, score_weight: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The capsules `[B, T, P, D]` and `[B, T, F, D]`; leaves the assignments with an open record."""
+        """The capsules `[B, T, P, D]` and `[B, T, F, D]`. Writes the assignments to an open record."""
         record = open_record()
         options: dict[str, Any] = {"mask": mask, "return_assignments": record is not None}
         if self.output_weight is not None:
-            found = guided_routing(
+            result = guided_routing(
                 votes, guide, keys, self.output_weight, score_weight, iterations=self.iterations, **options
             )
         else:
             over = "groups" if self.kind == "classifier" else "inputs"
-            found = guided_pooling(votes, guide, keys, score_weight, self.counts, over, **options)
-        capsules: Tensor = found if isinstance(found, Tensor) else found[0]
+            result = guided_pooling(votes, guide, keys, score_weight, self.counts, over, **options)
+        capsules: Tensor = result if isinstance(result, Tensor) else result[0]
         if record is not None:
-            assignments = found[1]
+            assignments = result[1]
             record.assignments[SITE] = assignments.detach() if record.detached else assignments
         past, future = self.counts
         return capsules[:, :, :past], capsules[:, :, past : past + future]

@@ -16,12 +16,15 @@ from hf_capsule_mt.ops.em.routing import em_routing
 
 
 def votes_start_std(algorithm: str, inputs: int, width: int) -> float:
-    """How large vote weights start so that the aggregate starts about as large as the features it is made of.
+    """Initial size of vote weights that makes the aggregate about as large as the features.
 
-    For F with weights of `fan_in ** -0.5`: pre-activations are as large as the features, the ReLU halves their second
-    moment, the mean over the inputs divides it by their number, and the presence A of EM routing, 1/2 at first, by 4.
-    With `init_std` for both, a routed projection started at a tenth of the linear one it replaces, and an aggregate in
-    the place of H^L at a fifteenth of it. EM does not route votes that small: their variance is far below its floor.
+    It assumes that F has weights of `fan_in ** -0.5`, so pre-activations are as large as the features. Then the ReLU
+    halves the second moment, and the mean over the inputs divides it by their number. EM routing also divides it by 4,
+    because its presence A starts at 1/2.
+
+    With `init_std` for both maps, a routed projection started at a tenth of the size of the linear one it replaces.
+    An aggregate that replaces H^L started at a fifteenth of its size. EM does not route such small votes, because
+    their variance is far below its floor.
     """
     return (2.0 * inputs / width) ** 0.5 * (2.0 if algorithm == "em_routing" else 1.0)
 
@@ -31,8 +34,8 @@ class CapsuleRouter(CapsuleModule):
 
     Args:
         algorithm: `"em_routing"`, `"dynamic_routing"` (DLA) or `"simple_routing"` (HEADS).
-        config: a model's configuration, for the settings that all routers of a model share.
-        site: the name under which assignments are recorded.
+        config: the model's configuration, with the settings that all routers share.
+        site: the name of its assignments in a record.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Collecting assignment probabilities from wherever routing happens, without passing them through every layer.
+"""Collects the assignment probabilities of all routing sites, without passing them through every layer.
 
-A routing module deep inside an attention returns a tensor and nothing else. While a record is open on the current
-thread, each routing site leaves its assignments there under its own name; while none is, asking costs one look-up.
+A routing module inside attention can return only a tensor. If a record is open on the current thread, each site also
+writes its assignments to it, under its own name. If none is open, this costs one look-up.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ class RoutingRecord:
     """Assignments `[iterations, batch, positions, inputs, outputs]` by the name of the routing site."""
 
     assignments: dict[str, Tensor] = field(default_factory=dict)
-    # Gradient checkpointing runs a layer twice and demands that both runs save the same tensors: the second run has
-    # no record any more, so the first may only look on, without a graph of its own.
+    # Gradient checkpointing runs a layer twice, and both runs must save the same tensors for backward. The second run
+    # has no record, so the first must compute the assignments without a graph.
     detached: bool = False
 
 
@@ -27,7 +27,7 @@ _open_record: ContextVar[RoutingRecord | None] = ContextVar("open_routing_record
 
 
 class _CompiledRecord:
-    """Stands in for the context variable under torch.compile, which cannot trace one; not safe across threads."""
+    """Replaces the context variable under torch.compile, which cannot trace one; not safe across threads."""
 
     def __init__(self) -> None:
         self.current: RoutingRecord | None = None
@@ -37,15 +37,15 @@ _compiled_record = _CompiledRecord()  # an object, since PyTorch 2.11 cannot tra
 
 
 def open_record() -> RoutingRecord | None:
-    """The record that routing sites write to, or None when nobody asked."""
+    """The record that routing sites write to; None if no caller asked for routings."""
     return _compiled_record.current if torch.compiler.is_compiling() else _open_record.get()
 
 
 @contextmanager
-def record_routings(wanted: bool | None, detached: bool = False) -> Iterator[RoutingRecord | None]:
-    """Open a record if `wanted`; one that is open already is used again, so that the outermost caller gets all."""
+def record_routings(enabled: bool | None, detached: bool = False) -> Iterator[RoutingRecord | None]:
+    """Open a record if `enabled`. A nested call uses the open one, so the outermost caller gets every site."""
     current = open_record()
-    if not wanted or current is not None:
+    if not enabled or current is not None:
         yield current
         return
     record = RoutingRecord(detached=detached)

@@ -1,4 +1,4 @@
-"""A sentence of any length as a few vectors: the aggregation layers of CapsNMT.
+"""The aggregation layers of CapsNMT: a sentence of any length becomes a few vectors.
 
 Legend: `B` batch, `S` source positions, `d` width of the states, `M` capsules, `R` sets of routing weights.
 """
@@ -17,14 +17,14 @@ SITE = "encoder.capsules"
 
 
 def sinusoids(places: Tensor, width: int) -> Tensor:
-    """The positional encoding of Vaswani et al. (2017) for `places` `[…]`: `[…, d]`, sines and cosines in turn."""
+    """The positional encoding of Vaswani et al. (2017) for `places` `[…]`: `[…, d]`, sines and cosines alternate."""
     rates = torch.exp(torch.arange(0, width, 2, device=places.device) * (-torch.log(torch.tensor(10000.0)) / width))
     angles = places.unsqueeze(-1).to(rates.dtype) * rates.to(places.device)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def word_places(states: Tensor, mask: Tensor | None) -> Tensor:
-    """The place of every word in its sentence, `[B, S]` or `[1, S]`; padding before it counts nothing."""
+    """The place of every word in its sentence, `[B, S]` or `[1, S]`, without counting padding."""
     if mask is None:
         return torch.arange(states.shape[1], device=states.device).unsqueeze(0)
     return (mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -59,12 +59,12 @@ class PooledSource(nn.Module):
 class SourceCapsules(CapsuleModule):
     """The capsule layer: routes the states of the words to M capsules, section 3, CapsNMT.
 
-    Messages are `f(h_i, theta_j^t) = ReLU(h_i W_j^t)`, Eq. (8), all of them one matrix product. With
+    Messages are `f(h_i, theta_j^t) = ReLU(h_i W_j^t)`, Eq. (8), computed as one matrix product. With
     `separable_scoring` the same network g scores words and capsules, Eq. (14).
 
-    Positions are added to words and capsules alike. Those of the capsules have length 1, as capsules have at most:
-    sinusoids as they are, of length `sqrt(d / 2)`, would leave nothing of the capsule in the comparison. Capsules are
-    returned without them, since what reads them, `W_c`, could only add a constant.
+    Positions are added to words and capsules. Those of capsules have length 1, because capsules have length 1 at most.
+    Plain sinusoids, of length `sqrt(d / 2)`, would hide the capsule in the comparison. The returned capsules have no
+    positions: through `W_c` these would only add a constant.
     """
 
     def __init__(self, config: Any) -> None:
@@ -73,9 +73,9 @@ class SourceCapsules(CapsuleModule):
         self.count, self.width, self.iterations = config.num_capsules, width, config.routing_iterations
         self.positions = config.position_aware_routing
         self.sets = 1 if config.share_routing_weights else config.routing_iterations
-        # With a ReLU behind it: outputs as large as inputs.
+        # With the ReLU after it, this size keeps outputs as large as inputs.
         self.votes = ScaledLinear(width, self.sets * self.count * width, (2.0 / width) ** 0.5)
-        # g, whose maps are not modules: routing itself applies them to the capsules of every iteration.
+        # g. Its maps are no modules, because routing applies them to the capsules of every iteration.
         self.scoring_weight = self.scoring_bias = None
         if config.separable_scoring and config.routing_iterations > 1:
             self.scoring_weight = nn.Parameter(torch.empty(2, width, width))  # W_1 and W_2
@@ -102,22 +102,22 @@ class SourceCapsules(CapsuleModule):
             options["score_network"] = (first, first_bias, second, second_bias)
         votes = messages.permute(2, 0, 1, 3, 4)  # [R, B, S, M, d]
         record = open_record()
-        found: Any = sequence_routing(votes, return_assignments=record is not None, **options)
+        result: Any = sequence_routing(votes, return_assignments=record is not None, **options)
         if record is None:
-            return found
-        capsules, assignments = found
+            return result
+        capsules, assignments = result
         record.assignments[SITE] = assignments.unsqueeze(2)  # [iterations, B, 1, S, M]
         return capsules
 
 
 class SourceContext(nn.Module):
-    """The vectors that hold a sentence, C, and `W_c [c_1 … c_M]`, Eq. (5), which the decoder adds to every word."""
+    """The capsules C of a sentence and `W_c [c_1 … c_M]`, Eq. (5), which the decoder adds to every word."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         routed = config.source_aggregation == "capsules"
         self.aggregation = SourceCapsules(config) if routed else PooledSource(config)
-        # A capsule has length 1 at most, where a word's state has sqrt(d).
+        # A capsule has length 1 at most, the state of a word about sqrt(d).
         start = self.aggregation.count**-0.5 if routed else None
         self.projection = ScaledLinear(self.aggregation.count * config.d_model, config.d_model, start)
 

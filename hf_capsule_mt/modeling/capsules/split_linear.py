@@ -1,4 +1,4 @@
-"""A linear map that the installed package computes on all cores of a CPU where one sentence is decoded."""
+"""A linear map that the installed package computes on all cores of a CPU when it decodes one sentence."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class SplitLinear(nn.Linear):
     """[`torch.nn.Linear`] with the same parameters and products."""
 
-    # `linear_in_parts`, set by the installed package; code in a checkpoint has none.
+    # The installed package sets this to `linear_in_parts`. Code in a checkpoint has none.
     in_parts: ClassVar[Callable[[nn.Linear, Tensor], Tensor | None] | None] = None
 
     def forward(self, features: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Losses: cross-entropy of a translation, and the two auxiliary losses of past and future."""
+"""Losses: cross-entropy of translations, and the two auxiliary losses of past and future."""

@@ -1,4 +1,4 @@
-"""What teaches the capsules to be past and future: section 3.3, GDR.
+"""The losses that make capsules past or future: section 3.3, GDR.
 
 Legend: `B` batch, `T` target positions, `N` = B * T, `d` width of the states and of the output embedding `E` `[V, d]`,
 `P` and `F` number of values of the past and of the future contents, `V` target vocabulary.
@@ -17,6 +17,8 @@ from hf_capsule_mt.modeling.outputs import GDRSeq2SeqLMOutput, GDRSeq2SeqModelOu
 
 logger = logging.get_logger(__name__)
 
+NO_BAG_OF_WORDS = "bow_loss_weight is 0: this model has no bag-of-words predictions; train it with a positive weight"
+
 
 class AuxiliaryTerms(NamedTuple):
     """The two losses, each None where its weight is 0."""
@@ -26,28 +28,28 @@ class AuxiliaryTerms(NamedTuple):
 
 
 class Bags(NamedTuple):
-    """Which words are past and which are future at each step: the counts `[B, T, 1]`, 0 at padding."""
+    """The number of past and of future words at each step."""
 
-    keep: Tensor  # [B, T, 1], 1 where there is a target word
-    past: Tensor
-    future: Tensor
+    keep: Tensor  # [B, T, 1], 1 for a target word, 0 for padding
+    past: Tensor  # [B, T, 1]
+    future: Tensor  # [B, T, 1]
 
     @property
-    def step_shares(self) -> Tensor:
-        """`[B, T, 1]`: the 1/T of section 3.3, GDR at each of the T words of a sentence, 0 at padding."""
+    def step_weights(self) -> Tensor:
+        """`[B, T, 1]`: 1/T, section 3.3, GDR, for each of the T words of a sentence; 0 for padding."""
         return self.keep / self.keep.sum(dim=1, keepdim=True).clamp(min=1)
 
     def past_sum(self, values: Tensor) -> Tensor:
-        """`[B, T, …]` to the sum over the words up to and including each step."""
+        """The sum of `values` `[B, T, …]` over the words up to and including each step."""
         return (values * self.keep).cumsum(dim=1)
 
     def future_sum(self, values: Tensor) -> Tensor:
-        """`[B, T, …]` to the sum over the words from each step on."""
+        """The sum of `values` `[B, T, …]` over the words from each step on."""
         kept = values * self.keep
         return kept.sum(dim=1, keepdim=True) - kept.cumsum(dim=1) + kept
 
     def means(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean over each bag of `values` `[B, T, …]`, as one matrix product each."""
+        """The means of `values` `[B, T, …]` over past and future words, as one matrix product each."""
         steps = self.keep.new_ones(self.keep.shape[1], self.keep.shape[1])
         words = self.keep.transpose(1, 2)  # [B, 1, T]
         with torch.autocast(values.device.type, enabled=False):
@@ -56,7 +58,7 @@ class Bags(NamedTuple):
 
 
 def make_bags(labels: Tensor, dtype: torch.dtype) -> Bags:
-    """The bags of `labels` `[B, T]`, -100 where there is no word; the end token is a word."""
+    """The bags of `labels` `[B, T]`, -100 for padding; the end token is a word."""
     keep = labels.ne(-100).to(dtype).unsqueeze(-1)
     past = keep.cumsum(dim=1)
     future = past[:, -1:] - past + keep
@@ -66,21 +68,21 @@ def make_bags(labels: Tensor, dtype: torch.dtype) -> Bags:
 class AuxiliaryLosses(nn.Module):
     """Bag of words and bilingual content agreement, by `config.bow_loss_weight` and `config.bca_loss_weight`.
 
-    `width` is that of the output embedding, `guide_width` that of the target states, where it is another.
+    `width` is the width of the output embedding, `guide_width` that of the target states if it differs.
     """
 
     def __init__(self, config: Any, width: int, guide_width: int | None = None) -> None:
         super().__init__()
         past, future = (count * config.capsule_dim for count in (config.past_capsules, config.future_capsules))
-        self.sums = config.bow_reduction == "sum"
+        self.sums_over_words = config.bow_reduction == "sum"
         self.has_bow, self.has_bca = config.bow_loss_weight > 0, config.bca_loss_weight > 0
         if self.has_bow:
             # W_BoW of section 3.3: contents to the space of the output embedding. Capsules have length 1 at most and
-            # embeddings are small: with smaller weights no word would stand out for a long time.
+            # embeddings are small: with smaller weights, all words have nearly equal scores for a long time.
             self.past_words = ScaledLinear(past, width, 1.0)
             self.future_words = ScaledLinear(future, width, 1.0)
         if self.has_bca:
-            # W_BCA: target states, of values around 1, to the space of the contents.
+            # W_BCA: target states, whose values are around 1, to the space of the contents.
             states = guide_width or width
             self.past_states = ScaledLinear(states, past, 1.0 / states)
             self.future_states = ScaledLinear(states, future, 1.0 / states)
@@ -93,12 +95,12 @@ class AuxiliaryLosses(nn.Module):
         embedding: Tensor,
         num_items_in_batch: Tensor | int | None = None,
     ) -> AuxiliaryTerms:
-        """`states` `[B, T, d]` as they went into routing, `labels` `[B, T]`, `embedding` `[V, d]`.
+        """`states` `[B, T, d]` that guided the routing, `labels` `[B, T]`, `embedding` `[V, d]`.
 
-        Each term is the printed one, the mean over the T steps of a sentence, summed over the sentences and divided
-        by the target words of the batch, or by `num_items_in_batch`. The translation loss is divided by the same
-        number, so a weight of 1 gives the printed objective, which adds these means to the translation loss summed
-        over the sentence. Nothing depends on how sentences are split into batches.
+        The paper's term is the mean over the T steps of a sentence. Here it is summed over the sentences, and divided
+        by the target words of the batch or by `num_items_in_batch`. The translation loss is divided by the same
+        number. So a weight of 1 gives the paper's objective: these means plus the translation loss of the sentence.
+        How sentences are split into batches changes nothing.
         """
         labels = labels.to(states.device)
         exact = torch.float64 if states.dtype == torch.float64 else torch.float32
@@ -110,15 +112,15 @@ class AuxiliaryLosses(nn.Module):
         return AuxiliaryTerms(bow, bca)
 
     def word_states(self, context: HolisticContext) -> tuple[Tensor, Tensor]:
-        """W_BoW times the past and the future: products with the embedding are scores of words, `[B, T, d]` each."""
+        """W_BoW times past and future, `[B, T, d]` each. Their products with the embedding are scores of words."""
         if not self.has_bow:
-            raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
+            raise ValueError(NO_BAG_OF_WORDS)
         return self.past_words(context.past), self.future_words(context.future)
 
     def _bag_of_words(self, context: HolisticContext, labels: Tensor, embedding: Tensor, bags: Bags) -> Tensor:
         """L_BoW, section 3.3, GDR, summed over sentences.
 
-        The log probability of a word is its score minus the log partition. So a bag needs the sum of its words'
+        The log probability of a word is its score minus the log partition. So a bag needs only the sum of its words'
         embeddings and one log-sum-exp over the vocabulary.
         """
         past, future = self.word_states(context)
@@ -126,34 +128,29 @@ class AuxiliaryLosses(nn.Module):
         words = nn.functional.embedding(labels.clamp(min=0), embedding).to(exact)
         past_scores = (past.to(exact) * bags.past_sum(words)).sum(dim=-1, keepdim=True)
         future_scores = (future.to(exact) * bags.future_sum(words)).sum(dim=-1, keepdim=True)
-        shares = bags.step_shares
-        if self.sums:
-            scores = (past_scores + future_scores) * shares
-            weights = torch.cat([bags.past * shares, bags.future * shares])
+        step_weights = bags.step_weights
+        if self.sums_over_words:
+            scores = (past_scores + future_scores) * step_weights
+            weights = torch.cat([bags.past * step_weights, bags.future * step_weights])
         else:
             counts = bags.past.clamp(min=1), bags.future.clamp(min=1)
-            scores = (past_scores / counts[0] + future_scores / counts[1]) * shares
-            weights = torch.cat([shares, shares])
+            scores = (past_scores / counts[0] + future_scores / counts[1]) * step_weights
+            weights = torch.cat([step_weights, step_weights])
         hidden = torch.cat([past, future]).flatten(0, 1)  # [2 N, d]
         return log_partition(hidden, embedding, weights.flatten()) - scores.sum()
 
     def _agreement(self, states: Tensor, context: HolisticContext, bags: Bags) -> Tensor:
-        """L_BCA, section 3.3, GDR, summed over sentences: squared distances of the contents from the mapped means
-        of the target states."""
+        """L_BCA, section 3.3, GDR, summed over sentences: squared distances of contents from mapped mean states."""
         exact, mapped = bags.keep.dtype, self.past_states.weight.dtype
-        past_means, future_means = bags.means(states.to(exact))
-        gaps = torch.cat(
-            [
-                context.past.to(exact) - self.past_states(past_means.to(mapped)).to(exact),
-                context.future.to(exact) - self.future_states(future_means.to(mapped)).to(exact),
-            ],
-            dim=-1,
-        )
-        return (gaps.square().sum(dim=-1, keepdim=True) * bags.step_shares).sum()
+        past_means, future_means = (means.to(mapped) for means in bags.means(states.to(exact)))
+        past_gaps = context.past.to(exact) - self.past_states(past_means).to(exact)
+        future_gaps = context.future.to(exact) - self.future_states(future_means).to(exact)
+        gaps = torch.cat([past_gaps, future_gaps], dim=-1)
+        return (gaps.square().sum(dim=-1, keepdim=True) * bags.step_weights).sum()
 
 
 class PastFutureLosses:
-    """Goes before `PreTrainedModel` in the bases of a translation model with past and future: its losses."""
+    """Mixin of a translation model with past and future; list it before `PreTrainedModel`. Adds the losses."""
 
     config: Any
     training: bool
@@ -162,14 +159,14 @@ class PastFutureLosses:
 
     def _make_auxiliary_losses(self, width: int, guide_width: int | None = None) -> None:
         config = self.config
-        wanted = config.bow_loss_weight > 0 or config.bca_loss_weight > 0
+        has_losses = config.bow_loss_weight > 0 or config.bca_loss_weight > 0
         self.auxiliary_losses = None
-        if wanted and config.past_future != "none":
+        if has_losses and config.past_future != "none":
             self.auxiliary_losses = AuxiliaryLosses(config, width, guide_width)
 
     def _needed_outputs(self, labels: Tensor | None) -> dict[str, bool]:
-        wanted = self.auxiliary_losses is not None and self.training and labels is not None
-        return {"output_past_future": True} if wanted else {}
+        has_losses = self.auxiliary_losses is not None and self.training and labels is not None
+        return {"output_past_future": True} if has_losses else {}
 
     def _translation_output(
         self,
@@ -186,7 +183,7 @@ class PastFutureLosses:
             if labels is None:
                 logger.warning_once(
                     "In training mode without labels: the bag-of-words and agreement losses are left out. (The stock "
-                    "Trainer with label_smoothing_factor takes the labels away; CapsuleSeq2SeqTrainer does not.)"
+                    "Trainer removes the labels if label_smoothing_factor is set; CapsuleSeq2SeqTrainer does not.)"
                 )
             else:
                 terms = auxiliary(
@@ -204,36 +201,37 @@ class PastFutureLosses:
         return sum(weight * term for weight, term in zip(weights, (bow, bca), strict=True) if term is not None)
 
     def weighted_auxiliary_loss(self, outputs: GDRSeq2SeqLMOutput) -> Tensor | float:
-        """What the auxiliary losses add to the translation loss; for trainers that change that one."""
+        """The auxiliary losses times their weights, for trainers that change the translation loss."""
         return self._weighted(outputs.bow_loss, outputs.bca_loss)
 
     def word_credits(self, source_votes: Tensor, target: Tensor) -> Tensor:
-        """What each source word alone, put into the past, says of each target word: its log chance in `p_pre` of
-        section 3.3, GDR.
+        """How well each source word alone, as past content, predicts each target word: `log p_pre`, section 3.3, GDR.
 
         `source_votes` `[B, S, …, D]` from the encoder's output, `target` `[B, T]` token ids; returns `[B, T, S]`. The
-        votes are not squashed: there is no sum of them here whose length would say how sure the routing is.
+        votes are not squashed: a length tells how certain routing is, but here nothing is routed.
         """
         if self.auxiliary_losses is None or not self.auxiliary_losses.has_bow:
-            raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
+            raise ValueError(NO_BAG_OF_WORDS)
         votes = source_votes[:, :, : self.config.past_capsules].flatten(-2)  # [B, S, P * D]
         scores = self.lm_head(self.auxiliary_losses.past_words(votes)).float().log_softmax(dim=-1)  # [B, S, V]
         return scores.mT.gather(1, target.unsqueeze(-1).expand(-1, -1, scores.shape[1]))
 
     def bag_of_words_scores(self, outputs: GDRSeq2SeqLMOutput) -> tuple[Tensor, Tensor]:
-        """The scores of every target word to be past and to be future at every step, `[B, T, V]` each: a softmax over
-        the last axis gives `p_pre` and `p_sub` of section 3.3, GDR. `outputs` are what `forward` returned with
-        `output_past_future=True`."""
+        """Scores `[B, T, V]` of every word to be past, and to be future, at every step.
+
+        A softmax over the last axis gives `p_pre` and `p_sub` of section 3.3, GDR. `outputs` are those of `forward`
+        with `output_past_future=True`.
+        """
         if self.auxiliary_losses is None:
             raise ValueError("this model was built without auxiliary losses: it has no bag-of-words predictions")
         if not self.auxiliary_losses.has_bow:
-            raise ValueError("bow_loss_weight is 0: this model has no bag-of-words predictions; train it with one")
+            raise ValueError(NO_BAG_OF_WORDS)
         past, future = self.auxiliary_losses.word_states(_context(outputs))
         return self.lm_head(past), self.lm_head(future)
 
 
 def _context(outputs: Any) -> HolisticContext:
-    """Past and future of a model's output; the losses need no more of it."""
+    """The fields of a model's output that the losses read."""
     if outputs.past_contents is None:
         raise ValueError("the output holds no past and future: call the model with output_past_future=True")
     return HolisticContext(outputs.get("last_hidden_state"), outputs.past_contents, outputs.future_contents)

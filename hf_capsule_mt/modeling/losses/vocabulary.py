@@ -1,26 +1,26 @@
-"""Losses over a large vocabulary without a score for every word at every position in memory.
+"""Losses over a large vocabulary that never hold the scores of all positions in memory.
 
 Legend: `N` positions, `d` width of the states and of the output embedding `[V, d]`, `V` vocabulary. The scores of
-position n are `hidden_n E^T`, plus a bias where there is one.
+position n are `hidden_n E^T`, plus an optional bias.
 """
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Scores of the vocabulary that are held at a time.
+# Scores in one block.
 CPU_BLOCK_ELEMENTS = 2**23
 ACCELERATOR_BLOCK_ELEMENTS = 2**27
 
 
 class _VocabularyLoss(torch.autograd.Function):
-    """`sum_n weights_n * (logsumexp(scores_n) - wanted_n)`, a block of positions at a time.
+    """`sum_n weights_n * (logsumexp(scores_n) - target_n)`, a block of positions at a time.
 
-    `wanted_n` is 0 without `labels`, else the score of the label, of which `smoothing` goes to the mean of all
-    scores. Also returns the sum without smoothing, as a figure that has no gradient.
+    `target_n` is the score of the label, or 0 without `labels`. With smoothing it is `1 - smoothing` of this score and
+    `smoothing` of the mean of all scores. Also returns the sum without smoothing, which has no gradient.
 
-    The gradient is known as soon as a block of scores is: it is taken in the forward pass, so that no product with
-    the vocabulary is made twice, and scaled in the backward pass.
+    The forward pass also computes the gradient, while it has a block of scores: no product with the vocabulary is
+    computed twice. The backward pass scales the gradient.
     """
 
     @staticmethod
@@ -43,27 +43,29 @@ class _VocabularyLoss(torch.autograd.Function):
             scores = hidden[rows] @ kept.mT
             scores = (scores if bias is None else scores.add_(bias)).to(weights.dtype)
             norms = scores.logsumexp(dim=-1)
-            wanted = torch.zeros_like(norms) if labels is None else scores.gather(-1, labels[rows, None]).squeeze(-1)
-            # No products of vectors: autocast would round them.
-            plain += (weights[rows] * (norms - wanted)).sum()
+            target = torch.zeros_like(norms) if labels is None else scores.gather(-1, labels[rows, None]).squeeze(-1)
+            # Not as a dot product, which autocast would round.
+            plain += (weights[rows] * (norms - target)).sum()
             if smoothing:
-                wanted = torch.lerp(wanted, scores.mean(dim=-1), smoothing)
-            total += (weights[rows] * (norms - wanted)).sum()
+                target = torch.lerp(target, scores.mean(dim=-1), smoothing)
+            total += (weights[rows] * (norms - target)).sum()
             if grad_hidden is None and grad_embedding is None:
                 continue
-            shares = scores.sub_(norms.unsqueeze(-1)).exp_()
+            grad_scores = scores.sub_(norms.unsqueeze(-1)).exp_()
             if labels is not None:
                 if smoothing:
-                    shares -= smoothing / len(embedding)
-                shares.scatter_add_(-1, labels[rows, None], shares.new_full((len(shares), 1), smoothing - 1.0))
-            shares = shares.mul_(weights[rows].unsqueeze(-1)).to(hidden.dtype)
+                    grad_scores -= smoothing / len(embedding)
+                grad_scores.scatter_add_(
+                    -1, labels[rows, None], grad_scores.new_full((len(grad_scores), 1), smoothing - 1.0)
+                )
+            grad_scores = grad_scores.mul_(weights[rows].unsqueeze(-1)).to(hidden.dtype)
             if grad_hidden is not None:
-                torch.mm(shares, kept, out=grad_hidden[rows])
+                torch.mm(grad_scores, kept, out=grad_hidden[rows])
             if grad_embedding is not None:
-                if grad_embedding.dtype == shares.dtype:
-                    grad_embedding.addmm_(shares.mT, hidden[rows])
+                if grad_embedding.dtype == grad_scores.dtype:
+                    grad_embedding.addmm_(grad_scores.mT, hidden[rows])
                 else:
-                    grad_embedding += shares.mT @ hidden[rows]
+                    grad_embedding += grad_scores.mT @ hidden[rows]
         ctx.save_for_backward(grad_hidden, grad_embedding)
         ctx.embedding_dtype = embedding.dtype
         ctx.mark_non_differentiable(plain)
@@ -81,22 +83,21 @@ class _VocabularyLoss(torch.autograd.Function):
 
 
 def row_blocks(rows: Tensor, vocabulary: int, cpu_elements: int) -> list[slice]:
-    """The `rows`, each of which has a score for every word, in blocks of at most so many scores on a CPU."""
+    """Slices of `rows` with at most `cpu_elements` scores each on a CPU, `vocabulary` scores a row."""
     limit = cpu_elements if rows.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
     length = max(1, limit // vocabulary)
     return [slice(start, start + length) for start in range(0, len(rows), length)]
 
 
-def _real_rows(weights: Tensor) -> Tensor | None:
-    """On a CPU, the rows that count for something if some do not, being padding. Finding them would make an
-    accelerator wait."""
+def _nonzero_rows(weights: Tensor) -> Tensor | None:
+    """On a CPU: the rows with a weight, or None if all have one. On an accelerator, searching would wait: None."""
     rows = weights.nonzero().squeeze(-1) if weights.device.type == "cpu" else weights
     return rows if len(rows) < len(weights) else None
 
 
 def log_partition_in_blocks(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
     """`sum_n weights_n * log sum_v exp(hidden_n . E_v)`; `hidden` `[N, d]`, `embedding` `[V, d]`, `weights` `[N]`."""
-    if (rows := _real_rows(weights)) is not None:
+    if (rows := _nonzero_rows(weights)) is not None:
         hidden, weights = hidden.index_select(0, rows), weights.index_select(0, rows)
     return _VocabularyLoss.apply(hidden, embedding, weights, None, None, 0.0, torch.is_grad_enabled())[0]
 
@@ -104,17 +105,17 @@ def log_partition_in_blocks(hidden: Tensor, embedding: Tensor, weights: Tensor) 
 def cross_entropy_of_states(
     hidden: Tensor, embedding: Tensor, labels: Tensor, bias: Tensor | None = None, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the scores of `hidden` `[N, d]` and `labels` `[N]` (-100: none), summed, in float32 or better;
-    with label smoothing, and without it and without a gradient. `embedding` `[V, d]`, `bias` `[V]`.
+    """Summed cross-entropy of `hidden` `[N, d]` times E and `labels` `[N]` (-100: padding), in float32 or better.
 
-    As in PyTorch, `smoothing` of the label's share is spread over all words. The bias gets no gradient.
+    Returns it with label smoothing, and without smoothing and gradient. `embedding` `[V, d]`, `bias` `[V]`. As in
+    PyTorch, label smoothing gives `smoothing` of the label's probability to all words. The bias gets no gradient.
     """
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64:
-        hidden = hidden.to(torch.get_autocast_dtype(kind))  # as the product with the embedding would do
+        hidden = hidden.to(torch.get_autocast_dtype(kind))  # autocast would do so in the product
     weights = labels.ne(-100).to(torch.float64 if hidden.dtype == torch.float64 else torch.float32)
-    if (rows := _real_rows(weights)) is not None:
+    if (rows := _nonzero_rows(weights)) is not None:
         hidden, labels, weights = (tensor.index_select(0, rows) for tensor in (hidden, labels, weights))
     bias = None if bias is None else bias.to(hidden.dtype)
-    given = weights, labels.clamp(min=0), bias, smoothing, torch.is_grad_enabled()
-    return _VocabularyLoss.apply(hidden, embedding, *given)
+    arguments = weights, labels.clamp(min=0), bias, smoothing, torch.is_grad_enabled()
+    return _VocabularyLoss.apply(hidden, embedding, *arguments)

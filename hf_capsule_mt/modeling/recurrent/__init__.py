@@ -1,1 +1,1 @@
-"""Recurrent layers, their cache, and the encoder-decoder that the recurrent families share."""
+"""Recurrent layers, their cache, and the base classes of the recurrent families."""

@@ -1,4 +1,4 @@
-"""Bidirectional recurrent layers whose result does not depend on padding, and the linear maps that recurrences need.
+"""Bidirectional recurrent layers that ignore padding, and the linear maps that recurrent layers use.
 
 Legend: `B` batch, `S` source positions, `in` and `H` width of the inputs and of one direction's states, `G` gates of
 a cell: 3 for a GRU, 4 for an LSTM.
@@ -17,21 +17,21 @@ KINDS = ("gru", "lstm")
 
 
 def init_input_weight(weight: Tensor) -> None:
-    """`[G * H, in]`: gates as large as the inputs, whatever `init_std` is."""
+    """`[G * H, in]`: initial outputs are as large as the inputs, independent of `init_std`."""
     init.normal_(weight, std=weight.shape[1] ** -0.5)
 
 
 @torch.no_grad()
 def init_recurrent_weight(weight: Tensor) -> None:
-    """`[G * H, H]`: one orthogonal matrix for each gate, so that states neither explode nor vanish at first."""
-    # Blocks have no flag of their own that says they are loaded.
+    """`[G * H, H]`: one orthogonal matrix for each gate, so that initial states neither explode nor vanish."""
+    # The blocks below are views, which do not have the flag of a loaded weight.
     if not getattr(weight, "_is_hf_initialized", False):
         for block in weight.split(weight.shape[1]):
             init.orthogonal_(block)
 
 
 class InputLinear(CapsuleModule, nn.Linear):
-    """A linear map whose outputs are as large as its inputs at first, with a bias that starts at 0."""
+    """A linear map that starts with outputs as large as its inputs, and with bias 0."""
 
     def init_capsule_weights(self, std: float) -> None:
         init_input_weight(self.weight)
@@ -40,7 +40,7 @@ class InputLinear(CapsuleModule, nn.Linear):
 
 
 class RecurrentLinear(CapsuleModule, nn.Linear):
-    """A linear map of a state `[…, H]` to blocks of its own width, `[…, G * H]`: each block starts orthogonal."""
+    """A linear map of a state `[…, H]` to G blocks of the same width, `[…, G * H]`; each block starts orthogonal."""
 
     def init_capsule_weights(self, std: float) -> None:
         init_recurrent_weight(self.weight)
@@ -64,7 +64,7 @@ def init_recurrent_layer(layer: nn.RNNBase) -> None:
 
 
 class GRU(CapsuleModule, nn.GRU):
-    """[`torch.nn.GRU`], initialised by our models; Transformers leaves it as it is."""
+    """[`torch.nn.GRU`], initialised by our models. Transformers does not initialise GRUs."""
 
     def init_capsule_weights(self, std: float) -> None:
         init_recurrent_layer(self)
@@ -73,8 +73,8 @@ class GRU(CapsuleModule, nn.GRU):
 class LSTM(CapsuleModule, nn.LSTM):
     """[`torch.nn.LSTM`] of one layer and direction, `batch_first`, initialised by our models.
 
-    Single steps are made with `step`: the layer prepares its weights at every call, which costs more than the step.
-    On a CPU float16 is computed in float32, since PyTorch has no LSTM in float16 there.
+    For single steps call `step`: the layer prepares its weights at every call, which costs more than the step itself.
+    On a CPU float16 is computed in float32, because PyTorch has no float16 LSTM there.
     """
 
     def init_capsule_weights(self, std: float) -> None:
@@ -83,15 +83,15 @@ class LSTM(CapsuleModule, nn.LSTM):
     def forward(  # type: ignore[override]
         self, inputs: Tensor, states: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them, None for zeros."""
+        """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them; None means zeros."""
         if inputs.device.type == "cpu" and _low_precision(inputs) == torch.float16:
             with torch.autocast("cpu", enabled=False):
                 stored: Any = self._flat_weights
                 weights = [weight.float() for weight in stored]
                 start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
-                given = (start, start) if states is None else (states[0].float(), states[1].float())
-                found = torch.lstm(inputs.float(), given, weights, True, 1, 0.0, self.training, False, True)
-                outputs, hidden, cell = (tensor.to(torch.float16) for tensor in found)
+                before = (start, start) if states is None else (states[0].float(), states[1].float())
+                results = torch.lstm(inputs.float(), before, weights, True, 1, 0.0, self.training, False, True)
+                outputs, hidden, cell = (tensor.to(torch.float16) for tensor in results)
             return outputs, (hidden, cell)
         return super().forward(inputs, states)
 
@@ -105,26 +105,22 @@ class LSTM(CapsuleModule, nn.LSTM):
 
 
 def _low_precision(inputs: Tensor) -> torch.dtype:
-    """The type that a product of `inputs` is computed in."""
+    """The data type in which PyTorch computes a product of `inputs`."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
 
 
 class WordOrder(NamedTuple):
-    """Where the real words of each sentence are, without waiting for a device: computed once for all layers.
-
-    `forward` and `backward` `[B, S]`: positions of the words in reading order and in reverse, then the padding.
-    `forward_place` and `backward_place` `[B, S]`: where each position went; anything for padding.
-    """
+    """Where the real words of each sentence are. Computed once for all layers, without waiting for a device."""
 
     mask: Tensor  # [B, S], true for real words
-    forward: Tensor
-    backward: Tensor
-    forward_place: Tensor
-    backward_place: Tensor
+    forward: Tensor  # [B, S], positions of the words in reading order, then of the padding
+    backward: Tensor  # [B, S], the same with the words in reverse order
+    forward_place: Tensor  # [B, S], the place of each position in `forward`; undefined for padding
+    backward_place: Tensor  # [B, S], its place in `backward`
 
 
 def word_order(mask: Tensor) -> WordOrder:
-    """`mask` `[B, S]`, true for real words, which may stand anywhere."""
+    """`mask` `[B, S]` is true for real words; padding may be anywhere."""
     forward = mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
     counted = mask.cumsum(dim=1)
     count = counted[:, -1:]  # [B, 1]
@@ -134,16 +130,16 @@ def word_order(mask: Tensor) -> WordOrder:
     return WordOrder(mask, forward, backward, place, (count - counted).clamp(min=0))
 
 
-def take(values: Tensor, places: Tensor) -> Tensor:
+def gather_positions(values: Tensor, places: Tensor) -> Tensor:
     """`values` `[B, S, …]` at `places` `[B, S]`."""
     return values.gather(1, places.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
 
 class BidirectionalLayer(nn.Module):
-    """A recurrent layer in each direction over the real words alone: `[B, S, in]` to `[B, S, 2 H]`, 0 at padding.
+    """A recurrent layer in each direction over the real words: `[B, S, in]` to `[B, S, 2 H]`, 0 at padding.
 
-    Each direction starts at the first real word on its side and never sees padding, on whichever side it is. For
-    `torch.compile`, set `torch._dynamo.config.allow_rnn = True`: it refuses PyTorch's own recurrent layers otherwise.
+    Neither direction reads padding, on either side. Before `torch.compile`, set `torch._dynamo.config.allow_rnn` to
+    True: otherwise it refuses PyTorch's recurrent layers.
 
     Args:
         kind: `"gru"` or `"lstm"`.
@@ -160,15 +156,15 @@ class BidirectionalLayer(nn.Module):
         self.backward_rnn = layer(input_size, hidden_size, batch_first=True)
 
     def forward(self, states: Tensor, order: WordOrder | None = None) -> Tensor:
-        """`states` `[B, S, in]`; `order` None: every position is a real word."""
+        """`states` `[B, S, in]`; `order=None` means that every position is a real word."""
         if order is None:
             ahead = self.forward_rnn(states)[0]
             back = self.backward_rnn(states.flip(1))[0].flip(1)
             return torch.cat([ahead, back], dim=-1)
-        ahead = take(self.forward_rnn(take(states, order.forward))[0], order.forward_place)
-        back = take(self.backward_rnn(take(states, order.backward))[0], order.backward_place)
+        ahead = gather_positions(self.forward_rnn(gather_positions(states, order.forward))[0], order.forward_place)
+        back = gather_positions(self.backward_rnn(gather_positions(states, order.backward))[0], order.backward_place)
         return torch.cat([ahead, back], dim=-1).masked_fill(~order.mask.unsqueeze(-1), 0.0)
 
 
 class BidirectionalRNN(GradientCheckpointingLayer, BidirectionalLayer):
-    """A [`BidirectionalLayer`] that gradient checkpointing computes again, for where it is a layer by itself."""
+    """A [`BidirectionalLayer`] with gradient checkpointing, for use outside of another checkpointed layer."""

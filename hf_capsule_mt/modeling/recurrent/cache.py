@@ -1,6 +1,6 @@
-"""The cache of a recurrent decoder: a few state vectors, whatever the number of steps.
+"""The cache of a recurrent decoder: a few state vectors, independent of the number of steps.
 
-Legend: `B` batch, counting beams; `T` steps of one call.
+Legend: `B` batch (each beam is a row), `T` steps of one call.
 """
 
 from collections.abc import Sequence
@@ -12,25 +12,25 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 States = tuple[Tensor, ...]
 
-# Earlier releases take each new cache for another case and compile the steps of every search again.
+# Earlier releases of PyTorch compile the steps again for each new cache, so for every search.
 CAN_COMPILE_STEPS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 11)
 
 
 class Step(NamedTuple):
-    """The states after one step, None before the first, and the rows that the step after it goes on from."""
+    """The states after one step, and the rows from which the next step continues."""
 
-    states: States | None
-    rows: tuple[Tensor, ...] = ()  # selections made since, each `[B']` of rows of the one before
+    states: States | None  # None before the first step
+    rows: tuple[Tensor, ...] = ()  # later selections, each `[B']`, of rows of the selection before
 
 
 class RecurrentStateLayer(CacheLayerMixin):
-    """The states after the last step and, where they must be taken back, those after every earlier one.
+    """The states after the last step. If steps may be taken back, also those after every earlier step.
 
-    Reordering touches the last states only. Earlier ones keep what was selected after them, which is applied to them
-    when `crop` returns there.
+    Reordering changes only the last states. Earlier states store the row selections made after them; `crop` applies
+    these when it returns to them.
 
-    With `static` the states stay in the tensors that the first step leaves and the number of steps is a tensor too,
-    as a compiled step and a CUDA graph need it; such a layer takes nothing back.
+    With `static` every step writes into the tensors of the first step, and the number of steps is also a tensor.
+    Compiled steps and CUDA graphs need this. Such a layer cannot take steps back.
     """
 
     is_compileable = False
@@ -53,7 +53,7 @@ class RecurrentStateLayer(CacheLayerMixin):
         return -1 if self.states is None else self.states[0].shape[0]
 
     def append(self, steps: Sequence[States], count: int | None = None) -> None:
-        """The states `[B, …]` after each of the T steps that were made; after the last of `count` alone."""
+        """`steps`: the states `[B, …]` after each of T steps. With `count`: only those after the last of `count`."""
         if self.record_past:
             if count not in (None, len(steps)):
                 raise ValueError("this cache keeps every step: append the states after each of them")
@@ -66,12 +66,12 @@ class RecurrentStateLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def _overwrite(self, states: States) -> None:
-        """The last states, in the tensors that hold them since the first step or since their number changed."""
+        """Copy the last states into the existing tensors. Create new ones at the first step, or if `B` has changed."""
         if self.states is not None and self.batch_size == len(states[0]):
             for state, new in zip(self.states, states, strict=True):
                 state.copy_(new)
             return
-        # Under autocast the first step leaves half precision, and the others float32.
+        # Under autocast the first step returns half precision, and later steps return float32.
         exact = torch.float32 if torch.is_autocast_enabled(states[0].device.type) else states[0].dtype
         self.states = tuple(state.detach().to(exact, copy=True) for state in states)
         self.length = torch.as_tensor(self.length, device=states[0].device)
@@ -80,7 +80,7 @@ class RecurrentStateLayer(CacheLayerMixin):
                 torch._dynamo.mark_static_address(fixed)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with these rows, `beam_idx` `[B']`; rows may be left out and repeated."""
+        """Continue with the rows `beam_idx` `[B']`; rows may be dropped or repeated."""
         if self.states is None:
             return
         rows = beam_idx.to(self.states[0].device)
@@ -105,18 +105,18 @@ class RecurrentStateLayer(CacheLayerMixin):
             self.reorder_cache(indices)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Go back to the states before the last `-tokens_to_remove` steps, for the rows that there are now."""
+        """Return to the states before the last `-tokens_to_remove` steps, for the current rows."""
         if tokens_to_remove > 0:
             raise ValueError(
-                f"tokens_to_remove={tokens_to_remove}: must be 0 or negative; give -n to take back the last n steps"
+                f"tokens_to_remove={tokens_to_remove}: must be 0 or negative; pass -n to take back the last n steps"
             )
         count = min(-tokens_to_remove, int(self.length)) if tokens_to_remove else 0
         if count == 0:
             return
         if count > len(self.past):
             raise ValueError(
-                f"tokens_to_remove={-count}: this cache kept the states of {len(self.past)} earlier steps; call "
-                "activate_past_recording() on it before the steps that are to be taken back"
+                f"tokens_to_remove={-count}: this cache kept the states of {len(self.past)} earlier steps; call its "
+                "activate_past_recording() before steps that you may take back"
             )
         rows: Tensor | None = None
         for step in reversed(self.past[-count:]):
@@ -135,7 +135,7 @@ class RecurrentStateLayer(CacheLayerMixin):
         self.states, self.length, self.past, self.is_initialized = None, 0, [], False
 
     def activate_past_recording(self) -> None:
-        """Keep the states of every step from now on, so that `crop` can return to them."""
+        """From now on, keep the states of every step, so that `crop` can return to them."""
         self.record_past, self.is_compileable = True, False
         self.length = int(self.length)
 
@@ -149,7 +149,7 @@ class RecurrentStateLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
     def offload(self) -> None:
-        """States are too small to be worth moving."""
+        """Does nothing: states are too small to be worth moving."""
 
     prefetch = offload
 
@@ -161,10 +161,10 @@ class RecurrentStateLayer(CacheLayerMixin):
 
 
 class RecurrentCache(Cache):
-    """
-    What a recurrent decoder carries from one step to the next: a tuple of states `[B, …]`, at the same cost for every
-    step. `generate()` makes it; to take steps back (`crop`), call `activate_past_recording()` before they are made.
-    With `static` every step writes into the same tensors, for `torch.compile`.
+    """The cache of a recurrent decoder: a tuple of states `[B, …]`. Each step has the same cost.
+
+    `generate()` creates it. To take steps back with `crop`, call `activate_past_recording()` before these steps. With
+    `static` every step writes into the same tensors, for `torch.compile`.
 
     Example:
 
@@ -185,12 +185,12 @@ class RecurrentCache(Cache):
         return self.layer.states
 
     def append(self, steps: Sequence[States], count: int | None = None) -> None:
-        """The states after each of one or more steps, or after the last of `count` steps."""
+        """The states after each step, or only after the last of `count` steps."""
         self.layer.append(steps, count)
 
     @property
     def keeps_every_step(self) -> bool:
-        """Whether steps can be taken back, for which the states after each of them are needed."""
+        """Whether `crop` can take steps back; then `append` needs the states after every step."""
         return self.layer.record_past
 
     @property
@@ -198,17 +198,17 @@ class RecurrentCache(Cache):
         return self.layer.is_initialized
 
 
-def started_cache(past_key_values: Any, batch_size: int) -> RecurrentCache:
-    """`past_key_values` as a cache that a batch of that size can go on from; a clear error where it cannot."""
+def checked_cache(past_key_values: Any, batch_size: int) -> RecurrentCache:
+    """Return `past_key_values`. Raise a ValueError if it is not a recurrent cache of this batch size."""
     if not isinstance(past_key_values, RecurrentCache):
         raise ValueError(
             f"past_key_values is a {type(past_key_values).__name__}: a recurrent decoder needs a RecurrentCache; "
-            "leave it out and the model makes one"
+            "leave it out, and the model creates one"
         )
-    found = past_key_values.layer.batch_size
-    if found not in (-1, batch_size):
+    cached = past_key_values.layer.batch_size
+    if cached not in (-1, batch_size):
         raise ValueError(
-            f"past_key_values holds the states of {found} sentences (beams count), the decoder input has "
+            f"past_key_values holds the states of {cached} sentences (beams count), the decoder input has "
             f"{batch_size}: both must be the same; use batch_repeat_interleave, batch_select_indices, or a new cache"
         )
     return past_key_values

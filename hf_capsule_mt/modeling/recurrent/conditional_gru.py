@@ -1,9 +1,10 @@
-"""The recurrence of an attentional decoder and PFRNN's recurrent past and future beside it.
+"""The recurrence of an attentional decoder, with PFRNN's recurrent past and future.
 
-The decoder is that of Bahdanau et al. (2015) in the conditional form of Nematus (Sennrich et al. 2017): two GRU steps
-with attention between them, a start from the mean of the source, a readout by tanh.
+The decoder of Bahdanau et al. (2015) in the conditional form of Nematus (Sennrich et al. 2017): two GRU steps with
+attention between them, started from the mean of the source; a readout by tanh.
 
-Only what depends on the step before is in here; embeddings, output layer and routing run on all steps at once.
+This file has only the parts that depend on the step before. Embeddings, output layer and routing run on all steps at
+once.
 
 Legend: `B` batch, `S` source and `T` target positions, `e` width of the words, `H` of the decoder's state, `C` of the
 source's states `h`, `A` of the attention, `P` and `F` number of values of the past and of the future states.
@@ -20,28 +21,28 @@ from hf_capsule_mt.modeling.recurrent.cache import States
 
 
 def gru(inputs: Tensor, recurrent: Tensor, state: Tensor) -> Tensor:
-    """One step of a GRU from its gates `[B, 3 H]`: `inputs` made from the input, `recurrent` from `state` `[B, H]`."""
+    """One GRU step from its gates `[B, 3 H]`: `inputs` comes from the input, `recurrent` from `state` `[B, H]`."""
     width = state.shape[-1]
     reset, update = (inputs[:, : 2 * width] + recurrent[:, : 2 * width]).sigmoid().chunk(2, dim=-1)
     candidate = torch.tanh(inputs[:, 2 * width :] + reset * recurrent[:, 2 * width :])
     return torch.lerp(candidate, state.to(candidate.dtype), update)  # update * state + (1 - update) * candidate
 
 
-class Source(NamedTuple):
+class AttentionSource(NamedTuple):
     """The source as attention reads it."""
 
     keys: Tensor  # [B, S, A]
     states: Tensor  # [B, S, C]
-    bias: Tensor | None  # [B, S], 0 for a word and the lowest number for padding
+    bias: Tensor | None  # [B, S], 0 for words, the lowest number for padding
 
 
-def read_source(keys: Tensor, states: Tensor, mask: Tensor | None) -> Source:
+def masked_source(keys: Tensor, states: Tensor, mask: Tensor | None) -> AttentionSource:
     """`mask` `[B, S]`, true for real words."""
     if mask is None:
-        return Source(keys, states, None)
+        return AttentionSource(keys, states, None)
     exact = torch.float64 if states.dtype == torch.float64 else torch.float32
     bias = torch.zeros(mask.shape, dtype=exact, device=mask.device)
-    return Source(keys, states, bias.masked_fill(~mask, torch.finfo(exact).min))
+    return AttentionSource(keys, states, bias.masked_fill(~mask, torch.finfo(exact).min))
 
 
 def source_mean(states: Tensor, mask: Tensor | None) -> Tensor:
@@ -53,14 +54,14 @@ def source_mean(states: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class RecurrentPastFuture(nn.Module):
-    """Past and future as two more recurrent states that read each step's context c_t (Zheng et al. 2018).
+    """Past and future as two more recurrent states that read the context c_t of each step (Zheng et al. 2018).
 
-    The past grows by it: `s^P_t = GRU(c_t, s^P_{t-1})` from 0. The future, which starts as the whole source, loses
-    it: a GRU with "inside minus", whose candidate is `tanh(U s^F_{t-1} - W (r_t * c_t))`. Both inform the decoder's
-    state before it asks attention, `s'_t = GRU([s^P_{t-1}; s^F_{t-1}], s'_t)`.
+    The past starts at 0 and adds the context: `s^P_t = GRU(c_t, s^P_{t-1})`. The future starts as the whole source and
+    subtracts the context, by a GRU with "inside minus": its candidate is `tanh(U s^F_{t-1} - W (r_t * c_t))`. Both
+    update the decoder's state before attention reads it, `s'_t = GRU([s^P_{t-1}; s^F_{t-1}], s'_t)`.
 
-    Other than there: the two states have the width of the capsules they are compared with, they also reach the
-    output as capsules do (section 3.2, GDR), and the loss on what a step takes from the future is left out.
+    Differences from that paper: the two states are as wide as the capsules that they are compared with. They reach
+    the output in the same way as capsules (section 3.2, GDR). There is no loss on the change of the future in a step.
     """
 
     def __init__(self, config: Any, source_width: int) -> None:
@@ -69,7 +70,7 @@ class RecurrentPastFuture(nn.Module):
         past, future = self.widths
         self.past_inputs = InputLinear(source_width, 3 * past)
         self.past_recurrent = RecurrentLinear(past, 3 * past)
-        # r_t has a value for each of c_t, u_t for each of the state.
+        # r_t has the width of c_t, u_t that of the state.
         self.future_gates = InputLinear(source_width, source_width + future)
         self.future_state_gates = InputLinear(future, source_width + future, bias=False)
         self.future_candidate = RecurrentLinear(future, future)  # U
@@ -83,8 +84,8 @@ class RecurrentPastFuture(nn.Module):
         future = torch.tanh(self.future_start(summary))
         return future.new_zeros(len(future), self.widths[0]), future
 
-    def inform(self, state: Tensor, past: Tensor, future: Tensor) -> Tensor:
-        """The decoder's state `[B, H]` after it has read past and future, before attention does."""
+    def update_decoder(self, state: Tensor, past: Tensor, future: Tensor) -> Tensor:
+        """The decoder's state `[B, H]` for attention: `state` after it has read past and future."""
         return gru(self.inputs(torch.cat([past, future], dim=-1)), self.recurrent(state), state)
 
     def forward(self, context: Tensor, past: Tensor, future: Tensor) -> States:
@@ -99,8 +100,8 @@ class RecurrentPastFuture(nn.Module):
 class ConditionalGRUStep(GradientCheckpointingLayer):
     """One step: `s'_t = GRU(e_t, s_{t-1})`, `c_t = attention(s'_t, h)`, `s_t = GRU(c_t, s'_t)`.
 
-    Attention is additive, `v . tanh(W s'_t + U h_i)`. With gradient checkpointing it is computed again in the
-    backward pass: its `[B, S, A]` for every step is nearly all of the memory that training takes.
+    Attention is additive, `v . tanh(W s'_t + U h_i)`. Gradient checkpointing computes it again in the backward pass:
+    its `[B, S, A]` of every step takes nearly all of the memory of training.
     """
 
     def __init__(self, config: Any, source_width: int) -> None:
@@ -124,13 +125,13 @@ class ConditionalGRUStep(GradientCheckpointingLayer):
     ) -> States:
         """The context `[B, C]`, the attention's weights `[B, S]`, and the states after the step.
 
-        `word_inputs` `[B, 3 H]` are the gates made from e_t; where `keep` `[B, 1]` is false there is no word. `keys`,
-        `source` and `bias` are the parts of a `Source`: re-entrant checkpointing needs every tensor by itself.
+        `word_inputs` `[B, 3 H]` are the gates from e_t; `keep` `[B, 1]` is false for padding. `keys`, `source` and
+        `bias` are the fields of an `AttentionSource`: re-entrant checkpointing needs tensors as arguments.
         """
         state, *contents = states
         inner = gru(word_inputs, self.word_recurrent(state), state)
         if self.past_future is not None:
-            inner = self.past_future.inform(inner, *contents)
+            inner = self.past_future.update_decoder(inner, *contents)
         query = self.query(inner)
         scores = self.score(torch.tanh(keys + query.unsqueeze(1))).squeeze(-1)  # [B, S]
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -145,19 +146,19 @@ class ConditionalGRUStep(GradientCheckpointingLayer):
 
 
 class Recurrence(NamedTuple):
-    """What the steps left: contexts `[B, T, C]`, weights `[B, T, S]`, and the states after each step."""
+    """The results of T steps."""
 
-    contexts: Tensor
-    weights: Tensor
-    steps: list[States]
+    contexts: Tensor  # [B, T, C]
+    weights: Tensor  # [B, T, S]
+    after: list[States]  # the states after each step
 
     def states(self, index: int) -> Tensor:
-        """One of the states after all steps, `[B, T, …]`: 0 is the decoder's, 1 and 2 are past and future."""
-        return torch.stack([states[index] for states in self.steps], dim=1)
+        """One state after every step, `[B, T, …]`: 0 is the decoder's, 1 the past, 2 the future."""
+        return torch.stack([states[index] for states in self.after], dim=1)
 
 
 class ConditionalGRU(nn.Module):
-    """The steps of a decoder over words that are known, one or many."""
+    """The steps of the decoder over one or more input words."""
 
     def __init__(self, config: Any, source_width: int) -> None:
         super().__init__()
@@ -171,8 +172,8 @@ class ConditionalGRU(nn.Module):
         state = torch.tanh(self.start_state(summary))
         return (state,) if self.step.past_future is None else (state, *self.step.past_future.start(summary))
 
-    def forward(self, words: Tensor, keep: Tensor | None, source: Source, states: States) -> Recurrence:
-        """`words` `[B, T, e]`; where `keep` `[B, T]` is false there is no word and the states stay as they are."""
+    def forward(self, words: Tensor, keep: Tensor | None, source: AttentionSource, states: States) -> Recurrence:
+        """`words` `[B, T, e]`; where `keep` `[B, T]` is false, padding leaves the states unchanged."""
         contexts, weights, steps = [], [], []
         keeps = [None] * words.shape[1] if keep is None else keep.unsqueeze(-1).unbind(1)
         for inputs, kept in zip(self.word_inputs(words).unbind(1), keeps, strict=True):

@@ -1,4 +1,4 @@
-"""Embeddings and output layer of a recurrent model: access to them, and new sizes."""
+"""Access to the embeddings and the output layer of a recurrent model, and resizing them."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class TwoEmbeddings:
 
 
 class ResizableHead:
-    """Mixin of a translation model with a head of `make_head`; list it before `PreTrainedModel`."""
+    """Mixin of a translation model whose head `make_head` created; list it before `PreTrainedModel`."""
 
     config: Any
     model: Any
@@ -36,14 +36,14 @@ class ResizableHead:
         self.lm_head = new_embeddings
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in Transformers: the embeddings of the source, and with one vocabulary those of the target too."""
+        """As in Transformers: resize the source's embeddings. With one vocabulary, also resize the target side."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)  # type: ignore[misc]
         if self.config.share_encoder_decoder_embeddings:
             self._resize_target(embeddings.num_embeddings)
         return embeddings
 
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in Transformers 5.17 to 5.23, which resizes the output layer also where the target has other words."""
+        """As in Transformers, but 5.17 to 5.23 would also resize the head of a target with its own vocabulary."""
         embeddings = self._resized(self.model.get_input_embeddings(), *args, **kwargs)
         self.model.set_input_embeddings(embeddings)
         if self.config.share_encoder_decoder_embeddings and not self.config.tie_word_embeddings:
@@ -51,7 +51,7 @@ class ResizableHead:
         return embeddings
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
-        """Resize the embeddings and the output layer of the target, where it has a vocabulary of its own."""
+        """Resize the embeddings and the output layer of a target with its own vocabulary."""
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
                 "share_encoder_decoder_embeddings=True: both sides have one vocabulary; call resize_token_embeddings"

@@ -1,4 +1,4 @@
-"""The layers of CapsNMT's decoder: whole sentences through [`torch.nn.LSTM`], single steps through cells.
+"""The layers of CapsNMT's decoder: [`torch.nn.LSTM`] for whole sentences, LSTM cells for single steps.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` width.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, InputLinear, WordOrder, take
+from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, InputLinear, WordOrder, gather_positions
 from hf_capsule_mt.modeling.recurrent.cache import States
 
 
@@ -25,17 +25,20 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
     def forward(
         self, words: Tensor, order: WordOrder | None, hidden: Tensor | None, cell: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`words` `[B, T, d]` all at once, from the states `[B, d]` (None: zeros); returns the layer's output and the
-        states after the last step. `order` says which positions are real; states mean nothing with it."""
+        """All `words` `[B, T, d]` at once, from the states `[B, d]`; None means zeros.
+
+        Returns the layer's output and the states after the last step. `order` gives the real positions; with it the
+        returned states are meaningless.
+        """
         start = None if hidden is None or cell is None else (hidden.unsqueeze(0), cell.unsqueeze(0))
-        read = words if order is None else take(words, order.forward)
+        read = words if order is None else gather_positions(words, order.forward)
         states, (hidden, cell) = self.rnn(read, start)
         if order is not None:
-            states = take(states, order.forward_place)
+            states = gather_positions(states, order.forward_place)
         return self._join(words, states), hidden.squeeze(0), cell.squeeze(0)
 
     def step(self, word: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """One word `[B, d]`; where `keep` `[B, 1]` is false there is none and the states stay as they are."""
+        """One word `[B, d]`; where `keep` `[B, 1]` is false, padding leaves the states unchanged."""
         new_hidden, new_cell = self.rnn.step(word, hidden.to(word.dtype), cell.to(word.dtype))
         output = self._join(word, new_hidden)
         if keep is not None:
@@ -48,11 +51,10 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
 
 
 class WordAttention(nn.Module):
-    """What the hybrid with RNMT adds: one head of attention over the words of the source, `q . k / sqrt(d)`.
+    """Attention of the hybrid with RNMT: one head over the source words, `q . k / sqrt(d)`.
 
-    It stands behind the first LSTM layer and feeds the ones above, never the recurrence it asks for, so that all
-    steps of a sentence are computed at once. A residual connection and a layer norm are around it as around the
-    other sub-layers.
+    It reads the output of the first LSTM layer and feeds the layers above. It does not feed the LSTM below, so all
+    steps of a sentence are computed at once. Like other sub-layers, it has a residual connection and a layer norm.
     """
 
     def __init__(self, config: Any) -> None:
@@ -73,7 +75,7 @@ class WordAttention(nn.Module):
 
 
 class LSTMStack(nn.Module):
-    """The decoder's layers, and the attention of the hybrid behind the first."""
+    """The decoder's layers; in the hybrid, attention comes after the first."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class LSTMStack(nn.Module):
     def at_once(
         self, words: Tensor, order: WordOrder | None, states: States | None, source: tuple[Any, ...]
     ) -> tuple[list[Tensor], Tensor | None, States]:
-        """All T words `[B, T, d]`: the outputs of every layer, the attention's weights, the states after the last."""
+        """All words `[B, T, d]` at once: outputs of every layer, attention weights, states after the last word."""
         outputs, weights, after = [words], None, []
         for index, layer in enumerate(self.layers):
             hidden, cell = (None, None) if states is None else states[2 * index : 2 * index + 2]
@@ -97,24 +99,24 @@ class LSTMStack(nn.Module):
     def step_by_step(
         self, words: Tensor, keep: Tensor | None, states: States | None, source: tuple[Any, ...]
     ) -> tuple[list[Tensor], Tensor | None, list[States]]:
-        """The same a word at a time, with the states after each; where `keep` `[B, T]` is false there is no word."""
+        """As `at_once`, one word at a time, with the states after each; `keep` `[B, T]` is false for padding."""
         if states is None:
-            states = self.no_states(words[:, 0])
-        every, shares, steps = [], [], []
+            states = self.initial_states(words[:, 0])
+        all_outputs, all_weights, steps = [], [], []
         keeps = [None] * words.shape[1] if keep is None else keep.unsqueeze(-1).unbind(1)
         for word, kept in zip(words.unbind(1), keeps, strict=True):
             outputs, weights, states = self.step(word, kept, states, source)
             if weights is not None:
-                shares.append(weights)
-            every.append(outputs)
+                all_weights.append(weights)
+            all_outputs.append(outputs)
             steps.append(states)
-        _, *layers = [torch.stack(layer, dim=1) for layer in zip(*every, strict=True)]
-        return [words, *layers], torch.cat(shares, dim=1) if shares else None, steps
+        _, *layers = [torch.stack(layer, dim=1) for layer in zip(*all_outputs, strict=True)]
+        return [words, *layers], torch.cat(all_weights, dim=1) if all_weights else None, steps
 
     def step(
         self, word: Tensor, keep: Tensor | None, states: States, source: tuple[Any, ...]
     ) -> tuple[list[Tensor], Tensor | None, States]:
-        """One word `[B, d]`, where `keep` `[B, 1]` is not false."""
+        """One word `[B, d]`; `keep` `[B, 1]` is false for padding."""
         outputs, weights, after = [word], None, []
         for index, layer in enumerate(self.layers):
             word, hidden, cell = layer.step(word, states[2 * index], states[2 * index + 1], keep)
@@ -125,6 +127,6 @@ class LSTMStack(nn.Module):
             after += [hidden, cell]
         return outputs, weights, tuple(after)
 
-    def no_states(self, word: Tensor) -> States:
+    def initial_states(self, word: Tensor) -> States:
         """The states before the first word `[B, d]`."""
         return (torch.zeros_like(word),) * (2 * len(self.layers))

@@ -1,7 +1,6 @@
-"""What the recurrent families share: vocabularies and their embeddings, the cache, the shape of a translation model.
+"""The base classes of the recurrent families: initialisation, embeddings, encoder and decoder, the cache.
 
-Names of weights, ties and resizing are those of Transformers' Marian, so that what is built around a Marian checkpoint
-fits these models too.
+Names of weights, ties and resizing are those of Transformers' Marian, so tools for Marian checkpoints also work here.
 
 Legend: `B` batch, `S` source and `T` target positions, `d` width of the embeddings, `V` target vocabulary.
 """
@@ -21,7 +20,7 @@ from transformers.utils import logging
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
-from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache, started_cache
+from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache, checked_cache
 from hf_capsule_mt.modeling.recurrent.embeddings import ResizableHead, TwoEmbeddings
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
@@ -53,7 +52,7 @@ class RecurrentPreTrainedModel(CheckedArguments, SafeLoadingMixin, CodeExportMix
 
 
 class WordEmbedding:
-    """Goes before `PreTrainedModel` in the bases of a recurrent encoder or decoder: checks and embeds its words."""
+    """Mixin of an encoder or decoder; list it before `PreTrainedModel`. Checks and embeds the words."""
 
     config: Any
     embed_tokens: nn.Embedding
@@ -66,25 +65,25 @@ class WordEmbedding:
         self.embedding_dropout = nn.Dropout(self.config.dropout)
 
     def _embed(self, side: str, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """`[B, S, d]`; `side` is `""` or `"decoder_"`, as in the names of the arguments."""
+        """`[B, S, d]`; `side` is `""` or `"decoder_"`, the prefix of the argument names."""
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"give exactly one of {side}input_ids or {side}inputs_embeds")
+            raise ValueError(f"pass exactly one of {side}input_ids or {side}inputs_embeds")
         check_tokens(f"{side}input_ids", input_ids, self.embed_tokens.num_embeddings)
         check_not_empty(f"{side}inputs_embeds", inputs_embeds)
         words = inputs_embeds
         if words is None:
             words = self.embed_tokens(input_ids) * self.embed_scale
         elif side == "decoder_":
-            words = words * self.embed_scale  # as in Marian, which scales what it is given on this side only
+            words = words * self.embed_scale  # as Marian does, on this side only
         return self.embedding_dropout(words)
 
-    def _wants(self, name: str, given: bool | None) -> bool:
-        """An option of the call such as `output_attentions`, or the configuration's where it is not given."""
-        return bool(getattr(self.config, name, False) if given is None else given)
+    def _option(self, name: str, value: bool | None) -> bool:
+        """The value of an option such as `output_attentions`; None means that of the configuration."""
+        return bool(getattr(self.config, name, False) if value is None else value)
 
 
 class RecurrentModel(TwoEmbeddings, RecurrentPreTrainedModel):
-    """An encoder and a decoder with their embeddings; subclasses add `forward`."""
+    """An encoder and a decoder with their embeddings; subclasses define `forward`."""
 
     encoder_class: Any
     decoder_class: Any
@@ -111,15 +110,15 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """The labels `[B, T]` one place to the right, behind the start token; padding where they are -100."""
+        """The labels `[B, T]` shifted right after a start token; -100 becomes padding."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def get_compiled_call(self, compile_config: Any) -> Callable[..., Any]:
-        """As in Transformers; the compiler, which refuses RNNs, is told for good that steps through cells are fine."""
+        """As in Transformers. From then on RNNs are allowed in compiled code; PyTorch's default forbids them."""
         call = super().get_compiled_call(compile_config)
 
         def call_with_cells(*args: Any, **kwargs: Any) -> Any:
-            torch._dynamo.config.allow_rnn = True  # here, since every thread has settings of its own
+            torch._dynamo.config.allow_rnn = True  # in every call: each thread has its own settings
             return call(*args, **kwargs)
 
         return call_with_cells
@@ -127,15 +126,15 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
     def create_masks_for_generate(
         self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: RecurrentCache, **kwargs: Any
     ) -> Tensor | None:
-        """Which of the new words are real; a recurrence needs no causal mask, and no mask of what it has read."""
-        if attention_mask is None or not past_key_values.is_initialized:  # the first call looks at its length
+        """Which new words are real. A recurrence needs no causal mask, and no mask of words that it has read."""
+        if attention_mask is None or not past_key_values.is_initialized:  # the first call checks its length
             return attention_mask
         return attention_mask[:, -inputs_embeds.shape[1] :].contiguous()
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """As in Transformers, but the cache is a [`RecurrentCache`], static where a static cache is asked for."""
+        """As in Transformers, but creates a [`RecurrentCache`], static for `cache_implementation="static"`."""
         if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
             return super()._prepare_cache_for_generation(  # type: ignore[misc]
                 generation_config, model_kwargs, *args, **kwargs
@@ -144,7 +143,7 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
         if kind not in (None, "dynamic", "static"):
             logger.warning_once(
                 f"cache_implementation={kind!r} is ignored: a recurrent decoder keeps a few states, whose size does "
-                "not depend on the length."
+                "not depend on the length"
             )
         if kind == "static" and not CAN_COMPILE_STEPS:
             logger.warning_once('cache_implementation="static" needs PyTorch 2.11 and is ignored')
@@ -156,19 +155,19 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
 
 
 def cache_to_use(past_key_values: Any, use_cache: bool, batch_size: int) -> RecurrentCache | None:
-    """The cache of one call of a decoder: the given one, a new one, or None."""
+    """The cache for one call of a decoder: the one passed, a new one, or None."""
     if past_key_values is None:
         return RecurrentCache() if use_cache else None
-    return started_cache(past_key_values, batch_size)
+    return checked_cache(past_key_values, batch_size)
 
 
 def read_encoder_outputs(encoder_outputs: Any) -> tuple[BaseModelOutput, Tensor]:
-    """What a caller gave as `encoder_outputs`, and the source's states `[B, S, …]` in it.
+    """`encoder_outputs` as an output object, and the source's states `[B, S, …]` in it.
 
-    Of a tuple only the first member is used: nothing says what the others are.
+    Of a tuple only the first member is used, because the order of the others is unknown.
     """
     if not isinstance(encoder_outputs, BaseModelOutput):
         encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
     if encoder_outputs.last_hidden_state is None:
-        raise ValueError("encoder_outputs has no last_hidden_state: give the output of this model's encoder")
+        raise ValueError("encoder_outputs has no last_hidden_state: pass the output of this model's encoder")
     return encoder_outputs, encoder_outputs.last_hidden_state

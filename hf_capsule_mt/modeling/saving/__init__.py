@@ -1,1 +1,1 @@
-"""Saving models with their code, and loading weights safely."""
+"""Saves models with their code, and loads weights safely."""

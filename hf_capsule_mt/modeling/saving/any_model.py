@@ -1,4 +1,4 @@
-"""Loading models of Transformers with the checks that models of this package make themselves."""
+"""Loads any model of Transformers with the same checks as models of this package."""
 
 from os import PathLike
 from typing import Any
@@ -13,23 +13,23 @@ from hf_capsule_mt.modeling.saving.file_checks import (
 )
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 
-# What libraries raise for a configuration or a file that does not fit, beside ValueError and OSError.
-RAISED = (KeyError, IndexError, AttributeError, TypeError, RuntimeError, AssertionError, NotImplementedError)
+# Errors that libraries raise for an unusable configuration or file, beside ValueError and OSError.
+LOADING_ERRORS = (KeyError, IndexError, AttributeError, TypeError, RuntimeError, AssertionError, NotImplementedError)
 
 
 def load_translation_model(name: str | PathLike[str], **options: Any) -> Any:
-    """Any model of `AutoModelForSeq2SeqLM`; a ValueError or an OSError of one line where it cannot be loaded whole."""
+    """Any model of `AutoModelForSeq2SeqLM`. Raise a ValueError or OSError of one line if it is unusable."""
     model, _ = load_checked(AutoModelForSeq2SeqLM, name, **options)
     return model
 
 
 def load_checked(loader: Any, name: str | PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """The model that `loader.from_pretrained` gives, and its report: no tensor damaged, missing or of another size."""
+    """The model of `loader.from_pretrained` and its report. Raise if a tensor is damaged, missing or of wrong size."""
     if isinstance(loader, type) and issubclass(loader, SafeLoadingMixin):
         return loader.from_pretrained(name, **options, output_loading_info=True)
     try:
         if loader is AutoModelForSeq2SeqLM and hasattr(AutoConfig.from_pretrained(name), "carry_code"):
-            return loader.from_pretrained(name, **options), {}  # which makes these checks itself
+            return loader.from_pretrained(name, **options), {}  # the model makes these checks itself
         folder = checkpoint_folder(name)
         if folder is not None:
             check_digests(folder)
@@ -41,7 +41,7 @@ def load_checked(loader: Any, name: str | PathLike[str], **options: Any) -> tupl
                 f"the weights in {name} cannot be read ({error}): a .safetensors file there is cut off or damaged; "
                 "copy or download it again"
             ) from error
-        if not isinstance(error, RAISED):
+        if not isinstance(error, LOADING_ERRORS):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Weights that are infinite or not a number are never saved."""
+"""Infinite weights, or weights that are not a number, are never saved."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def not_finite(tensors: Iterable[tuple[str, Any]]) -> str | None:
-    """The name of the first tensor with an infinity, or with what is not a number."""
+    """The name of the first tensor that contains an infinity or NaN."""
     for name, value in tensors:
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta:
             continue

@@ -1,11 +1,11 @@
-"""Loading weights from safetensors alone, and the place where the installed package adds its checks of files."""
+"""Loads weights from safetensors only. The installed package adds its checks of files here."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 
 class FileChecks(NamedTuple):
-    """What runs around Transformers' own `from_pretrained` and `save_pretrained`; `file_checks.py` has both."""
+    """Functions that wrap Transformers' `from_pretrained` and `save_pretrained`; `file_checks.py` defines them."""
 
     load: Callable[..., Any]
     save: Callable[..., None]
@@ -14,15 +14,15 @@ class FileChecks(NamedTuple):
 class SafeLoadingMixin:
     """Mixin; list it before `PreTrainedModel`."""
 
-    # The installed package sets it; code in a checkpoint has none.
+    # The installed package sets this. Code in a checkpoint has no checks.
     file_checks: ClassVar[FileChecks | None] = None
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """As in Transformers, but nothing is ever unpickled: weights must be safetensors."""
+        """As in Transformers, but never unpickles a file: weights must be safetensors."""
         if kwargs.get("use_safetensors") is False:
             raise ValueError(
-                f"use_safetensors=False: {cls.__name__} loads safetensors only, since a pickled file can run any "
+                f"use_safetensors=False: {cls.__name__} loads safetensors only, because a pickled file can run any "
                 "code; convert the checkpoint once, where you trust it, with save_pretrained()"
             )
         kwargs["use_safetensors"] = True
@@ -32,7 +32,7 @@ class SafeLoadingMixin:
         return SafeLoadingMixin.file_checks.load(load, pretrained_model_name_or_path, *model_args, **kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in Transformers, with the checks of `file_checks.py` where the package is installed."""
+        """As in Transformers. The installed package adds the checks of `file_checks.py`."""
         save = super().save_pretrained  # type: ignore[misc]
         if SafeLoadingMixin.file_checks is None:
             save(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""A digest in every file of weights, by which damage is noticed when they are loaded, wherever it came from.
+"""A digest in every weight file, so that loading detects damage of any cause.
 
-The metadata of a safetensors file holds the SHA-256 of all of the file, with zeros in the place of the digest.
-Files without it, of other programs or older versions, are loaded as they are.
+The metadata of a safetensors file holds the SHA-256 of the whole file with zeros in place of the digest. Files
+without a digest, from other programs or older versions, are loaded without this check.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def write_digest(path: Path) -> None:
-    """Add the digest to a file of weights, in a copy that then takes its place."""
+    """Add the digest to a weight file: write a copy, then replace the file."""
     with open(path, "rb") as source:
         header = _header(source)
         if KEY in header.get("__metadata__", {}):
@@ -52,13 +52,13 @@ def write_digest(path: Path) -> None:
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether a file of weights has a digest that is not its own; a link is followed."""
+    """Whether a weight file does not match its digest; follows a link."""
     with open(path, "rb") as source:
         try:
             header = _header(source)
             written = header.get("__metadata__", {}).get(KEY)
         except (ValueError, AttributeError):
-            return False  # who loads it says what is wrong
+            return False  # loading it will raise the error
         if not isinstance(written, str) or len(written) != len(ZEROS):
             return False
         length = source.tell()
@@ -70,7 +70,7 @@ def is_damaged(path: Path) -> bool:
 
 
 def _header(source: BinaryIO) -> dict[str, Any]:
-    """What a safetensors file says of its tensors; the file is then where they begin."""
+    """The header of a safetensors file. Leaves the file at the start of the tensors."""
     length = int.from_bytes(source.read(8), "little")
     if length > os.fstat(source.fileno()).st_size:
         raise ValueError("no safetensors file: it is shorter than its header says")
