@@ -136,7 +136,7 @@ class Study:
         """Run the tests of one mutant until one fails."""
         source, seconds = self.sources[edit.file], 0.0
         result: Run = {**edit._asdict(), "outcome": "survived", "by": None, "capped": False}
-        importing = {test: self.seconds(test) for test, reached in self.reached.items() if edit.file in reached}
+        importing = {test: self.cost(test, edit) for test, reached in self.reached.items() if edit.file in reached}
         for test in ordered(importing, edit.file):
             if self.unchanged(test, worker)["outcome"] != "passed" or not self.can_notice(test, edit):
                 continue
@@ -153,9 +153,15 @@ class Study:
                 break
         return result | {"seconds": round(seconds, 1), "cap": self.options.cap}
 
-    def seconds(self, test: str) -> float:
-        """Of a test file that has not run yet a guess, by the length of its text."""
-        return self.tests[test]["seconds"] if test in self.tests else len(self.imports.files[test]) / 1000
+    def cost(self, test: str, edit: Edit) -> float:
+        """Seconds of a test file, which count more if it may not call the function around the edit.
+
+        For a test file that has not run yet they are guessed by the length of its text.
+        """
+        if test not in self.tests:
+            return len(self.imports.files[test]) / 1000
+        function = function_around(self.sources[edit.file], edit.line)
+        return self.tests[test]["seconds"] * (1 if [edit.file, function] in self.tests[test]["calls"] else 4)
 
     def run(self) -> list[Run]:
         done = read_runs(self.options.output) if self.options.output.exists() else []

@@ -102,12 +102,12 @@ def _imports_for_checkers(tree: ast.Module) -> list[ast.ImportFrom]:
 
 
 def closeness(test: str, source: str) -> int:
-    """How many words the paths of a test and of a source file share; a shared folder counts for two."""
+    """How much the paths of a test and of a source file share: two for each word, one for the folder."""
 
     def words(file: str) -> set[str]:
         return {*re.split(r"[/_]", file.removesuffix(".py"))} - {"test", "tests", "hf", "capsule", "mt", "modeling"}
 
-    return len(words(test) & words(source)) + 2 * (f"/{test.split('/')[1]}/" in source)
+    return 2 * len(words(test) & words(source)) + (f"/{test.split('/')[1]}/" in source)
 
 
 def ordered(tests: dict[str, float], source: str) -> list[str]:
