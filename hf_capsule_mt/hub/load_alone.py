@@ -38,6 +38,8 @@ def outputs_of(model: Any, pipe: Any = None) -> dict[str, Any]:
     mask = torch.ones_like(source)
     mask[1, length // 2 + 1 :] = 0
     logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+    settings: list[dict[str, Any]] = [{}, {"loss_smoothing": 0.1}, {"loss_smoothing": 0.1, "skip_logits": True}]
+    losses = [model(input_ids=source, attention_mask=mask, labels=target, **each).loss.item() for each in settings]
     beams = model.generate(
         input_ids=source,
         attention_mask=mask,
@@ -50,6 +52,7 @@ def outputs_of(model: Any, pipe: Any = None) -> dict[str, Any]:
     )
     return {
         "logits": logits.float().flatten().tolist(),
+        "losses": losses,
         "beams": beams.sequences.tolist(),
         "scores": beams.sequences_scores.float().tolist(),
         "translations": None if pipe is None else pipe(SENTENCES, max_length=length),

@@ -138,18 +138,21 @@ def _text(name: str, files: list[_Source], configuration: str) -> str:
     """One copy: the imports of all its files, then their texts."""
     outside: dict[str, set[str]] = defaultdict(set)
     siblings: dict[str, set[str]] = defaultdict(set)
-    defined: dict[str, _Source] = {}
+    defined: dict[str, tuple[_Source, str]] = {}
     parts = []
     for source in files:
+        names = dict(source.names)
         for module, imported in source.imports:
             outside[module].add(imported)
+            names[imported.split(" as ")[-1].split(".")[0]] = f"from {module} import {imported}"
         for path, imported_names in source.needs.items():
             other = copy_name(path, configuration)
             if other != name:
                 siblings[f".{other}"].update(imported_names)
-        for own, text in source.names.items():
-            twin = defined.setdefault(own, source)
-            if twin.names[own] != text:
+                names |= {imported.split(" as ")[-1]: f"from {path} import {imported}" for imported in imported_names}
+        for own, text in names.items():
+            twin, meaning = defined.setdefault(own, (source, text))
+            if meaning != text:
                 raise ValueError(f"{twin.path} and {source.path} both define {own}: {name}.py can hold one of them")
         parts.append(source.body if len(files) == 1 else f"# {source.path}\n{source.docstring}\n\n{source.body}")
     lines = [f"import {imported}" for imported in sorted(outside.pop("", ()))]

@@ -1,4 +1,4 @@
-"""The installed package checks the argument names of each call here; `argument_names.py` has the check."""
+"""What all models share: a check of argument names, see `argument_names.py`, and gradient checkpointing."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -16,3 +16,12 @@ class CheckedArguments:
         if kwargs and CheckedArguments.check_argument_names is not None and not torch.compiler.is_compiling():
             CheckedArguments.check_argument_names(type(self), kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    def _backward_compatibility_gradient_checkpointing(self) -> None:
+        """Switch on checkpointing in every part where the configuration has `gradient_checkpointing=True`.
+
+        Transformers 5.17 to 5.23 removes the setting when the first part is built, so that later parts go without.
+        """
+        model: Any = self
+        if getattr(model.config, "gradient_checkpointing", False) and model.supports_gradient_checkpointing:
+            model.gradient_checkpointing_enable()

@@ -135,6 +135,13 @@ class TranslationHead:
             )
         return generate(inputs, *args, **kwargs)
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As in Transformers, which puts one embedding in the place of several that are not tied."""
+        config = self.config
+        if new_num_tokens is not None and config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
+            raise ValueError("tie_word_embeddings=False: the embeddings of one vocabulary must be tied to be resized")
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)  # type: ignore[misc]
+
     def get_compiled_call(self, compile_config: Any) -> Any:
         """As in Transformers, but a deep copy gets its own call: a compiled call holds the weights of its model."""
         if vars(self).get("_compiled_for") != id(self):

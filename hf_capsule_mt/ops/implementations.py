@@ -30,6 +30,8 @@ def choose_implementation(
         raise ValueError(
             f'implementation="{implementation}": the code of a checkpoint has "reference" and "blockwise"'
         )
+    if implementation == "blockwise" and return_assignments:
+        raise ValueError('implementation="blockwise" returns no assignments; use "reference" or None')
     if return_assignments or torch.compiler.is_compiling():
         return "reference"
     return implementation or "blockwise"

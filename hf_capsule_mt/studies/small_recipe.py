@@ -92,10 +92,6 @@ class LossCurve(TrainerCallback):
         last = [loss for _, loss in self.points[-points:]]
         return sum(last) / len(last)
 
-    def first_step_below(self, loss: float) -> int | None:
-        """The first step whose logged loss is below `loss`, None if there is none."""
-        return next((step for step, value in self.points if value < loss), None)
-
 
 def train_small(
     model: PreTrainedModel,

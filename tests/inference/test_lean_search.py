@@ -211,6 +211,25 @@ def test_a_class_with_a_forward_of_its_own_is_left_to_transformers(searched: lis
     assert searched == []
 
 
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 2}])
+def test_a_class_with_a_search_of_its_own_keeps_it(settings: dict, searched: list[str]):
+    calls = []
+
+    class Own(CAPS_NMT.translation):
+        def _sample(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append("_sample")
+            return super()._sample(*args, **kwargs)
+
+        def _beam_search(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append("_beam_search")
+            return super()._beam_search(*args, **kwargs)
+
+    model, inputs = build(CASES[0])
+    model.__class__ = Own
+    model.generate(**inputs, **settings)
+    assert calls == ["_beam_search" if settings else "_sample"] and searched == []
+
+
 class Written:
     """Steps that follow written probabilities, whatever the words."""
 

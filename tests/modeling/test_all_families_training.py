@@ -7,16 +7,38 @@ import torch
 from family_cases import (
     CASES,
     Case,
+    Family,
     assert_close,
     assert_same_gradients,
     assert_same_output,
     chosen_cases,
     each_of,
     every_case,
+    every_family,
     make_pairs,
 )
 from markers import exhaustive
 from torch import nn
+
+
+@every_family
+def test_checkpointing_by_the_configuration_is_that_of_the_method(family: Family, tmp_path):
+    case = Case(family, family.chosen[0])
+    switched_on, by_config = case.build(), case.build(gradient_checkpointing=True)
+    switched_on.gradient_checkpointing_enable()
+
+    def checkpointed(model: nn.Module) -> set[str]:
+        return {name for name, module in model.named_modules() if getattr(module, "gradient_checkpointing", False)}
+
+    assert checkpointed(by_config) == checkpointed(switched_on) != set()
+    by_config.save_pretrained(tmp_path)
+    assert not checkpointed(family.translation.from_pretrained(tmp_path)), "a setting of one training was saved"
+
+
+@every_family
+def test_the_dummy_inputs_are_inputs(family: Family):
+    model = Case(family, family.chosen[0]).build()
+    assert torch.isfinite(model(**model.dummy_inputs).logits).all()
 
 
 @every_case

@@ -6,9 +6,11 @@ from family_cases import (
     CASES,
     PAD,
     Case,
+    Family,
     assert_close,
     assert_same_output,
     each_of,
+    every_family,
     make_pairs,
     without_labels,
     without_target,
@@ -55,6 +57,17 @@ def test_resize(case: Case, size: int, tmp_path):
     loaded = case.family.translation.from_pretrained(tmp_path)
     with torch.no_grad():
         assert_same_output(case.family, loaded(**batch).logits, outputs.logits)
+
+
+@every_family
+def test_embeddings_that_are_not_tied_are_not_resized(family: Family):
+    """Transformers puts one embedding in the place of the source's and the target's, and cannot load the result."""
+    model = Case(family, family.chosen[0]).build(tie_word_embeddings=False, share_encoder_decoder_embeddings=True)
+    before = model.get_decoder().embed_tokens.weight.clone()
+    with pytest.raises(ValueError, match="tie_word_embeddings=False: .* must be tied"):
+        model.resize_token_embeddings(40)
+    assert torch.equal(model.get_decoder().embed_tokens.weight, before)
+    assert model.resize_token_embeddings() is model.get_input_embeddings()
 
 
 @each_of(TWO_VOCABULARIES)

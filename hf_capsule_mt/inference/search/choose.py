@@ -20,6 +20,7 @@ from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_step
 from hf_capsule_mt.inference.search.loops import Steps, beam_search, faster_processors, greedy_search, limits_of
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
+from hf_capsule_mt.modeling.translation_head import TranslationHead
 
 NOT_PASSED_ON = ("assistant_model", "assistant_tokenizer", "custom_generate", "streamer", "synced_gpus", "tokenizer")
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
@@ -101,10 +102,18 @@ def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwa
         or settings.prefill_chunk_size is not None
         or settings.low_memory
         or getattr(settings.compile_config, "_compile_all_devices", None)  # the caller wants compiled steps
-        or any(getattr(type(model), name) is not getattr(GenerationMixin, name) for name in STEP_PREPARATION)
+        or not _searches_as_defined(type(model))
         or not runs_as_defined(model, model.model, *model.model.decoder.children(), model.lm_head)
         or not runs_as_defined(model.model.decoder)
     )
+
+
+def _searches_as_defined(kind: type) -> bool:
+    """Whether no subclass of a user has a search of its own, or changes what a step reads."""
+    beam_search: Any = TranslationHead if issubclass(kind, TranslationHead) else GenerationMixin
+    if getattr(kind, "_beam_search", None) is not beam_search._beam_search:
+        return False
+    return all(getattr(kind, name) is getattr(GenerationMixin, name) for name in (*STEP_PREPARATION, "_sample"))
 
 
 def _ends_as_configured(criteria: Any, settings: Any) -> bool:

@@ -42,6 +42,12 @@ class RecurrentPreTrainedModel(CheckedArguments, SafeLoadingMixin, CodeExportMix
     _keys_to_ignore_on_load_missing: list[str] = []
     _keys_to_ignore_on_save: list[str] = []
 
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        words = torch.tensor([[1, 2, 0], [2, 0, self.config.pad_token_id]], device=self.device)
+        mask = words.ne(self.config.pad_token_id).long()
+        return {"input_ids": words, "attention_mask": mask, "decoder_input_ids": words}
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
