@@ -1,5 +1,7 @@
 # make demo   install, train a small capsule model on the synthetic pair, translate       (3 to 7 minutes)
-# make test   install, lint, type-check, run the whole test suite                         (11 to 20 minutes)
+# make test   install, lint, type-check, run the tests that are not marked exhaustive       (at most 6 minutes)
+# make test-all   the same with all tests; before a release, and after a change in a file that many others import
+#                                                                                         (11 to 20 minutes)
 # make test-sanitize   build the compiled part with gcc's sanitizers, run its tests          (about a minute)
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
 
@@ -20,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What is imported is compiled to bytecode then and kept; pip would compile all of it, which takes longer than the rest.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-sanitize style lint format upstream clean
+.PHONY: install demo test test-all test-sanitize style lint format upstream clean
 
 install: $(STAMP)
 
@@ -49,9 +51,10 @@ lint: style
 	$(BIN)/python -m mypy
 
 # mypy, which has one core's work, beside the tests; what it finds is said at the end.
-test: style
+test: CHOSEN := -m "not exhaustive"
+test test-all: style
 	@$(BIN)/python -m mypy > $(VENV)/mypy.log 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null' EXIT INT TERM; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal; tests=$$?; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(CHOSEN); tests=$$?; \
 	wait $$types; types_too=$$?; cat $(VENV)/mypy.log; [ $$types_too = 0 ] && exit $$tests
 
 test-sanitize: install

@@ -30,6 +30,7 @@ def test_runs_and_writes_json(command, tmp_path):
     assert "time ratio" in printed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("command", "model"), [("train", "em"), ("decode", "caps_nmt-int8")])
 def test_measures_memory_in_a_process_a_model(command, model, tmp_path):
     report, _ = run_models(command, [model], tmp_path / "out.json")

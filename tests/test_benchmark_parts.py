@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from markers import exhaustive
 from transformers import CompileConfig
 
 from hf_capsule_mt.ops.native_library import WHY_MISSING
@@ -131,7 +132,7 @@ def test_op(report_of, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("axis", "values", "models"), [("iterations", [1, 2], "em,gdr,caps_nmt"), ("layers", [1, 2], "rnmt")]
+    ("axis", "values", "models"), [exhaustive("iterations", [1, 2], "em,gdr,caps_nmt"), ("layers", [1, 2], "rnmt")]
 )
 def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_path):
     benchmark, built = script("benchmark"), []

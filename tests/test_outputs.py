@@ -11,6 +11,7 @@ import pytest
 from commands import run_script
 from family_cases import CAPS_NMT, Case
 from killed_process import contents, kill_at_every_step
+from markers import exhaustive
 
 import hf_capsule_mt.hub.export as export
 import hf_capsule_mt.hub.marian as marian
@@ -229,6 +230,8 @@ def fill(output: Path) -> None:
 
 
 either = pytest.mark.parametrize("old", [False, True], ids=["nothing there", "an old one there"])
+# For work of many steps, each of which is killed: an old output has all the steps of none, and more.
+old_or_either = pytest.mark.parametrize("old", [exhaustive(False), True], ids=["nothing there", "an old one there"])
 
 
 @either
@@ -280,12 +283,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@either
+@old_or_either
 def test_a_killed_average_leaves_the_old_or_the_new(trained: Path, tmp_path: Path, old: bool) -> None:
     check_kills(tmp_path, lambda output: average_checkpoints([trained, trained], output, overwrite=True), old)
 
 
-@either
+@pytest.mark.exhaustive
+@old_or_either
 def test_a_killed_export_leaves_the_old_or_the_new(
     trained: Path, tmp_path: Path, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +299,7 @@ def test_a_killed_export_leaves_the_old_or_the_new(
     assert check_kills(tmp_path, lambda output: export.export_checkpoint(trained, output, overwrite=True), old) > 20
 
 
-@either
+@old_or_either
 def test_a_killed_conversion_leaves_the_old_or_the_new(
     tmp_path: Path, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -23,19 +22,18 @@ class FinitenessWatch(TrainerCallback):
     """Raises [`Diverged`] at the first step whose loss or gradient norm is infinite or not a number.
 
     Also after an evaluation with such a loss, and before such weights are saved. Reading a value of a GPU waits for
-    the GPU. So the step is kept there, and read where something is logged, evaluated or saved, and after an epoch. A
-    step that fp16's gradient scaling skipped does not count.
+    the GPU. So the step is kept there, and read where something is logged, evaluated or saved, and after an epoch.
     """
 
-    def __init__(self, args: Any, accelerator: Accelerator) -> None:
-        self.args, self.accelerator = args, accelerator
+    def __init__(self, args: Any) -> None:
+        self.args = args
         args.logging_nan_inf_filter = False  # it would log the last finite loss instead
         self._first_steps: dict[str, Tensor] = {}
 
     def watch_step(self, loss: Tensor, gradient_norm: Any, step: int, control: TrainerControl) -> None:
-        """Look at a step, and stop where its values may be read."""
+        """Look at a step, without a gradient norm if it was skipped, and stop where its values may be read."""
         self._watch("the loss", loss, step)
-        if gradient_norm is not None and not self.accelerator.optimizer_step_was_skipped:
+        if gradient_norm is not None:
             self._watch("the norm of the gradient", gradient_norm, step)
         if loss.device.type == "cpu" or control.should_log or control.should_evaluate or control.should_save:
             self.stop_if_diverged()

@@ -66,7 +66,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.stopper = StopOnSignal(self.accelerator)
         self.position = RunPosition(self.args, self._load_sums)
         self.averager = WeightAverager(self.args, self.accelerator, sharded)
-        self.finiteness = FinitenessWatch(self.args, self.accelerator)
+        self.finiteness = FinitenessWatch(self.args)
         order = EpochOrder(self.batches.data_seed)
         for callback in (self.stopper, self.position, order, self.averager, self.finiteness):
             self.add_callback(callback)
@@ -157,7 +157,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def _maybe_log_save_evaluate(
         self, tr_loss: Tensor, grad_norm: Any, model: nn.Module, trial: Any, *args: Any, **kwargs: Any
     ) -> None:
-        self.finiteness.watch_step(tr_loss, grad_norm, self.state.global_step, self.control)
+        # A step that fp16's gradient scaling skipped has an infinite norm and changed nothing.
+        norm = None if self.accelerator.optimizer_step_was_skipped else grad_norm
+        self.finiteness.watch_step(tr_loss, norm, self.state.global_step, self.control)
         self.position.note_step(grad_norm, kwargs.get("learning_rate"))
         with self.meter.paused():
             try:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from markers import exhaustive
 
 from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth, t_quantile
 
@@ -45,10 +46,10 @@ def noisy(coefficients: tuple[float, ...], seed: int, noise: float = 0.02) -> np
 @pytest.mark.parametrize(
     ("coefficients", "degree", "lowest", "highest"),
     [
-        ((0.02,), 1, 0.02, 0.08),  # a constant: its slope differs from 0 as often as the confidence allows
+        exhaustive((0.02,), 1, 0.02, 0.08),  # a constant: its slope differs from 0 as often as the confidence allows
         ((0.02, 3e-4), 2, 0.02, 0.08),  # likewise a line's curvature
-        ((0.02, 2e-5), 1, 0.99, 1.0),
-        ((0.02, 3e-4, 5e-7), 2, 0.99, 1.0),
+        exhaustive((0.02, 2e-5), 1, 0.99, 1.0),
+        exhaustive((0.02, 3e-4, 5e-7), 2, 0.99, 1.0),
     ],
 )
 def test_intervals_hold_what_they_promise(coefficients: tuple[float, ...], degree: int, lowest: float, highest: float):

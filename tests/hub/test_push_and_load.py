@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import hub_client
+import pytest
 from hub_client import WITH_PACKAGE, WITHOUT_PACKAGE
 from hub_server import TOKEN, running_hub
 
 
+@pytest.mark.exhaustive
 def test_pushing_and_loading_with_the_package_and_then_without(tmp_path):
     results = {}
     with running_hub() as hub:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from family_cases import CAPS_NMT, END, PAD, Case, make_pairs, without_target
+from markers import exhaustive
 from transformers import GenerationConfig
 from transformers.generation import (
     EosTokenCriteria,
@@ -88,7 +89,7 @@ def test_greedy(case: Case, settings: dict, searched: list[str]):
 
 @pytest.mark.parametrize("beams", BEAMS.values(), ids=BEAMS)
 @pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
-@pytest.mark.parametrize("case", CASES[:2], ids=str)
+@pytest.mark.parametrize("case", [exhaustive(CASES[0]), CASES[1]], ids=str)
 def test_beams(case: Case, settings: dict, beams: dict, searched: list[str]):
     for seed, count in ((11, 3), (12, 5)):
         model, inputs = build(case, seed)

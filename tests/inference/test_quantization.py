@@ -17,6 +17,7 @@ from family_cases import (
     make_pairs,
     without_target,
 )
+from markers import exhaustive
 from torch import nn
 
 from hf_capsule_mt import quantize_for_cpu
@@ -37,6 +38,8 @@ OTHERS = (
 CASES = [Case(CAPS_NMT, name) for name in CAPS_NMT.configs]
 CASES += [Case(family, name) for family, names in OTHERS for name in names]
 CHOSEN = [Case(CAPS_NMT, "hybrid"), Case(AGGREGATED_MARIAN, "em_gated_everywhere"), Case(GDR_RNMT, "guided")]
+# Every part that is quantised is in one of these, at least once.
+EVERYDAY = [case for case in CASES if case.family != CAPS_NMT or case.name in ("hybrid", "plain_capsules")]
 chosen_cases = pytest.mark.parametrize("case", CHOSEN, ids=str)
 
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -48,7 +51,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
+@pytest.fixture(scope="module", params=[case if case in EVERYDAY else exhaustive(case) for case in CASES], ids=str)
 def pair(request: pytest.FixtureRequest) -> tuple[Case, Any, Any]:
     """A case, its float model and the quantised one."""
     model = request.param.build()

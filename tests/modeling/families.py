@@ -52,6 +52,8 @@ class Family:
     routing_functions: tuple[str, ...]
     # Configurations for the slow tests; the first has the most parts.
     chosen: tuple[str, ...]
+    # Configurations that have every value of every option, with the covering ones of the other families.
+    covering: tuple[str, ...]
     # Changes that make a configuration as shallow as it can be, for the compiler.
     shallow: dict[str, Any]
     # Parameters that no loss depends on: adding a constant to all keys leaves the softmax of the scores alone.

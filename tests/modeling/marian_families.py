@@ -158,6 +158,14 @@ AGGREGATED_MARIAN = Family(
         "hf_capsule_mt.modeling.capsules.router:dynamic_routing",
     ),
     chosen=("em_gated_everywhere", "em_everywhere", "dynamic_decoder_simple_heads"),
+    covering=(
+        "em_gated_everywhere",
+        "em_own_layer_replace",
+        "dynamic_encoder_replace",
+        "dynamic_decoder_simple_heads",
+        "linear_combination_replace",
+        "untied",
+    ),
     shallow={"encoder_layers": 1, "decoder_layers": 1, "head_aggregation_layers": None},
 )
 
@@ -244,6 +252,7 @@ GDR_MARIAN = Family(
     ),
     fixed_fields=("bow_accuracy",),
     chosen=("guided_with_aggregation", "guided", "classifier"),
+    covering=("guided_with_aggregation", "classifier", "attention"),
     shallow=AGGREGATED_MARIAN.shallow,
     gates=(*AGGREGATED_MARIAN.gates, "past_future.fc2.weight"),
     optional_blocks=("SourceVotes", "PastFuture"),

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import Case, assert_close, chosen_cases, every_family, make_pairs, without_target
+from family_cases import Case, assert_close, chosen_cases, every_family, make_pairs, richest_of_chosen, without_target
+from markers import exhaustive
 
 SLIPS = {
     "output_routing": "output_routings",
@@ -50,8 +51,8 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 
-@chosen_cases
-@pytest.mark.parametrize("search", SEARCHES)
+@richest_of_chosen
+@pytest.mark.parametrize("search", ["greedy", "beams", exhaustive("sampling")])
 def test_generate_returns_routings(case: Case, search: str):
     """Row by row those of the model for this source and this translation."""
     model, options = case.build().double(), SEARCHES[search]  # rows of a batch are rounded in their own ways
@@ -91,7 +92,7 @@ def test_generate_returns_the_routings_of_the_mask_that_it_infers(case: Case):
         assert_close(inferred.routings[site], assignments)
 
 
-@chosen_cases
+@richest_of_chosen
 def test_generate_returns_routings_however_the_source_is_given(case: Case):
     """By position and without a mask, and as the encoder's output, which leaves out the sites of the encoder."""
     model = case.build().double()

@@ -2,12 +2,22 @@
 
 import pytest
 import torch
-from family_cases import Case, assert_close, assert_same_output, chosen_cases, every_case, make_pairs, without_target
+from family_cases import (
+    Case,
+    assert_close,
+    assert_same_output,
+    every_case,
+    make_pairs,
+    richest_of_all,
+    richest_of_chosen,
+    without_target,
+)
+from markers import exhaustive
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
 
-@every_case
+@richest_of_all
 def test_device_map_auto(case: Case, tmp_path):
     model = case.build()
     model.save_pretrained(tmp_path)
@@ -34,7 +44,7 @@ def blocks(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-@every_case
+@richest_of_all
 def test_device_map_with_parts_on_disk(case: Case, tmp_path):
     """Weights that arrive just before their module runs: no module may read those of another."""
     model = case.build()
@@ -69,8 +79,8 @@ def test_blocks_that_must_stay_together_exist(case: Case):
     assert not missing or case.name != case.family.chosen[0]
 
 
-@chosen_cases
-@pytest.mark.parametrize("checkpointing", [False, True])
+@richest_of_chosen
+@pytest.mark.parametrize("checkpointing", [exhaustive(False), True])
 def test_lora(case: Case, checkpointing: bool, tmp_path):
     model = case.build()
     batch = make_pairs(case.config()).batch()

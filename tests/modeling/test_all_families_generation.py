@@ -12,9 +12,11 @@ from family_cases import (
     chosen_cases,
     every_case,
     make_pairs,
+    richest_of_all,
     without_labels,
     without_target,
 )
+from markers import exhaustive
 
 BEAMS = {"num_beams": 3, "num_return_sequences": 3}
 
@@ -24,7 +26,7 @@ def inputs_of(case: Case) -> dict[str, torch.Tensor]:
 
 
 @every_case
-@pytest.mark.parametrize("chunks", [[1] * 8, [3, 1, 4], [7, 1]], ids=str)
+@pytest.mark.parametrize("chunks", [[1] * 8, [3, 1, 4], exhaustive([7, 1])], ids=str)
 def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
     model = case.build()
     batch = without_labels(make_pairs(case.config()).batch())
@@ -48,7 +50,7 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
 
 
 @every_case
-@pytest.mark.parametrize("settings", [{}, BEAMS, {"num_beams": 4, "length_penalty": 0.6}], ids=str)
+@pytest.mark.parametrize("settings", [{}, BEAMS, exhaustive({"num_beams": 4, "length_penalty": 0.6})], ids=str)
 def test_cache_changes_nothing(case: Case, settings: dict):
     """In float64, which Transformers rounds to float32 for its search, so that both ways round alike: computed in
     float32, beams that are almost equally good come in another order on one processor or another."""
@@ -107,7 +109,7 @@ def test_greedy_logits_are_those_of_the_forward(case: Case):
     assert_close(steps[open_rows], expected[open_rows])
 
 
-@every_case
+@richest_of_all
 def test_one_beam_is_greedy(case: Case):
     model = case.build()
     best = model.generate(**inputs_of(case), num_beams=1)
@@ -115,7 +117,7 @@ def test_one_beam_is_greedy(case: Case):
     assert (best[:, 0] == PAD).all() and best.shape[1] <= 14
 
 
-@every_case
+@richest_of_all
 def test_sampling(case: Case):
     model = case.build()
     samples = []
@@ -129,7 +131,7 @@ def test_sampling(case: Case):
 
 
 @every_case
-@pytest.mark.parametrize("settings", [{}, BEAMS], ids=["greedy", "beams"])
+@pytest.mark.parametrize("settings", [exhaustive({}), BEAMS], ids=["greedy", "beams"])
 def test_static_cache(case: Case, settings: dict):
     model = case.build()
     expected = model.generate(**inputs_of(case), **settings)
@@ -137,7 +139,7 @@ def test_static_cache(case: Case, settings: dict):
     assert torch.equal(found, expected)
 
 
-@every_case
+@richest_of_all
 def test_prompt_lookup_and_assisted_decoding(case: Case):
     model = case.build()
     model.generation_config.no_repeat_ngram_size = None

@@ -1,8 +1,21 @@
 """The table of configurations is complete, and what every model of it returns is sound."""
 
+from typing import Any
+
 import pytest
 import torch
-from family_cases import Case, Family, assert_close, every_case, every_family, make_pairs, without_labels
+from family_cases import (
+    COVERING,
+    FAMILIES,
+    Case,
+    Family,
+    assert_close,
+    every_case,
+    every_family,
+    make_pairs,
+    richest_of_all,
+    without_labels,
+)
 from transformers import PreTrainedConfig
 
 from hf_capsule_mt.configuration.config_checks import own_fields
@@ -19,6 +32,17 @@ def test_every_option_and_value_is_built(family: Family):
         assert seen >= set(values), f"{name}: no configuration builds {set(values) - seen}"
     for name in own_fields(family.config) - set(family.fixed_fields):
         assert len({repr(getattr(config, name)) for config in built}) > 1, f"{name} has the same value everywhere"
+
+
+def test_the_covering_cases_have_every_option_and_value() -> None:
+    choices: dict[str, set[Any]] = {}
+    for family in FAMILIES:
+        for name, values in family.choices.items():
+            choices.setdefault(name, set()).update(values)
+    for name, values in choices.items():
+        built = [getattr(config, name) for config in map(Case.config, COVERING) if hasattr(config, name)]
+        seen = {one for value in built for one in (value if isinstance(value, list | tuple) else [value])}
+        assert seen >= values, f"{name}: no covering case builds {values - seen}"
 
 
 @every_family
@@ -60,7 +84,7 @@ def test_last_hidden_states_agree(case: Case):
     assert plain.decoder_hidden_states is None and plain.encoder_hidden_states is None
 
 
-@every_case
+@richest_of_all
 def test_tuples_hold_the_same(case: Case):
     model = case.build()
     batch = make_pairs(case.config()).batch()

@@ -7,12 +7,14 @@ from family_cases import (
     PAD,
     Case,
     assert_close,
-    chosen_cases,
     every_case,
     make_pairs,
+    richest_of_all,
+    richest_of_chosen,
     without_labels,
     without_target,
 )
+from markers import exhaustive
 
 PADDINGS = [(0, 0), (1, 0), (0, 3), (25, 20)]
 
@@ -59,7 +61,7 @@ def test_logits_and_loss(case: Case, side: str):
 
 
 @every_case
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("side", ["right", exhaustive("left")])
 def test_what_stands_in_the_padding_does_not_matter(case: Case, side: str):
     """With positions on, for either side."""
     model = case.build()
@@ -71,8 +73,8 @@ def test_what_stands_in_the_padding_does_not_matter(case: Case, side: str):
         assert torch.equal(found, wanted)
 
 
-@every_case
-@pytest.mark.parametrize("side", ["right", "left"])
+@richest_of_all
+@pytest.mark.parametrize("side", [exhaustive("right"), "left"])
 def test_greedy_and_beam_output(case: Case, side: str):
     model = case.build() if side == "right" else without_positions(case.build())
     pairs = make_pairs(case.config())
@@ -90,7 +92,7 @@ def test_greedy_and_beam_output(case: Case, side: str):
             assert [words(row) for row in rows] == alone
 
 
-@chosen_cases
+@richest_of_chosen
 def test_generated_sentences_have_different_lengths(case: Case):
     """Else the tests above would say little about beams that end early."""
     model = case.build()

@@ -5,7 +5,19 @@ import shutil
 import pytest
 import torch
 import transformers
-from family_cases import AGGREGATED_MARIAN, CASES, CHOSEN, Case, assert_close, every_case, make_pairs, without_labels
+from family_cases import (
+    AGGREGATED_MARIAN,
+    CASES,
+    CHOSEN,
+    RICHEST,
+    Case,
+    assert_close,
+    each_of,
+    every_case,
+    make_pairs,
+    without_labels,
+)
+from markers import exhaustive
 from packaging.version import Version
 
 
@@ -31,8 +43,10 @@ def assert_trains(model, loss: torch.Tensor) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("scale", [1.0, 1e4])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(torch.bfloat16, 1.0), exhaustive(torch.bfloat16, 1e4), exhaustive(torch.float16, 1.0), (torch.float16, 1e4)],
+)
 def test_autocast(case: Case, dtype: torch.dtype, scale: float):
     model = case.build().train()
     batch = make_pairs(case.config()).batch()
@@ -45,7 +59,7 @@ def test_autocast(case: Case, dtype: torch.dtype, scale: float):
 
 
 @every_case
-@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
+@pytest.mark.parametrize("scale", [exhaustive(1.0), 1e4, exhaustive(1e-4)])
 def test_bf16_model(case: Case, scale: float):
     model = case.build().train().to(torch.bfloat16)
     batch = make_pairs(case.config()).batch()
@@ -55,7 +69,7 @@ def test_bf16_model(case: Case, scale: float):
 
 
 @every_case
-@pytest.mark.parametrize("scale", [1e4, 1e-6, 0.0])
+@pytest.mark.parametrize("scale", [1e4, exhaustive(1e-6), 0.0])
 def test_float32_on_extreme_inputs(case: Case, scale: float):
     model = case.build().train()
     batch = make_pairs(case.config()).batch()
@@ -78,9 +92,8 @@ def test_attention_by_default(case: Case):
     assert case.build().config._attn_implementation == case.family.attentions[0]
 
 
-@pytest.mark.parametrize(
-    ("case", "implementation"), [(case, name) for case in CASES for name in case.family.attentions[1:]], ids=str
-)
+@each_of([case for case in CASES if case.family.attentions[1:]])
+@pytest.mark.parametrize("implementation", ["eager", "flex_attention"])
 def test_attention_implementations_agree(case: Case, implementation: str):
     model = case.build()
     batch = make_pairs(case.config()).batch(3, 2)
@@ -95,9 +108,8 @@ def test_attention_implementations_agree(case: Case, implementation: str):
     assert_close(found[real], expected[real])
 
 
-@pytest.mark.parametrize(
-    ("case", "output_routings"), [*((case, False) for case in CHOSEN), (CHOSEN[0], True)], ids=str
-)
+@each_of(CHOSEN, RICHEST[::3])
+@pytest.mark.parametrize("output_routings", [exhaustive(True), False])
 def test_compiles_as_one_graph(case: Case, output_routings: bool):
     torch._dynamo.reset()
     model = case.build(**case.family.shallow)
@@ -118,6 +130,7 @@ def test_compiles_as_one_graph(case: Case, output_routings: bool):
     assert model(**batch).routings is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23") and Version(torch.__version__) < Version("2.13"),

@@ -11,6 +11,7 @@ from family_cases import (
     Case,
     assert_close,
     chosen_cases,
+    each_of,
     every_case,
     make_pairs,
     without_labels,
@@ -21,7 +22,7 @@ from transformers import GenerationConfig
 from hf_capsule_mt.modeling.capsules.routing_record import open_record
 
 ROUTED = [case for case in CASES if case.family.routing_sites(case.config())]
-routed_cases = pytest.mark.parametrize("case", ROUTED, ids=str)
+routed_cases = each_of(ROUTED)
 
 
 @every_case

@@ -13,9 +13,11 @@ from family_cases import (
     every_case,
     every_family,
     make_pairs,
+    richest_of_all,
     without_labels,
     without_target,
 )
+from markers import exhaustive
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
@@ -39,7 +41,7 @@ def shared_groups(model: torch.nn.Module) -> set[frozenset[str]]:
 
 
 @every_case
-@pytest.mark.parametrize("loader", ["class", "auto"])
+@pytest.mark.parametrize("loader", [exhaustive("class"), "auto"])
 def test_translation_model_round_trip(case: Case, loader: str, tmp_path):
     model = case.build()
     model.generation_config.num_beams = 2
@@ -71,7 +73,7 @@ def test_weights_that_are_not_finite_are_not_saved(family: Family, value: float,
     assert not (tmp_path / "model").exists()
 
 
-@every_case
+@richest_of_all
 def test_base_model_round_trip(case: Case, tmp_path):
     model = case.build(base=True)
     model.save_pretrained(tmp_path)
@@ -84,7 +86,7 @@ def test_base_model_round_trip(case: Case, tmp_path):
             assert_same_output(case.family, loaded(**batch).last_hidden_state, model(**batch).last_hidden_state)
 
 
-@every_case
+@richest_of_all
 def test_base_model_of_a_translation_checkpoint(case: Case, tmp_path):
     model = case.build()
     model.save_pretrained(tmp_path)

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import CASES, CHOSEN, Case, assert_close, chosen_cases, make_pairs
+from family_cases import (
+    Case,
+    assert_close,
+    chosen_cases,
+    make_pairs,
+    richest_of_all,
+    richest_of_chosen,
+)
+from markers import exhaustive
 from torch.utils.data import Dataset
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.data.data_collator import default_data_collator
@@ -83,9 +91,8 @@ def train(model: Any, case: Case, folder: Any, **settings: Any) -> Seq2SeqTraine
     return trainer
 
 
-@pytest.mark.parametrize(
-    ("case", "smoothing"), [*((case, 0.0) for case in CASES), *((case, 0.1) for case in CHOSEN)], ids=str
-)
+@richest_of_all
+@pytest.mark.parametrize("smoothing", [0.0, exhaustive(0.1)])
 def test_one_step_does_not_depend_on_gradient_accumulation(case: Case, smoothing: float, tmp_path):
     start = case.build()
     trained = []
@@ -123,8 +130,8 @@ def test_one_step_is_the_step_of_plain_pytorch(case: Case, tmp_path):
             assert_close(updated.detach(), (parameter - 0.1 * parameter.grad).detach()), name
 
 
-@chosen_cases
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@richest_of_chosen
+@pytest.mark.parametrize("smoothing", [exhaustive(0.0), 0.1])
 def test_trains_evaluates_and_generates(case: Case, smoothing: float, tmp_path):
     model = case.build()
     trainer = train(

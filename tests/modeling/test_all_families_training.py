@@ -11,14 +11,16 @@ from family_cases import (
     assert_same_gradients,
     assert_same_output,
     chosen_cases,
+    each_of,
     every_case,
     make_pairs,
 )
+from markers import exhaustive
 from torch import nn
 
 
 @every_case
-@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("use_reentrant", [False, exhaustive(True)])
 @pytest.mark.parametrize("output_routings", [False, True])
 def test_gradient_checkpointing_changes_nothing(case: Case, use_reentrant: bool, output_routings: bool):
     plain = case.build().train()
@@ -86,7 +88,7 @@ def test_gradients_of_the_source_embeddings(case: Case):
     assert (embeddings.grad[~real] == 0).all()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.family.has("encoder_layerdrop")], ids=str)
+@each_of([case for case in CASES if case.family.has("encoder_layerdrop")])
 def test_layerdrop(case: Case):
     """Dropped layers hand on their input; aggregation always sees as many layers as it has weights for."""
     model = case.build(encoder_layerdrop=0.5, decoder_layerdrop=0.5)

@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from family_cases import CASES, PAD, Case, assert_close, assert_same_output, make_pairs, without_labels, without_target
+from family_cases import (
+    CASES,
+    PAD,
+    Case,
+    assert_close,
+    assert_same_output,
+    each_of,
+    make_pairs,
+    without_labels,
+    without_target,
+)
 
 ONE_VOCABULARY = [case for case in CASES if case.config().share_encoder_decoder_embeddings]
 TWO_VOCABULARIES = [case for case in CASES if not case.config().share_encoder_decoder_embeddings]
@@ -26,7 +36,7 @@ def assert_new_words_work(model) -> None:
     assert rows.max() < model.config.decoder_vocab_size
 
 
-@pytest.mark.parametrize("case", ONE_VOCABULARY, ids=str)
+@each_of(ONE_VOCABULARY)
 @pytest.mark.parametrize("size", [76, 40])
 def test_resize(case: Case, size: int, tmp_path):
     model = case.build()
@@ -47,7 +57,7 @@ def test_resize(case: Case, size: int, tmp_path):
         assert_same_output(case.family, loaded(**batch).logits, outputs.logits)
 
 
-@pytest.mark.parametrize("case", TWO_VOCABULARIES, ids=str)
+@each_of(TWO_VOCABULARIES)
 @pytest.mark.parametrize(("source", "target"), [(75, 80), (40, 30)])
 def test_resize_both_vocabularies(case: Case, source: int, target: int, tmp_path):
     model = case.build()
@@ -71,7 +81,7 @@ def test_resize_both_vocabularies(case: Case, source: int, target: int, tmp_path
         assert_same_output(case.family, loaded(**batch).logits, outputs.logits)
 
 
-@pytest.mark.parametrize("case", TWO_VOCABULARIES, ids=str)
+@each_of(TWO_VOCABULARIES)
 def test_words_of_one_side_only(case: Case):
     """Ids that exist in the larger vocabulary alone are right on that side and an error on the other."""
     model = case.build()

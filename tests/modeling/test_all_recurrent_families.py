@@ -13,6 +13,7 @@ from family_cases import (
     PAD,
     Case,
     assert_close,
+    each_of,
     make_pairs,
     without_labels,
     without_target,
@@ -26,7 +27,7 @@ from hf_capsule_mt.modeling import input_checks
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 
 FAMILIES = (GDR_RNMT, CAPS_NMT)
-recurrent_cases = pytest.mark.parametrize("case", [case for case in CASES if case.family in FAMILIES], ids=str)
+recurrent_cases = each_of([case for case in CASES if case.family in FAMILIES])
 chosen_recurrent_cases = pytest.mark.parametrize("case", [case for case in CHOSEN if case.family in FAMILIES], ids=str)
 
 

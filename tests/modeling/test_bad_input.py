@@ -18,6 +18,7 @@ from family_cases import (
     every_family,
     make_pairs,
 )
+from markers import exhaustive
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel
 
@@ -103,7 +104,7 @@ def test_target_that_is_too_long(case: Case):
 @limited_cases
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"num_beams": 2}, {"use_cache": False}, {"cache_implementation": "static"}],
+    [exhaustive({}), {"num_beams": 2}, exhaustive({"use_cache": False}), {"cache_implementation": "static"}],
     ids=["greedy", "beams", "no cache", "static"],
 )
 def test_generating_beyond_the_positions(case: Case, settings: dict):

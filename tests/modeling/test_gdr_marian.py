@@ -17,6 +17,7 @@ from family_cases import (
     without_labels,
     without_target,
 )
+from markers import exhaustive
 from packaging.version import Version
 from test_capsule_aggregated_marian import assert_same_translations, stock_marian
 from torch import Tensor
@@ -368,7 +369,7 @@ def test_what_a_training_step_keeps(kind: str, monkeypatch):
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23"), reason="Marian's layer drop is no graph while training"
 )
-@pytest.mark.parametrize("name", ["guided_mean", "classifier", "attention"])
+@pytest.mark.parametrize("name", ["guided_mean", exhaustive("classifier"), exhaustive("attention")])
 def test_training_compiles_as_one_graph(name: str):
     """Both auxiliary losses included, with the same values and gradients."""
     torch._dynamo.reset()

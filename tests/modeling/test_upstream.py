@@ -7,6 +7,7 @@ CHOSEN = "(StockMarian or GatedEverywhere) and not eager_matches and not compile
 
 
 @pytest.mark.system
+@pytest.mark.exhaustive
 def test_no_shipped_test_does_worse_than_on_marian():
     done = run_script("scripts/run_transformers_tests.py", "--workers", "0", "-k", CHOSEN, timeout=540)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fused_cases import assert_fused_is_right, device_of, in_float64, needs_kernels, needs_native, on_its_device
+from markers import exhaustive
 from routing_cases import Case, assert_close, assert_finite, assert_gradients_close, make_case, uneven_sum
 from torch import Tensor
 
@@ -46,8 +47,15 @@ def test_equals_the_reference(fast: str, kind: str, positions: int, inputs: int,
     assert_fused_is_right(fast, case)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("inputs", [6, 8])
+@pytest.mark.parametrize(
+    ("inputs", "dtype"),
+    [
+        (6, torch.float32),
+        exhaustive(6, torch.bfloat16),
+        exhaustive(8, torch.float32),
+        (8, torch.bfloat16),
+    ],
+)
 @every_kind
 def test_equals_the_reference_at_the_size_of_the_papers(fast: str, kind: str, inputs: int, dtype: torch.dtype) -> None:
     """Several neighbouring outputs a thread, votes with the inputs first, and several blocks a program.

@@ -17,7 +17,7 @@ from hf_capsule_mt.ops.equations import squash
 from hf_capsule_mt.studies import SmallTask, small_task, train_small
 
 SEED, LONGEST, WIDTH = 1, 6, 128
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

@@ -10,20 +10,34 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
+def run_demo(output: Path, *options: str) -> str:
+    """What the demo prints."""
+    command = [sys.executable, "scripts/demo.py", "--output", str(output), *options]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     output = folder / "runs" / "demo"
-    result = subprocess.run(
-        [sys.executable, "scripts/demo.py", "--output", str(output), "--sentence", "We are reading the letter."],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return folder, output, result.stdout
+    return folder, output, run_demo(output, "--sentence", "We are reading the letter.")
 
 
+@pytest.mark.system
+def test_a_short_demo_does_all_that_it_says(tmp_path: Path) -> None:
+    short = ["--steps", "30", "--train-size", "300", "--test-size", "6", "--max-words", "6"]
+    printed = run_demo(tmp_path, *short, "--sentence", "Who reads it?")
+    losses = [float(loss) for loss in re.findall(r"'loss': '?([\d.]+)", printed)]
+    assert losses and all(0 < loss < 9 for loss in losses), printed
+    assert printed.count("  reference    ") == 5 and "BLEU " in printed and "  Who reads it?\n" in printed
+    assert len(re.search(r"by iteration ([\d., ]+)", printed).group(1).split(", ")) == 3
+    assert (tmp_path / "model.safetensors").exists()
+    assert (tmp_path / "layer_assignments.png").stat().st_size > 10_000
+
+
+@pytest.mark.exhaustive
 @pytest.mark.system
 def test_the_demo_learns(demo):
     _, output, printed = demo
@@ -38,6 +52,7 @@ def test_the_demo_learns(demo):
     assert (output / "model.safetensors").exists() and (output / "layer_assignments.png").stat().st_size > 10_000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.system
 def test_the_readme_snippet(demo):
     """The first Python snippet of the README, run where its checkpoint is, prints what the README says."""

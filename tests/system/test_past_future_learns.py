@@ -8,7 +8,7 @@ from hf_capsule_mt.studies import PastFutureReport, past_future_report, small_co
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer
 
 SEED, LONGEST = 1, 6
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

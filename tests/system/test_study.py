@@ -23,6 +23,7 @@ def study(folder: Path, names: list[str], *more: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.system
 def test_runs_resumes_and_writes_a_table(tmp_path):
     study(tmp_path, NAMES[:2], "--jobs", "2")
@@ -63,6 +64,7 @@ def test_study_of_caps_nmt(tmp_path):
 
 
 @pytest.mark.system
+@pytest.mark.exhaustive
 def test_long_starts_and_runs_made_again(tmp_path):
     name = "long warm start: baseline trained on"
     study(tmp_path, [name])

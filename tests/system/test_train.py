@@ -46,6 +46,7 @@ def test_a_shipped_recipe_trains_and_leaves_what_was_promised(tmp_path: Path):
     assert typo.returncode == 1 and typo.stderr.endswith("no argument --learning_rat; did you mean --learning_rate?\n")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.system
 def test_two_processes_that_are_told_to_stop_go_on_later(tmp_path: Path) -> None:
     launch = ["-m", "accelerate.commands.launch", "--config_file", "scripts/accelerate/cpu.yaml"]

@@ -15,10 +15,9 @@ import yaml
 from commands import free_port, run_processes
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
+from training_run import PAD, corpus, history, run, weights
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "training"))
-from training_run import PAD, corpus, history, run, weights  # noqa: E402
 
 CPU = ROOT / "scripts" / "accelerate" / "cpu.yaml"
 PROGRAM = ROOT / "tests" / "training" / "training_run.py"
@@ -66,7 +65,7 @@ def test_killed_and_told_to_stop(tmp_path: Path) -> None:
     assert all(torch.equal(final[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+@pytest.mark.parametrize("strategy", [pytest.param("random", marks=pytest.mark.exhaustive), "group_by_length"])
 def test_the_order_of_the_pairs_is_taken_up_in_the_second_epoch(tmp_path: Path, strategy: str) -> None:
     settings = {"max_tokens_per_batch": None, "per_device_train_batch_size": 10, "eval_strategy": "no"}
     settings |= {"train_sampling_strategy": strategy, "max_steps": 6}
@@ -145,6 +144,7 @@ def check_same_translations(one: Any, processes: list[dict[str, Any]]) -> None:
 TRANSLATE: dict[str, Any] = {"predict_with_generate": True, "generation_max_length": 12}
 
 
+@pytest.mark.exhaustive
 def test_fsdp(tmp_path: Path) -> None:
     """Weights cut up between two processes, from the settings for GPUs; trained without logits, and taken up again
     from a checkpoint with them."""

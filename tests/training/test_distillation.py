@@ -25,7 +25,7 @@ from transformers import (
 from hf_capsule_mt import Distillation, corpus_scores, translate
 from hf_capsule_mt.data import load_corpus, marian_token_ids, synthetic_lines, train_tokenizer
 from hf_capsule_mt.evaluation.streaming import Translation
-from hf_capsule_mt.training import distillation
+from hf_capsule_mt.training.distillation import teacher as teaching
 
 LINES = 23
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]+")
@@ -83,7 +83,7 @@ class Interrupted(Exception):
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
     """The teacher translates `after` shards, then the process dies; returns the list of what it was asked for."""
     asked: list[str] = []
-    translate_lines = distillation.translate_lines
+    translate_lines = teaching.translate_lines
 
     def dying(model: Any, tokenizer: Any, lines: list[str], **options: Any) -> Iterator[list[Translation]]:
         if len(asked) >= after * 4:
@@ -91,7 +91,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
         asked.extend(lines)
         return translate_lines(model, tokenizer, lines, **options)
 
-    monkeypatch.setattr(distillation, "translate_lines", dying)
+    monkeypatch.setattr(teaching, "translate_lines", dying)
     return asked
 
 
@@ -120,7 +120,7 @@ def test_bleu_of_shards_is_that_of_the_corpus(place: Path, teacher: Path, monkey
     def knowing(model: Any, tokenizer: Any, lines: list[str], **_: Any) -> list[list[Translation]]:
         return [[Translation(answers[line])] for line in lines]
 
-    monkeypatch.setattr(distillation, "translate_lines", knowing)
+    monkeypatch.setattr(teaching, "translate_lines", knowing)
     scores = corpus_scores([answers[line] for line in PAIRS[0]], PAIRS[1])
     report = setting(place, teacher).run()
     assert 50 < report["bleu_against_references"] < 99
@@ -205,7 +205,7 @@ def test_lines_that_the_teacher_cannot_translate_keep_their_reference(
     sources[5], targets[5] = " ".join(sources), "zu lang"
     sources[6], targets[6] = "tab\tand\x07bell", "Tab\tund\x07Glocke"
     write(place / "train", sources, targets)
-    translate_lines, asked = distillation.translate_lines, []
+    translate_lines, asked = teaching.translate_lines, []
 
     def strange(model: Any, tokenizer: Any, lines: list[str], **options: Any) -> Iterator[list[Translation]]:
         asked.extend(lines)
@@ -214,7 +214,7 @@ def test_lines_that_the_teacher_cannot_translate_keep_their_reference(
                 found = [Translation(" \n\u2028 ")]
             yield [Translation("\nzwei\r\nZeilen\u0085hier")] if line == sources[3] else found
 
-    monkeypatch.setattr(distillation, "translate_lines", strange)
+    monkeypatch.setattr(teaching, "translate_lines", strange)
     report = setting(place, teacher).run()
     assert asked[5] == "" and asked[6] == "tab and bell" and asked[7:] == sources[7:]
     new_sources, new_targets = written(place / "new" / "train")
@@ -232,7 +232,7 @@ def test_what_the_teacher_is_told(place: Path, teacher: Path, monkeypatch: pytes
         told.update(options, lines=lines)
         return [[Translation("x")] for _ in lines]
 
-    monkeypatch.setattr(distillation, "translate_lines", telling)
+    monkeypatch.setattr(teaching, "translate_lines", telling)
     setting(place, teacher, prefix=">>deu<< ", length_penalty=0.8, max_new_tokens=9).run()
     assert told["lines"] == [f">>deu<< {line}" for line in PAIRS[0][20:]] and told["window"] == 3
     assert (told["num_beams"], told["length_penalty"], told["max_new_tokens"]) == (2, 0.8, 9)
@@ -291,7 +291,7 @@ def test_a_second_run_of_the_same_output_is_refused(
         raise Interrupted
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(distillation, "translate_lines", nested)
+        patch.setattr(teaching, "translate_lines", nested)
         setting(place, teacher).run()
     assert setting(place, teacher).run()["lines"] == LINES
 

@@ -36,6 +36,7 @@ with main_first():
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.system
 def test_the_others_wait_for_the_main_process_as_long_as_it_takes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM]

@@ -10,6 +10,7 @@ import torch
 from commands import run_script
 from huggingface_hub import HfApi
 from huggingface_hub.utils import filter_repo_objects
+from markers import exhaustive
 from recipe_runs import small_arguments
 from training_run import checkpoints, run
 
@@ -58,8 +59,8 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("strategy", "places"),
     [
-        ("every_save", [None, None]),
-        ("checkpoint", [None, "last-checkpoint"] * 2),
+        exhaustive("every_save", [None, None]),
+        exhaustive("checkpoint", [None, "last-checkpoint"] * 2),
         ("all_checkpoints", [None, "checkpoint-4", None, "checkpoint-8"]),
         ("end", []),
     ],

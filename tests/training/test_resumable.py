@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from commands import run_script
+from markers import exhaustive
 from safetensors import SafetensorError
 from training_run import checkpoints, ends_like, history, run, weights
 from transformers import TrainerCallback, TrainingArguments
@@ -113,7 +114,10 @@ def test_full_disk(whole: Any, tmp_path: Path) -> None:
     ends_like(whole, tmp_path)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("device-side assert"), PermissionError(13, "no"), KeyError("name")])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("device-side assert"), *map(exhaustive, (PermissionError(13, "no"), KeyError("name")))],
+)
 def test_what_is_no_full_disk_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     trainer = run(tmp_path)
 
@@ -233,7 +237,9 @@ def test_workers_that_live_on_draw_no_random_number_of_training(tmp_path: Path) 
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("strategy", SAMPLING_STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", [name if name == "group_by_length" else exhaustive(name) for name in SAMPLING_STRATEGIES]
+)
 def test_every_order_of_the_pairs_is_taken_up(tmp_path: Path, strategy: str) -> None:
     """In the middle of the second epoch, and between two."""
     settings = {"max_tokens_per_batch": None, "per_device_train_batch_size": 10, "eval_strategy": "no"}

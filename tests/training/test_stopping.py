@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markers import exhaustive
 from training_run import Signal, checkpoints, ends_like, history, run
 from transformers import TrainerCallback
 
@@ -26,15 +27,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("sent", "ends"),
+    ("sent", "ends", "number"),
     [
-        (6, 7),  # where it does nothing else
-        (7, 8),  # where it saves and evaluates anyway
-        (4, 4),  # while it evaluates
-        (5, 6),  # after the last step of an epoch
+        (6, 7, signal.SIGINT),  # where it does nothing else
+        (7, 8, signal.SIGTERM),  # where it saves and evaluates anyway
+        (4, 4, signal.SIGTERM),  # while it evaluates
+        exhaustive(5, 6, signal.SIGTERM),  # after the last step of an epoch
+        *(exhaustive(*steps, signal.SIGINT) for steps in ((7, 8), (4, 4), (5, 6))),
+        exhaustive(6, 7, signal.SIGTERM),
     ],
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: int, number: signal.Signals) -> None:
     before = signal.getsignal(number)
     trainer = run(tmp_path)
@@ -83,6 +85,7 @@ class SignalWhileEvaluating(TrainerCallback):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.exhaustive
 def test_an_evaluation_may_be_left_again_and_again(whole: Any, tmp_path: Path) -> None:
     for callback in (Signal(14, signal.SIGTERM), SignalWhileEvaluating(), SignalWhileEvaluating()):
         trainer = run(tmp_path)
@@ -98,7 +101,7 @@ EPOCHS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=EPOCHS, ids=["steps", "epochs"])
+@pytest.fixture(scope="module", params=[EPOCHS[0], exhaustive(EPOCHS[1])], ids=["steps", "epochs"])
 def whole_epochs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run that logs and evaluates at the end of epochs and that nothing happens to, and its arguments."""
     arguments = {"eval_strategy": "epoch", "logging_strategy": "epoch", **request.param}
@@ -124,7 +127,7 @@ class Died(Exception):
 
 
 @pytest.mark.parametrize("whole_epochs", EPOCHS[:1], ids=["steps"], indirect=True)
-@pytest.mark.parametrize("step", [6, 14])
+@pytest.mark.parametrize("step", [6, exhaustive(14)])
 def test_what_a_kill_cuts_off_at_the_end_of_an_epoch_is_made_up(whole_epochs: Any, tmp_path: Path, step: int) -> None:
     whole, arguments = whole_epochs
     trainer = run(tmp_path, **arguments)
@@ -135,7 +138,7 @@ def test_what_a_kill_cuts_off_at_the_end_of_an_epoch_is_made_up(whole_epochs: An
     ends_like(whole, tmp_path, **arguments)
 
 
-@pytest.mark.parametrize("at_last", [False, True])
+@pytest.mark.parametrize("at_last", [exhaustive(False), True])
 def test_sigterm_at_the_end_of_an_epoch(whole_epochs: Any, tmp_path: Path, at_last: bool) -> None:
     """Before an evaluation, or in it."""
     whole, arguments = whole_epochs

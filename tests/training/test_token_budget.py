@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from markers import exhaustive
 from test_trainer import gdr
 from training_run import SIZES, Collate, corpus
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
@@ -47,7 +48,7 @@ def test_every_epoch_has_every_pair_once_within_the_budget(tmp_path: Path, accum
     assert max(collate.tokens) <= 100 < 2 * np.mean(collate.tokens)
 
 
-@pytest.mark.parametrize("cut", [3, 9])
+@pytest.mark.parametrize("cut", [exhaustive(3), 9])
 def test_a_run_that_is_taken_up_again_ends_where_it_would_have(tmp_path: Path, cut: int) -> None:
     """In the middle of the first epoch and of a later one, dropout included, bit for bit."""
 
@@ -107,7 +108,7 @@ def test_a_streamed_training_set_is_refused(tmp_path: Path) -> None:
         trainer.train()
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("smoothing", [exhaustive(0.0), 0.1])
 def test_auxiliary_losses_rise_to_their_weights(tmp_path: Path, smoothing: float) -> None:
     """In step k of a warm-up over 4 the objective is the translation loss plus k / 4 of the rest."""
     trainer, _ = make(tmp_path, auxiliary_warmup_steps=4, max_steps=6, label_smoothing_factor=smoothing)

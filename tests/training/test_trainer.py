@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from markers import exhaustive
 from training_run import SIZES
 from transformers import (
     MarianConfig,
@@ -173,8 +174,9 @@ def test_evaluation_is_the_translation_loss_alone(tmp_path: Path):
     assert logits.shape == (3, 5, 31)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("kind", ["gdr", "em"])
+@pytest.mark.parametrize(
+    ("kind", "smoothing"), [exhaustive("gdr", 0.0), ("gdr", 0.1), ("em", 0.0), exhaustive("em", 0.1)]
+)
 def test_without_logits_training_is_the_same(kind: str, smoothing: float, tmp_path: Path):
     """Over accumulated batches; every forward pass of training goes without them, and the loss is always the
     model's own."""

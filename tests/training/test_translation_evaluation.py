@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from markers import exhaustive
 from test_trainer import SIZES, gdr
 from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
 
@@ -61,7 +62,7 @@ def build(name: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [exhaustive(1), 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_the_stock_trainer_finds(name: str, beams: int, tmp_path: Path) -> None:
     model, seen = build(name), {}

@@ -179,5 +179,5 @@ def _enough(values: list[Any], count: int, name: str) -> list[Any]:
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"count={count!r}: must be an integer of at least 1")
     if len(values) < count:
-        raise ValueError(f"count={count}: there are only {len(values)} {name}; ask for fewer")
+        raise ValueError(f"{count} {name} were asked for and only {len(values)} exist: ask for fewer")
     return values

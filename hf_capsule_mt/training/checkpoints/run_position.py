@@ -13,6 +13,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.utils import logging
 
+from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
 from hf_capsule_mt.training.checkpoints.files import RUNNING, running_state
 
 logger = logging.get_logger(__name__)
@@ -133,6 +134,8 @@ class RunPosition(TrainerCallback):
             )
             return None
         before, now = state.get("plan", {}), self._plan()
+        if before.get("max_tokens_per_batch"):
+            before = {"order_version": 1} | before  # the first version did not write it
         changed = [f"{name} was {before[name]} and is {now[name]}" for name in before if before[name] != now.get(name)]
         if changed:
             logger.warning(
@@ -142,4 +145,5 @@ class RunPosition(TrainerCallback):
         return state
 
     def _plan(self) -> dict[str, Any]:
-        return {name: getattr(self.args, name, None) for name in PLAN}
+        plan = {name: getattr(self.args, name, None) for name in PLAN}
+        return plan | ({"order_version": TokenBatchSampler.order_version} if plan["max_tokens_per_batch"] else {})

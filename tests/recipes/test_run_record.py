@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from commands import run_script, start_script
+from markers import exhaustive
 from recipe_runs import file_states, run_small, small_arguments, small_recipe
 from safetensors.torch import load_file
 from transformers import TrainerCallback
@@ -32,8 +33,8 @@ from hf_capsule_mt.recipes.run_settings import (
 TRAIN = "scripts/train.py"
 MARIAN = "synthetic/marian"
 FAMILIES = [
-    *(f"synthetic/{name}" for name in ("marian", "dla_em", "heads_em", "gdr_marian", "rnmt", "gdr_rnmt", "caps_nmt")),
-    *("multi30k/marian", "multi30k/caps_nmt"),
+    *(f"synthetic/{name}" for name in ("marian", "dla_em", "gdr_marian", "gdr_rnmt", "caps_nmt")),
+    *map(exhaustive, ("synthetic/heads_em", "synthetic/rnmt", "multi30k/marian", "multi30k/caps_nmt")),
 ]
 
 
@@ -346,6 +347,7 @@ def test_settings_hold_no_secret(tmp_path: Path) -> None:
     assert settings["config.dropout"] == 0.1 and settings["config.attention_dropout"] == 0.0
 
 
+@pytest.mark.exhaustive
 def test_killed_by_the_command_line(tmp_path: Path) -> None:
     """SIGKILL after a checkpoint, wherever training is then."""
     slow = ["--max_steps=40", "--save_steps=10", "--eval_strategy=no"]
@@ -371,7 +373,7 @@ def wait_for(path: Path, program: BaseProcess) -> None:
 ENDLESS = ["--train=synthetic:1000:6", "--max_steps=100000", "--save_steps=10", "--eval_strategy=no"]
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", exhaustive("spawn")])
 def test_ctrl_c_saves(tmp_path: Path, start_method: str) -> None:
     """A terminal sends it to the process that reads pairs too."""
     log, folder = tmp_path / "log", tmp_path / "run"

@@ -1,0 +1,127 @@
+"""The files of a distillation, by which it can be stopped at any time and started again.
+
+`output` is a prefix of files:
+
+| file | holds |
+| --- | --- |
+| `output.distill.json` | the settings that the run was started with, and the report when it has finished |
+| `output.shards/N.json` | translations of the lines from `N * shard_size`; written under another name and renamed |
+| `output.en`, `output.de` | the finished corpus; the shards are then removed |
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.training.checkpoints.folder_lock import HOLDER
+from hf_capsule_mt.training.processes import replacing
+
+
+class Shards:
+    """The files below a prefix."""
+
+    def __init__(self, output: str | Path, languages: tuple[str, str]) -> None:
+        self.output, self.languages = output, languages
+
+    def file(self, ending: str) -> Path:
+        """`output` with `.ending`; a prefix may have dots of its own."""
+        return Path(f"{self.output}.{ending}")
+
+    @property
+    def manifest(self) -> Path:
+        return self.file("distill.json")
+
+    @property
+    def folder(self) -> Path:
+        return self.file("shards")
+
+    @property
+    def corpus(self) -> list[Path]:
+        """The files of the finished corpus, source and target."""
+        return [self.file(language) for language in self.languages]
+
+    def shard(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"
+
+    def count(self) -> int:
+        """The number of shards that all processes have written."""
+        return len(list(self.folder.glob("*.json")))
+
+    def write(self, path: Path, content: dict[str, Any]) -> None:
+        """Write a file so that it appears only after it is complete."""
+        with replacing(path, self.folder) as file:
+            json.dump(content, file, indent=1)
+
+    def read_shard(self, number: int, lines: int) -> dict[str, Any]:
+        """A shard, checked to hold this many lines."""
+        shard = read(self.shard(number), "delete it and run again")
+        if len(shard["translations"]) != lines:
+            raise ValueError(
+                f"{self.shard(number)} holds {len(shard['translations'])} translations of {lines} lines: delete it "
+                "and run again"
+            )
+        return shard
+
+    def earlier_run(self) -> dict[str, Any]:
+        """The manifest of the run that is continued; empty for a new run. Files without a manifest are an error."""
+        manifest = {}
+        if self.manifest.exists():
+            manifest = read(self.manifest, "put it back from a copy, or start from nothing with overwrite")
+        if manifest:
+            return manifest
+        existing = [path for path in self.corpus if path.exists()]
+        if existing:
+            raise ValueError(f"{existing[0]} exists and {self.manifest} does not: move it away or overwrite it")
+        if any(self.folder.glob("*.json")):
+            raise ValueError(
+                f"{self.folder} holds translations and {self.manifest} does not exist: put it back from a copy, or "
+                "start from nothing with overwrite"
+            )
+        return {}
+
+    def clear(self) -> None:
+        """Remove the shards of an earlier run, and keep the lock."""
+        for path in self.folder.iterdir():
+            if path.name != HOLDER:
+                path.unlink()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def check_corpus(self, corpus: str) -> None:
+        """Raise a ValueError if the output would replace the corpus that is read."""
+        names = [corpus, *corpus.split(",")]
+        for language in self.languages:
+            pattern = corpus.replace("{lang}", language).replace("{split}", "train")
+            names += [pattern, f"{pattern}.{language}"]
+        written = {path.resolve() for path in (Path(self.output), *self.corpus)}
+        if written & {Path(name.strip()).resolve() for name in names}:
+            raise ValueError(f"output {str(self.output)!r} is the corpus itself: name another")
+
+
+def read(path: Path, fix: str) -> dict[str, Any]:
+    """A JSON object; a damaged file is a ValueError with the fix."""
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): {fix}") from error
+
+
+def report_of(shards: list[dict[str, Any]], lines: int) -> dict[str, Any]:
+    """The report on a corpus from the counts in its shards."""
+    from sacrebleu.metrics import BLEU
+
+    names = ("too_long", "blank", "target_tokens", "seconds")
+    sums = {name: sum(shard[name] for shard in shards) for name in names}
+    counts, totals = ([sum(column) for column in zip(*(s["bleu"][i] for s in shards), strict=True)] for i in (0, 1))
+    system, reference = (sum(shard["bleu"][i] for shard in shards) for i in (2, 3))
+    return {
+        "lines": lines,
+        "kept_references": {"too_long": sums["too_long"], "blank": sums["blank"]},
+        "target_tokens": sums["target_tokens"],
+        "process_seconds": sums["seconds"],
+        "tokens_per_second_and_process": sums["target_tokens"] / sums["seconds"],
+        "bleu_against_references": BLEU.compute_bleu(counts, totals, system, reference, "exp").score,
+        "bleu_signature": shards[-1]["bleu_signature"],
+    }

@@ -1,0 +1,64 @@
+"""The files of a checkpoint and their entries are a promise: runs of earlier versions can be resumed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from training_run import SIZES, ends_like, run
+
+from hf_capsule_mt.training.checkpoints.record import write_file_record
+
+OF_TRANSFORMERS = {"config.json", "generation_config.json", "model.safetensors", "optimizer.pt", "rng_state.pth"}
+OF_TRANSFORMERS |= {"scheduler.pt", "trainer_state.json", "training_args.bin"}
+OF_OURS = {"exponential_average.safetensors", "files.json", "running_0.json"}
+ENTRIES = {"loss", "last_logged", "all_tokens", "all_seconds", "terms", "terms_since"}  # the sums since the last log
+ENTRIES |= {"processes", "plan", "due", "evaluates_later", "epoch_ended", "grad_norm", "learning_rate", "seconds"}
+
+
+def test_the_names_of_files_and_entries_stay(tmp_path: Path) -> None:
+    run(tmp_path, max_steps=4).train()
+    checkpoint = tmp_path / "checkpoint-4"
+    assert {path.name for path in checkpoint.iterdir()} == OF_TRANSFORMERS | OF_OURS
+    state = json.loads((checkpoint / "running_0.json").read_text())
+    assert state.keys() == ENTRIES
+    assert state["last_logged"] == 3 and state["terms"].keys() == {"lm_loss", "bow_loss", "bca_loss"}
+    plan = {"max_tokens_per_batch": 200, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+    assert state["plan"] == plan | {"seed": 4, "data_seed": None, "order_version": 2}
+    record = json.loads((checkpoint / "files.json").read_text())
+    assert record["step"] == 4 and record["files"].keys() == OF_TRANSFORMERS | OF_OURS - {"files.json"}
+    with safe_open(checkpoint / "exponential_average.safetensors", framework="pt") as average:
+        assert average.metadata()["steps"] == "4"
+        assert list(average.get_slice("model.shared.weight").get_shape()) == [SIZES["vocab_size"], SIZES["d_model"]]
+
+
+def test_a_checkpoint_of_the_first_versions_is_resumed(tmp_path: Path) -> None:
+    """Without what they did not save: throughput of the whole run, and what is left to do after the step."""
+    whole = run(tmp_path / "whole", max_steps=8)
+    whole.train()
+    checkpoint = (tmp_path / "whole" / "checkpoint-4").rename(tmp_path / "checkpoint-4")
+    file = checkpoint / "running_0.json"
+    state = json.loads(file.read_text())
+    for name in ("all_tokens", "all_seconds", "plan", "due", "evaluates_later", "epoch_ended", "seconds"):
+        del state[name]
+    file.write_text(json.dumps(state))
+    write_file_record(checkpoint, 4)
+    ends_like(whole, tmp_path, max_steps=8)
+
+
+@pytest.mark.parametrize("budget", [200, None])
+def test_another_order_of_the_batches_is_named(budget: int | None, tmp_path: Path, caplog: Any) -> None:
+    """Token batches have another order than in the first version, which wrote no version of it."""
+    settings = {"max_tokens_per_batch": budget, "max_steps": 4, "ema_decay": None}
+    run(tmp_path, **settings).train()
+    file = tmp_path / "checkpoint-4" / "running_0.json"
+    state = json.loads(file.read_text())
+    state["plan"].pop("order_version", None)
+    file.write_text(json.dumps(state))
+    write_file_record(tmp_path / "checkpoint-4", 4)
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        run(tmp_path, **settings | {"max_steps": 6}).train(resume_from_checkpoint=True)
+    message = "other batches (order_version was 1 and is 2): pairs of this epoch may be left out or repeated"
+    assert (message in caplog.text) == (budget is not None)
