@@ -21,10 +21,9 @@ OTHER_MODELS_ARGUMENTS = frozenset(
 @cache
 def argument_names(model_class: Any) -> frozenset[str]:
     """The names of the arguments that `forward` of a model class accepts."""
-    parameters = signature(model_class.forward).parameters.values()
-    return TRANSFORMERS_ARGUMENTS | {
-        parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_KEYWORD
-    }
+    arguments = signature(model_class.forward).parameters.values()
+    named = {argument.name for argument in arguments if argument.kind is not Parameter.VAR_KEYWORD}
+    return TRANSFORMERS_ARGUMENTS | named
 
 
 def check_argument_names(model_class: Any, names: Iterable[str]) -> None:

@@ -190,10 +190,10 @@ def beam_search(
         running = running.index_select(0, chosen)
         running[:, length] = words.gather(1, continuing).flatten()
         steps.select(chosen)
-    return _returned(finished.sequences, limits, settings.num_return_sequences)
+    return _best_translations(finished.sequences, limits, settings.num_return_sequences)
 
 
-def _returned(finished: list[list[Tensor | None]], limits: Limits, count: int) -> Tensor | None:
+def _best_translations(finished: list[list[Tensor | None]], limits: Limits, count: int) -> Tensor | None:
     """The best `count` translations of every sentence as one tensor; None if a sentence has fewer."""
     chosen = [sequence for sentence in finished for sequence in sentence[:count] if sequence is not None]
     if len(chosen) < count * len(finished):

@@ -9,7 +9,7 @@ from transformers import initialization as init
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule, StackedLinear
-from hf_capsule_mt.modeling.capsules.router import CapsuleRouter, votes_start_std
+from hf_capsule_mt.modeling.capsules.router import CapsuleRouter, initial_vote_std
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 
 
@@ -75,7 +75,7 @@ class RoutedProjection(nn.Module):
         super().__init__()
         width = config.d_model
         self.heads = heads
-        std = votes_start_std(config.head_aggregation, heads, width)
+        std = initial_vote_std(config.head_aggregation, heads, width)
         # Eq. (5): f_h, linear d -> d with ReLU, for every head, computed as one product.
         # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one a head.
         self.capsules = HeadCapsules(width, heads)

@@ -9,7 +9,7 @@ from transformers import initialization as init
 
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule, ConstantLinear, ScaledSplitLinear, StackedLinear
-from hf_capsule_mt.modeling.capsules.router import CapsuleRouter, votes_start_std
+from hf_capsule_mt.modeling.capsules.router import CapsuleRouter, initial_vote_std
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 
 
@@ -70,7 +70,7 @@ class RoutedCombination(nn.Module):
         fan_in = layers * width if self.sees_all_layers else width
         features_std = votes_std = None
         if config.aggregation_output == "replace":
-            features_std, votes_std = fan_in**-0.5, votes_start_std(config.layer_aggregation, layers, width)
+            features_std, votes_std = fan_in**-0.5, initial_vote_std(config.layer_aggregation, layers, width)
         # Eq. (8): F_l, linear on the concatenated layers (or on one layer), and a ReLU.
         self.capsules = (
             ScaledSplitLinear(fan_in, layers * width, start_std=features_std)

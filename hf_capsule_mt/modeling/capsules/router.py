@@ -15,7 +15,7 @@ from hf_capsule_mt.ops.dynamic.routing import dynamic_routing
 from hf_capsule_mt.ops.em.routing import em_routing
 
 
-def votes_start_std(algorithm: str, inputs: int, width: int) -> float:
+def initial_vote_std(algorithm: str, inputs: int, width: int) -> float:
     """Initial size of vote weights that makes the aggregate about as large as the features.
 
     It assumes that F has weights of `fan_in ** -0.5`, so pre-activations are as large as the features. Then the ReLU

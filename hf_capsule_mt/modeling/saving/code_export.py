@@ -45,7 +45,7 @@ class CodeExportMixin:
             export_code = True
         if export_code and not self.can_carry_code():
             raise ValueError(
-                f"export_code=True: {type(self).__name__} is none of the classes whose files are copied. Save it with "
+                f"export_code=True: {type(self).__name__} is not a class whose files can be copied. Save it with "
                 "export_code=False; after register_for_auto_class() Transformers copies the file of your class"
             )
         if export_code is not None:
