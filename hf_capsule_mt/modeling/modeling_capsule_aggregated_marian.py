@@ -45,7 +45,7 @@ from hf_capsule_mt.modeling.outputs import (
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
-from hf_capsule_mt.modeling.vocabularies import make_head, target_vocabulary, tie_base
+from hf_capsule_mt.modeling.vocabularies import make_head, replaced_parts, target_vocabulary, tie_base
 
 
 class LayerOutputs:
@@ -228,7 +228,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with torch.device("meta"):  # Marian's stacks are replaced below: do not fill them
+        with replaced_parts(config):
             super().__init__(config)
         tie_base(self)
         self.encoder = self.encoder_class(config)
@@ -298,7 +298,7 @@ class CapsuleAggregatedMarianForConditionalGeneration(
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with torch.device("meta"):  # Marian's model is replaced below
+        with replaced_parts(config):
             super().__init__(config)
         self.model = self.model_class(config)
         make_head(self)
