@@ -40,7 +40,7 @@ def register() -> None:
 
 
 def _add_to_models() -> None:
-    """What the installed package adds to the models, and what code in a checkpoint does without."""
+    """Add the functions that only the installed package has. Code in a checkpoint works without them."""
     use_memory_saving_losses()
     SplitLinear.in_parts = linear_in_parts
     CheckedArguments.check_argument_names = check_argument_names

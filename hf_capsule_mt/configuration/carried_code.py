@@ -14,7 +14,7 @@ TRANSLATION_TASK = {"impl": "pipelines.CapsuleTranslationPipeline", "pt": ["Auto
 class CarriedCode:
     """Mixin; list it before a configuration class of Transformers."""
 
-    # Writes the code of a configuration into a folder. Importing the package sets it. In the copy of this file in a
+    # Writes the code of a configuration, put together in `hub/remote_code.py`, into a folder. The package sets it. In the copy of this file in a
     # checkpoint it stays None, and Transformers copies the code files.
     code_writer: ClassVar[Any] = None
 

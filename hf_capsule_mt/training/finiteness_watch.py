@@ -21,8 +21,9 @@ class Diverged(ValueError):
 class FinitenessWatch(TrainerCallback):
     """Raises [`Diverged`] at the first step whose loss or gradient norm is infinite or not a number.
 
-    Also after an evaluation with such a loss, and before such weights are saved. Reading a value of a GPU waits for
-    the GPU. So the step is kept there, and read where something is logged, evaluated or saved, and after an epoch.
+    It also raises after an evaluation with such a loss, and before such weights are saved. Reading a value from a GPU
+    makes the program wait. So the step number stays on the GPU. It is read when the Trainer logs, evaluates or saves,
+    and at the end of an epoch.
     """
 
     def __init__(self, args: Any) -> None:

@@ -127,6 +127,6 @@ class StopOnSignal(TrainerCallback):
     def restore(self) -> None:
         """Restore the earlier signal handlers."""
         for number, handler in self._previous.items():
-            if handler is not None:  # None was not set by Python, which cannot restore it
+            if handler is not None:  # None: not installed by Python, which cannot restore it
                 signal.signal(number, handler)
         self._previous = {}

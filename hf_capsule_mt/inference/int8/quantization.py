@@ -149,7 +149,7 @@ def quantize_for_cpu(model: Any) -> Any:
     if devices != {"cpu"}:
         raise ValueError(f'the model is on {", ".join(sorted(devices))}: move it first, model.to("cpu")')
     int8_rounding()
-    # deepcopy takes these parts instead of copying the originals, and keeps ties between all other parameters.
+    # deepcopy puts these int8 parts in place of the originals. Parameters that were shared stay shared.
     memo: Memo = {}
     is_float32 = all(parameter.dtype == torch.float32 for parameter in model.parameters())
     source = model if is_float32 else copy.deepcopy(model).float()

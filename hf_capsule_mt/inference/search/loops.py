@@ -166,7 +166,7 @@ def beam_search(
         last = length + 1 == limits.max_length
         ended = torch.ones_like(words, dtype=torch.bool) if last else limits.ended(words)
         ending = ended.clone()
-        ending[:, beams:] = False  # these only replace ended candidates among the running beams
+        ending[:, beams:] = False  # later candidates only fill the places of beams that ended
         if ending.any():
             if best[ending].min() < IMPOSSIBLE:
                 return None

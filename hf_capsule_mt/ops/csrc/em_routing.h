@@ -109,6 +109,7 @@ INLINE void em_m_step(const Problem *p, int I, const float *votes, const float *
         }
     }
     LOOP for (int o = 0; o < O; o++) {
+        /* Eq. (14), DLA */
         float x = temperature * (p->beta_a[o] - p->beta_u[o] * r->total[o] - r->surprise[o] * r->total[o]);
         float small = exp_f(x < 0.0f ? x : -x), above = 1.0f + small;
         r->presence[o] = (x < 0.0f ? x : 0.0f) - log_f(above);

@@ -1,4 +1,4 @@
-/* Eq. (7), GDR, `w . tanh(guide + keys + context)`, and its gradients. The Python version is `guided_scores` of
+/* Eq. (7), GDR, `w . tanh(guide + keys + context)`, and its gradients. The Python version is `reference_guided_scores` of
  * ops/guided/reference.py. Tangents are summed as soon as they are computed.
  *
  * B sentences, T target steps, I inputs, O outputs, D the size of a capsule.

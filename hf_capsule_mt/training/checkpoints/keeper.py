@@ -128,8 +128,8 @@ class CheckpointKeeper:
     def _remove_stopgap(self, written: Path) -> None:
         """Remove the checkpoint of a signal that this run was resumed from, now that a later one exists.
 
-        It would push a due checkpoint out of `save_total_limit`, and the run would not end like one that was never
-        stopped. A checkpoint that the user named stays.
+        If it stayed, it would count in `save_total_limit`, and a regular checkpoint would be removed. The run would
+        then end with other files than a run that was never stopped. A checkpoint that the user named stays.
         """
         start = self._stopgap
         if start is None or not start.is_dir() or start.resolve().parent != written.resolve().parent:

@@ -23,9 +23,9 @@ def write_file_record(folder: Path, step: int) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, and in which file; None where nothing is.
+    """The fault of a checkpoint and the file that has it; None if it is sound.
 
-    The name of a checkpoint must be that of its step. Without a record only its state is checked otherwise.
+    The name of a checkpoint must have its step. If `files.json` is missing, only `trainer_state.json` is checked too.
     """
     record: dict[str, Any] = {"step": step_in_name(folder), "files": {}}
     if (folder / FILE_RECORD).is_file():

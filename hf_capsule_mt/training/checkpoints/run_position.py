@@ -96,7 +96,9 @@ class RunPosition(TrainerCallback):
         return bool(self._left)
 
     def left_to_do(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[bool, Any, float | None]]:
-        """What was due after the step of the checkpoint and is not in it; nothing when it is asked again.
+        """The logging, evaluation and saving that belong to the checkpoint's step and had not happened yet.
+
+        A second call yields nothing.
 
         Yields whether the epoch ends, the norm of the gradient and the learning rate, for the Trainer to log, evaluate
         and save what `control` asks for.
