@@ -179,26 +179,16 @@ def test_votes_of_any_layout(fast: str, kind: str, layout: str) -> None:
 
 @pytest.mark.parametrize(("positions", "inputs"), [(5, 4), (2, 2)])
 @each_kernel
-<<<<<<< HEAD
-def test_votes_that_share_memory_have_gradients_of_their_own(fast: str, kind: str) -> None:
-    case = on_its_device(fast, make_case(kind, 218, (5,), 4, 3, 2, dtype=torch.float32))
-    for axis in (0, 1):
-        shared = case.votes.narrow(axis, 0, 1).expand_as(case.votes)
-        results = []
-        for layout in (shared, shared.contiguous()):
-            votes = layout.detach().requires_grad_()
-=======
 def test_votes_that_share_memory_have_gradients_of_their_own(
     fast: str, kind: str, positions: int, inputs: int
 ) -> None:
-    case = moved(fast, make_case(kind, 218, (positions,), inputs, 3, 2, dtype=torch.float32))
+    case = on_its_device(fast, make_case(kind, 218, (positions,), inputs, 3, 2, dtype=torch.float32))
     inputs_first = LAYOUTS["inputs first"](case.votes)
     for base, axis in itertools.product((case.votes, inputs_first), (0, 1)):
         shared = base.narrow(axis, 0, 1).expand_as(base)
-        found = []
-        for given in (shared, shared.contiguous()):
-            votes = given.detach().requires_grad_()
->>>>>>> work-suite
+        results = []
+        for layout in (shared, shared.contiguous()):
+            votes = layout.detach().requires_grad_()
             capsules = case(votes=votes, implementation=fast)
             results.append((capsules, torch.autograd.grad(uneven_sum(capsules), votes)[0]))
         assert all(map(torch.equal, *results))
