@@ -102,12 +102,10 @@ def _imports_for_checkers(tree: ast.Module) -> list[ast.ImportFrom]:
 
 
 def closeness(test: str, source: str) -> int:
-    """How much the paths of a test and of a source file share: two for each word, one for the folder."""
-
-    def words(file: str) -> set[str]:
-        return {*re.split(r"[/_]", file.removesuffix(".py"))} - {"test", "tests", "hf", "capsule", "mt", "modeling"}
-
-    return 2 * len(words(test) & words(source)) + (f"/{test.split('/')[1]}/" in source)
+    """How close a test is to a source file: three for each word of its name in the path, one for a shared folder."""
+    name = {*Path(test).stem.split("_")} - {"test"}
+    path = {*re.split(r"[/_]", source.removesuffix(".py"))} - {"hf", "capsule", "mt"}
+    return 3 * len(name & path) + (f"/{test.split('/')[1]}/" in source)
 
 
 def ordered(tests: dict[str, float], source: str) -> list[str]:
