@@ -69,10 +69,6 @@ class CarriedCode:
             type(self).code_writer(self, save_directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """As in Transformers, but replaces `custom_pipelines`: `pipeline()` puts objects there that are not JSON.
-
-        It leaves out `gradient_checkpointing`, which belongs to a training and not to a checkpoint.
-        """
+        """As in Transformers, but replaces `custom_pipelines`: `pipeline()` puts objects there that are not JSON."""
         values = super().to_dict()  # type: ignore[misc]
-        values.pop("gradient_checkpointing", None)
         return {**values, "custom_pipelines": {"translation": TRANSLATION_TASK}} if self.carries_code else values

@@ -38,8 +38,13 @@ def outputs_of(model: Any, pipe: Any = None) -> dict[str, Any]:
     mask = torch.ones_like(source)
     mask[1, length // 2 + 1 :] = 0
     logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
-    settings: list[dict[str, Any]] = [{}, {"loss_smoothing": 0.1}, {"loss_smoothing": 0.1, "skip_logits": True}]
-    losses = [model(input_ids=source, attention_mask=mask, labels=target, **each).loss.item() for each in settings]
+
+    def loss(**settings: Any) -> float:
+        return model(input_ids=source, attention_mask=mask, labels=target, **settings).loss.item()
+
+    smoothed = []
+    if getattr(model, "can_skip_logits", False):  # stock models know neither setting
+        smoothed = [loss(loss_smoothing=0.1), loss(loss_smoothing=0.1, skip_logits=True)]
     beams = model.generate(
         input_ids=source,
         attention_mask=mask,
@@ -52,7 +57,8 @@ def outputs_of(model: Any, pipe: Any = None) -> dict[str, Any]:
     )
     return {
         "logits": logits.float().flatten().tolist(),
-        "losses": losses,
+        "loss": [loss()],
+        **({"smoothed losses": smoothed} if smoothed else {}),
         "beams": beams.sequences.tolist(),
         "scores": beams.sequences_scores.float().tolist(),
         "translations": None if pipe is None else pipe(SENTENCES, max_length=length),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from family_cases import AGGREGATED_MARIAN, CAPS_NMT, FAMILIES, PAD, Case, make_pairs, without_target
+from markers import exhaustive
 from torch import Tensor
 from transformers import CompileConfig, EncoderDecoderCache, StaticCache
 
@@ -75,7 +76,7 @@ def started(case: Case) -> tuple[Any, dict[str, Tensor], Compiler]:
 
 @compiles
 @one_case_a_family
-@pytest.mark.parametrize("search", [{}, BEAMS], ids=["greedy", "beams"])
+@pytest.mark.parametrize("search", [exhaustive({}), BEAMS], ids=["greedy", "beams"])
 def test_one_graph_serves_every_step(case: Case, search: dict[str, Any]) -> None:
     model, inputs, compiler = started(case)
     expected = model.generate(**inputs, **search)

@@ -147,7 +147,7 @@ def published(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [VOCABULARIES[0], exhaustive(VOCABULARIES[1])], ids=["one", "two"])
-@pytest.mark.parametrize("heads", [{}, ROUTED_HEADS], ids=["layers", "layers+heads"])
+@pytest.mark.parametrize("heads", [exhaustive({}), ROUTED_HEADS], ids=["layers", "layers+heads"])
 @pytest.mark.parametrize("output", ["gated", "replace", "residual"])
 @pytest.mark.parametrize("aggregation", LAYER_AGGREGATIONS)
 def test_warm_start(published, aggregation: str, output: str, heads: dict, changes: dict):

@@ -116,6 +116,7 @@ def study(repository: Path, output: Path, *options: str) -> list[Run]:
     return Study(parser().parse_args(given), preloaded=("pytest",)).run()
 
 
+@pytest.mark.exhaustive
 def test_a_study_of_a_small_repository(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

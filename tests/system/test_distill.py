@@ -22,7 +22,6 @@ ROOT = Path(__file__).parent.parent.parent
 SEED = int(os.environ.get("DISTILL_SEED", "20"))  # of the corpus, the teacher and the moment it is killed
 
 
-@pytest.mark.exhaustive
 @pytest.mark.system
 def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"DISTILL_SEED={SEED}")  # shown if it fails; given in the environment it draws another case

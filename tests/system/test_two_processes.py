@@ -144,7 +144,6 @@ def check_same_translations(one: Any, processes: list[dict[str, Any]]) -> None:
 TRANSLATE: dict[str, Any] = {"predict_with_generate": True, "generation_max_length": 12}
 
 
-@pytest.mark.exhaustive
 def test_fsdp(tmp_path: Path) -> None:
     """Weights cut up between two processes, from the settings for GPUs; trained without logits, and taken up again
     from a checkpoint with them."""

@@ -50,6 +50,7 @@ class CodeExportMixin:
             )
         if export_code is not None:
             self.config.carry_code(export_code)
+        vars(self.config).pop("gradient_checkpointing", None)  # a setting of one training, not of a checkpoint
         super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
     @_untyped
