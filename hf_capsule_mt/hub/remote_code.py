@@ -154,7 +154,7 @@ def _text(name: str, files: list[_Source], configuration: str) -> str:
             twin, meaning = defined.setdefault(own, (source, text))
             if meaning != text:
                 raise ValueError(f"{twin.path} and {source.path} both define {own}: {name}.py can hold one of them")
-        parts.append(source.body if len(files) == 1 else f"# {source.path}\n{source.docstring}\n\n{source.body}")
+        parts.append(source.body if len(files) == 1 else f"# {source.path}\n{source.docstring}\n{source.body}")
     lines = [f"import {imported}" for imported in sorted(outside.pop("", ()))]
     lines += [_import_line(module, names) for module, names in sorted(outside.items())]
     lines += [_import_line(module, names) for module, names in sorted(siblings.items())]

@@ -4,7 +4,7 @@ Legend: `B` batch, `S` source and `T` target positions, `V` target vocabulary.
 """
 
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -36,6 +36,7 @@ class TranslationHead:
     lm_head: nn.Linear
     final_logits_bias: Any  # a buffer [1, V]
     prepare_decoder_input_ids_from_labels: Any
+    _get_resized_embeddings: Any
 
     @can_return_tuple
     def forward(  # type: ignore[misc]
@@ -136,11 +137,14 @@ class TranslationHead:
         return generate(inputs, *args, **kwargs)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in Transformers, which puts one embedding in the place of several that are not tied."""
-        config = self.config
-        if new_num_tokens is not None and config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
-            raise ValueError("tie_word_embeddings=False: the embeddings of one vocabulary must be tied to be resized")
-        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)  # type: ignore[misc]
+        """As in Transformers, but embeddings of one vocabulary that are not tied stay apart."""
+        decoder: Any = self.model.decoder
+        decoder_embeddings = decoder.embed_tokens
+        embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)  # type: ignore[misc]
+        if self.config.share_encoder_decoder_embeddings and not self.config.tie_word_embeddings:
+            decoder.embed_tokens = self._get_resized_embeddings(decoder_embeddings, embeddings.num_embeddings)
+            self.model.shared = deepcopy(embeddings)  # it was made the encoder's, and saved in its place
+        return embeddings
 
     def get_compiled_call(self, compile_config: Any) -> Any:
         """As in Transformers, but a deep copy gets its own call: a compiled call holds the weights of its model."""

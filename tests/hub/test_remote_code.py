@@ -64,7 +64,6 @@ from @outputs import Output
 
 Legend: `N` rows.
 """
-
 ONE = 1
 
 
@@ -75,7 +74,6 @@ def half(x: Tensor) -> Tensor:
 
 # ops/em/b.py
 """The second file."""
-
 class Quarter(nn.Module):
     """A quarter."""
 '''

@@ -52,6 +52,8 @@ class ResizableHead:
         """As in Transformers, but 5.17 to 5.23 would also resize the head of a target with its own vocabulary."""
         embeddings = self._resized(self.model.get_input_embeddings(), *args, **kwargs)
         self.model.set_input_embeddings(embeddings)
+        if self.config.share_encoder_decoder_embeddings and not self.config.tie_word_embeddings:
+            self.lm_head = self._get_resized_lm_head(self.lm_head, embeddings.num_embeddings)
         return embeddings
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
