@@ -134,7 +134,8 @@ class TranslationEvaluator:
         if hasattr(tokenizer, "batch_decode"):
             metrics |= self._bleu_and_chrf(output, padding_token(model), tokenizer)
         if compute_metrics is not None:
-            own = compute_metrics(EvalPrediction(output.predictions, output.label_ids))  # type: ignore[arg-type]
+            labels: Any = output.label_ids
+            own = compute_metrics(EvalPrediction(output.predictions, labels))
             metrics |= denumpify_detensorize(own)  # a checkpoint stores them as JSON
         prefix = f"{prefix}_"
         named = {name if name.startswith(prefix) else prefix + name: value for name, value in metrics.items()}
