@@ -28,7 +28,12 @@ from hf_capsule_mt.recipes.run_settings import (
     refused_changes,
     schedule_description,
 )
-from hf_capsule_mt.training.checkpoints.files import last_checkpoint, named_checkpoint, put_in_place, step_in_name
+from hf_capsule_mt.training.checkpoints.files import (
+    finish_interrupted_rename,
+    last_checkpoint,
+    named_checkpoint,
+    step_in_name,
+)
 from hf_capsule_mt.training.checkpoints.record import (
     DamagedCheckpoint,
     check_checkpoint,
@@ -119,7 +124,7 @@ def begin_run(recipe: Recipe) -> Start:
     written.
     """
     arguments, folder = recipe.training, Path(str(recipe.training.output_dir))
-    put_in_place(folder)
+    finish_interrupted_rename(folder)
     for line in set_damaged_aside(folder) if arguments.resume_from_last_good else ():
         print(line, flush=True)
     checkpoint, home = _checkpoint_to_resume(arguments, folder)
