@@ -66,6 +66,9 @@ if TYPE_CHECKING:  # the names of `_LAZY`, for type checkers and editors, which 
     from hf_capsule_mt.inference.int8 import (
         quantize_for_cpu,
     )
+    from hf_capsule_mt.inference.shortlist import (
+        Shortlist,
+    )
     from hf_capsule_mt.training import (
         CapsuleSeq2SeqTrainer,
         CapsuleSeq2SeqTrainingArguments,
@@ -102,6 +105,7 @@ _LAZY = {
     "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",
     "TokenBatchSampler": "hf_capsule_mt.data",
     "quantize_for_cpu": "hf_capsule_mt.inference.int8",
+    "Shortlist": "hf_capsule_mt.inference.shortlist",
 }
 
 # Spelled out: type checkers do not follow a name into a table.
@@ -124,6 +128,7 @@ __all__ = [
     "GDRRNMTConfig",
     "GDRRNMTForConditionalGeneration",
     "GDRRNMTModel",
+    "Shortlist",
     "SyntheticPair",
     "TokenBatchSampler",
     "align_words",
