@@ -17,7 +17,8 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from hf_capsule_mt.inference.search.caps_nmt import caps_nmt_steps
 from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_steps, can_compile_beam_search
-from hf_capsule_mt.inference.search.loops import Steps, beam_search, faster_processors, greedy_search, limits_of
+from hf_capsule_mt.inference.search.loops import Steps, beam_search, greedy_search, limits_of
+from hf_capsule_mt.inference.search.processors import Processors
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 from hf_capsule_mt.modeling.translation_head import TranslationHead
@@ -64,7 +65,8 @@ def search(
     if callers_cache is None and _is_plain(model, input_ids, stopping_criteria, generation_config, model_kwargs):
         steps = _steps(model, model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))
         if steps is not None:
-            processors, limits = faster_processors(logits_processor), limits_of(generation_config)
+            processors = Processors(logits_processor, model.final_logits_bias.shape[-1], steps.shortlist)
+            limits = limits_of(generation_config)
             if not has_beams:
                 return greedy_search(steps, input_ids, processors, limits)
             translations = beam_search(steps, input_ids, processors, limits, generation_config)
