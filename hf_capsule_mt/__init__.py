@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # the names of `_LAZY`, for type checkers and editors, which 
         translate_lines,
     )
     from hf_capsule_mt.inference.int8 import (
+        load_quantized,
         quantize_for_cpu,
     )
     from hf_capsule_mt.inference.shortlist import (
@@ -104,6 +105,7 @@ _LAZY = {
     "CapsuleSeq2SeqTrainer": "hf_capsule_mt.training",
     "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",
     "TokenBatchSampler": "hf_capsule_mt.data",
+    "load_quantized": "hf_capsule_mt.inference.int8",
     "quantize_for_cpu": "hf_capsule_mt.inference.int8",
     "Shortlist": "hf_capsule_mt.inference.shortlist",
 }
@@ -144,6 +146,7 @@ __all__ = [
     "guided_pooling",
     "guided_routing",
     "load_corpus",
+    "load_quantized",
     "overlap_rates",
     "plot_assignments",
     "preprocess_pairs",

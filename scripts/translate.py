@@ -4,9 +4,9 @@
     python scripts/translate.py --model runs/demo --beam 4 --n-best 2 --scores source.txt -o target.tsv
     python scripts/translate.py --model runs/demo --score target.txt source.txt
 
-`--model` is any model for `AutoModelForSeq2SeqLM`. Each line of input gives one line of output, in the same order, or
-N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. Blank lines stay blank. Line
-breaks within a translation become spaces.
+`--model` is any model for `AutoModelForSeq2SeqLM`, or a saved int8 model. Each line of input gives one line of output,
+in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. Blank lines
+stay blank. Line breaks within a translation become spaces.
 """
 
 import argparse
@@ -69,6 +69,25 @@ def count_lines(files: list[Path]) -> int | None:
     return count
 
 
+def load_model(name: str, device: Any, dtype: Any, int8: bool) -> Any:
+    """The model of a float or an int8 checkpoint; with `int8` always an int8 model."""
+    import torch
+
+    from hf_capsule_mt import load_quantized, quantize_for_cpu
+    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+    from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
+
+    if is_int8_checkpoint(name):
+        if device.type != "cpu" or dtype != torch.float32:
+            raise ValueError(
+                f"--model {name} is in int8, which needs the CPU and float32: leave out --device and --dtype, or name "
+                "the float model"
+            )
+        return load_quantized(name)
+    model = load_translation_model(name, dtype=dtype).to(device).eval()
+    return quantize_for_cpu(model) if int8 else model
+
+
 def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> None:
     import torch
     from transformers import AutoTokenizer
@@ -77,7 +96,6 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     import hf_capsule_mt  # noqa: F401  (registers its families)
     from hf_capsule_mt.checkpoint_names import reading_checkpoint
     from hf_capsule_mt.evaluation.streaming import one_line, score_pairs, translate_lines
-    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 
     if progress.bar.disable:
         logging.disable_progress_bar()  # Transformers' own bar for loading
@@ -85,11 +103,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     dtype = getattr(torch, arguments.dtype)
     with reading_checkpoint(arguments.model):
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-        model: Any = load_translation_model(arguments.model, dtype=dtype).to(device).eval()
-    if arguments.int8:
-        from hf_capsule_mt import quantize_for_cpu
-
-        model = quantize_for_cpu(model)
+        model: Any = load_model(arguments.model, device, dtype, arguments.int8)
     options = {"max_tokens": arguments.max_tokens, "on_progress": progress}
     if arguments.length_penalty is not None:
         options["length_penalty"] = arguments.length_penalty
@@ -136,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--max-new-tokens", type=at_least_one, help="limit for a translation; default: twice the source plus 50"
     )
     parser.add_argument("--window", type=at_least_one, default=1024, help="number of lines that are sorted by length")
-    parser.add_argument("--int8", action="store_true", help="use quantize_for_cpu")
+    parser.add_argument("--int8", action="store_true", help="use quantize_for_cpu; a saved int8 model needs no option")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument(

@@ -439,6 +439,22 @@ def test_int8_models(family: Family) -> None:
     assert_scores(quantized, TEXTS, found, 1.0)
 
 
+@pytest.mark.parametrize("name", [CAPS_NMT.name, MARIAN])
+def test_int8_checkpoints(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    quantized = quantize_for_cpu(built(name))
+    made = pipeline("translation", model=quantized, tokenizer=TOKENIZER, device="cpu")
+    made.save_pretrained(tmp_path)
+    wanted = texts_of(made(TEXTS))
+    loaded = pipeline("translation", model=str(tmp_path), device="cpu")
+    assert type(loaded.model) is type(quantized) and texts_of(loaded(TEXTS)) == wanted
+    with caplog.at_level("WARNING", logger="transformers"):
+        loaded = pipeline("translation", model=str(tmp_path), device="cpu", dtype="bfloat16")
+    assert texts_of(loaded(TEXTS)) == wanted and loaded.model.dtype == torch.float32
+    (tmp_path / "int8.safetensors").unlink()
+    with pytest.raises(ValueError, match="does not appear to have a file named int8.safetensors"):
+        pipeline("translation", model=str(tmp_path), device="cpu")
+
+
 class OfManyLanguages(PreTrainedTokenizerFast):
     """Marks languages as those of mBART, NLLB and others do; here with the words of the vocabulary."""
 

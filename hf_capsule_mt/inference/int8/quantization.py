@@ -2,15 +2,15 @@
 
 import copy
 from collections.abc import Callable
+from os import PathLike
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import MarianMTModel, PreTrainedModel
+from transformers import MarianMTModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.marian.modeling_marian import MarianDecoderLayer
 
 from hf_capsule_mt.inference.int8.layers import (
-    NOT_SAVED,
     Int8BidirectionalLSTM,
     Int8Linear,
     Int8LSTM,
@@ -33,15 +33,22 @@ from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAgg
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
 from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, BidirectionalLayer
+from hf_capsule_mt.modeling.saving.code_export import untyped
 
 
 class Int8Model(nn.Module):
     """Mixin; list it before a family's translation model. It refuses operations that int8 weights do not support."""
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(NOT_SAVED)
+    @untyped
+    def save_pretrained(self, save_directory: str | PathLike[str], max_shard_size: Any = None) -> None:
+        """Save the int8 model into a folder, for [`load_quantized`].
 
-    push_to_hub: Any = save_pretrained
+        There is one file of weights, int8.safetensors, whatever `max_shard_size` is. `push_to_hub` uploads the same
+        files.
+        """
+        from hf_capsule_mt.inference.int8.checkpoint import save_quantized  # it needs the classes below
+
+        save_quantized(self, save_directory)
 
     def train(self, mode: bool = True) -> Any:
         if mode:
@@ -120,8 +127,9 @@ FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
 def quantize_for_cpu(model: Any) -> Any:
     """A copy of `model` with int8 weight matrices. It translates several times faster on a CPU.
 
-    It has the interface of the model: `generate()`, `forward`, the pipeline. It cannot be trained, saved or moved to
-    another device. `model` does not change; save it instead. Embeddings, layer norms and routing stay in float32.
+    It has the interface of the model: `generate()`, `forward`, the pipeline. `save_pretrained` saves it, and
+    [`load_quantized`] loads it without the float model. It cannot be trained or moved to another device. `model` does
+    not change. Embeddings, layer norms and routing stay in float32.
     Inputs are rounded row by row. In CapsNMT results do not depend on the other sentences of the batch. In attention,
     padding changes the last digits of sums, which sometimes changes the rounding of an input.
 
@@ -138,8 +146,7 @@ def quantize_for_cpu(model: Any) -> Any:
     ```"""
     if isinstance(model, Int8Model):
         raise ValueError("the model is in int8 already")
-    family = FAMILIES.get(type(model))
-    if family is None:
+    if type(model) not in FAMILIES:
         names = ", ".join(cls.__name__ for cls in FAMILIES)
         raise ValueError(
             f"quantize_for_cpu does not know {type(model).__name__}: it takes {names}; "
@@ -148,6 +155,27 @@ def quantize_for_cpu(model: Any) -> Any:
     devices = {parameter.device.type for parameter in model.parameters()}
     if devices != {"cpu"}:
         raise ValueError(f'the model is on {", ".join(sorted(devices))}: move it first, model.to("cpu")')
+    return _int8_copy(model)
+
+
+def model_without_values(config: PreTrainedConfig) -> Any:
+    """The int8 model of a configuration, with all its tensors on the meta device. It needs almost no memory."""
+    families: dict[Any, Any] = {cls.config_class: cls for cls in FAMILIES}
+    if type(config) not in families:
+        names = ", ".join(sorted(each.model_type for each in families))
+        raise ValueError(f"model_type={config.model_type!r}: int8 models have one of {names}")
+    with torch.device("meta"):
+        model = families[type(config)](copy.deepcopy(config))
+    return _int8_copy(model)
+
+
+def float_class(model: Int8Model) -> type[PreTrainedModel]:
+    """The class of the float model that `model` was made from."""
+    return next(cls for cls, family in FAMILIES.items() if family.model is type(model))
+
+
+def _int8_copy(model: Any) -> Any:
+    family = FAMILIES[type(model)]
     int8_rounding()
     # deepcopy puts these int8 parts in place of the originals. Parameters that were shared stay shared.
     memo: Memo = {}

@@ -32,7 +32,8 @@ def write_digest(path: Path) -> None:
         header = _header(source)
         if KEY in header.get("__metadata__", {}):
             return
-        header["__metadata__"] = {**header.get("__metadata__", {}), KEY: ZEROS}
+        # Sorted, because safetensors writes them in a random order: the same model gives the same file.
+        header["__metadata__"] = dict(sorted({**header.get("__metadata__", {}), KEY: ZEROS}.items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
         begin = len(text).to_bytes(8, "little") + text
