@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import MarianConfig, MarianMTModel
 
-from hf_capsule_mt.checkpoint_contents import TOKENIZER_FILES, belongs_to_checkpoint, copy_files
+from hf_capsule_mt.checkpoint_contents import SHORTLIST, TOKENIZER_FILES, belongs_to_checkpoint, copy_files
 from hf_capsule_mt.checkpoint_names import reading_checkpoint
 from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.families import FAMILIES
@@ -60,7 +60,7 @@ def convert_marian(
         compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
     with new_folder(output, [folder], overwrite, belongs_to_checkpoint) as part:
         model.save_pretrained(part, export_code=export_code)
-        copy_files(folder, part, TOKENIZER_FILES)
+        copy_files(folder, part, (*TOKENIZER_FILES, SHORTLIST))
         _name_tokenizer(part)
 
 

@@ -47,6 +47,17 @@ class NativeWeights:
         self.scales = scales.float().contiguous()
         self.offsets = rounded.sum(dim=1, dtype=torch.int32)
 
+    @classmethod
+    def of_groups(cls, groups: Tensor, scales: Tensor, offsets: Tensor, in_features: int) -> "NativeWeights":
+        """From rows of groups of four bytes, `[out, in / 4]` in int32, and the scale and sum of each row, `[out]`."""
+        weights = cls.__new__(cls)
+        weights.out_features, weights.in_features = len(groups), in_features
+        padded = torch.nn.functional.pad(groups, (0, 0, 0, -len(groups) % BLOCK))
+        blocks = padded.view(-1, BLOCK, groups.shape[1]).transpose(1, 2).contiguous()
+        weights.weights = blocks.view(torch.int8).view(*blocks.shape, GROUP)
+        weights.scales, weights.offsets = scales, offsets
+        return weights
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         if not native_levels():
             raise RuntimeError(

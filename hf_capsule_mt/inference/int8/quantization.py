@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,9 @@ from hf_capsule_mt.inference.int8.marian import (
     routed_combination,
     stacked_linear,
 )
+from hf_capsule_mt.inference.int8.output_layer import WeightRows, shortlisted_view
 from hf_capsule_mt.inference.int8.steps import LeanMarian
+from hf_capsule_mt.inference.shortlist.shortlist import Shortlist
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 from hf_capsule_mt.modeling.capsules.linear_maps import StackedLinear
@@ -38,6 +40,20 @@ from hf_capsule_mt.modeling.saving.code_export import untyped
 
 class Int8Model(nn.Module):
     """Mixin; list it before a family's translation model. It refuses operations that int8 weights do not support."""
+
+    shortlist: Shortlist | None = None
+    output_rows: WeightRows | None = None  # with a shortlist
+
+    def use_shortlist(self, shortlist: Shortlist | None) -> None:
+        """From now on `generate()` writes only words of this shortlist; None: any words. See [`quantize_for_cpu`]."""
+        if shortlist is not None:
+            shortlist.check_model(self)
+            self.output_rows = self.output_rows or WeightRows(cast(Int8Linear, self.lm_head))
+        self.shortlist = shortlist
+
+    def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        view = self if self.shortlist is None else shortlisted_view(self, inputs, args, kwargs)
+        return super(Int8Model, view).generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
     @untyped
     def save_pretrained(self, save_directory: str | PathLike[str], max_shard_size: Any = None) -> None:
@@ -124,7 +140,7 @@ FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
 }
 
 
-def quantize_for_cpu(model: Any) -> Any:
+def quantize_for_cpu(model: Any, shortlist: Shortlist | str | PathLike[str] | bool | None = None) -> Any:
     """A copy of `model` with int8 weight matrices. It translates several times faster on a CPU.
 
     It has the interface of the model: `generate()`, `forward`, the pipeline. `save_pretrained` saves it, and
@@ -135,6 +151,12 @@ def quantize_for_cpu(model: Any) -> Any:
 
     Args:
         model: a translation model on the CPU, of one of this package's families or a `MarianMTModel`.
+        shortlist: restricts the output layer of `generate()` to words that are probable for the source. Most
+            translations stay the same, not all; `shortlist_report` measures it. A [`Shortlist`], its file, a folder
+            with one, or True for the one in the checkpoint of `model`. A batch uses the words of all its sentences.
+            Scores of `generate` are then those of a softmax over the shortlist. Scores of `forward`, of `score_pairs`
+            and of `translate_lines(with_scores=True)` are over the whole vocabulary. A call with
+            `prefix_allowed_tokens_fn` ignores the shortlist.
 
     Example:
 
@@ -145,7 +167,7 @@ def quantize_for_cpu(model: Any) -> Any:
     >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
     ```"""
     if isinstance(model, Int8Model):
-        raise ValueError("the model is in int8 already")
+        raise ValueError("the model is in int8 already; model.use_shortlist(…) gives it a shortlist")
     if type(model) not in FAMILIES:
         names = ", ".join(cls.__name__ for cls in FAMILIES)
         raise ValueError(
@@ -155,7 +177,10 @@ def quantize_for_cpu(model: Any) -> Any:
     devices = {parameter.device.type for parameter in model.parameters()}
     if devices != {"cpu"}:
         raise ValueError(f'the model is on {", ".join(sorted(devices))}: move it first, model.to("cpu")')
-    return _int8_copy(model)
+    chosen = shortlist_of(model, shortlist)  # before the work, because it may be refused
+    quantized = _int8_copy(model)
+    quantized.use_shortlist(chosen)
+    return quantized
 
 
 def model_without_values(config: PreTrainedConfig) -> Any:
@@ -188,3 +213,15 @@ def _int8_copy(model: Any) -> Any:
     quantized = copy.deepcopy(source, memo)
     quantized.__class__ = family.model
     return quantized.eval().requires_grad_(False)
+
+
+def shortlist_of(model: Any, shortlist: Shortlist | str | PathLike[str] | bool | None) -> Shortlist | None:
+    """The shortlist that the argument of `quantize_for_cpu` names, checked."""
+    if shortlist is None or shortlist is False:
+        return None
+    if not isinstance(shortlist, Shortlist):
+        if shortlist is True and not model.name_or_path:
+            raise ValueError("shortlist=True: the model is not from a checkpoint; give a Shortlist or its file")
+        shortlist = Shortlist.load(model.name_or_path if shortlist is True else shortlist)
+    shortlist.check_model(model)
+    return shortlist

@@ -31,7 +31,7 @@ class Processors:
         self.shortlist = shortlist  # [W], the words of the columns, ascending; None: all words
         self.run: list[Processor] = []
         for processor in processors:
-            short = None if self.shortlist is None else on_shortlist(processor, self.shortlist)
+            short = None if self.shortlist is None else on_shortlist(processor, self.shortlist, vocabulary)
             if self.shortlist is not None and short is None:
                 self.run.append(AllWords(self.shortlist, vocabulary))
                 self.shortlist = None
@@ -114,8 +114,8 @@ def faster(processor: Any) -> Processor:
     return LogitsProcessorList([processor])  # its error names the missing argument
 
 
-def on_shortlist(processor: Any, shortlist: Tensor) -> Processor | None:
-    """The same for scores `[R, W]` of a shortlist; None for a processor that may read other words."""
+def on_shortlist(processor: Any, shortlist: Tensor, vocabulary: int) -> Processor | None:
+    """The same for scores `[R, W]` of a shortlist; None for a processor that may read other words, or would raise."""
     length = minimum_length(processor)
     if length is not None:
         return MinimumLength(length, columns_of(processor.eos_token_id.tolist(), shortlist))
@@ -123,8 +123,10 @@ def on_shortlist(processor: Any, shortlist: Tensor) -> Processor | None:
         ends = processor.eos_token_id.tolist()
         columns = columns_of(ends, shortlist)
         return ForcedEnd(processor.max_length, columns) if len(columns) == len(ends) else None
-    if type(processor) is NoBadWordsLogitsProcessor and all(len(words) == 1 for words in processor.sequence_bias):
-        return Forbidden(columns_of([words[0] for words in processor.sequence_bias], shortlist))
+    if type(processor) is NoBadWordsLogitsProcessor:
+        sequences: list[tuple[int, ...]] = list(processor.sequence_bias)
+        if all(len(words) == 1 and words[0] < vocabulary for words in sequences):
+            return Forbidden(columns_of([words[0] for words in sequences], shortlist))
     return None
 
 
