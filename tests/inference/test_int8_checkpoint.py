@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import AGGREGATED_MARIAN, CAPS_NMT, CASES, GDR_MARIAN, GDR_RNMT, Case, each_of, make_pairs
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, CASES, END, GDR_MARIAN, GDR_RNMT, Case, each_of, make_pairs
 from family_cases import without_target as source_of
+from markers import exhaustive
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, AutoModelForSeq2SeqLM, BartConfig, MarianConfig, MarianMTModel
 
-from hf_capsule_mt import load_quantized, quantize_for_cpu
+from hf_capsule_mt import Shortlist, load_quantized, quantize_for_cpu
 from hf_capsule_mt.inference.int8 import checkpoint
 from hf_capsule_mt.inference.int8 import layers as int8_layers
 from hf_capsule_mt.inference.int8 import marian as int8_marian
@@ -100,9 +101,13 @@ def engine(name: str) -> Iterator[None]:
     int8_rounding.cache_clear()
 
 
-@pytest.mark.parametrize("case", FEW, ids=str)
+ENGINES = [("compiled", "PyTorch"), ("PyTorch", "compiled"), ("any", "seven bits")]
+EVERYDAY_ENGINES = [*((FEW[0], *each) for each in ENGINES), (FEW[1], *ENGINES[0]), (FEW[2], *ENGINES[1])]
+OTHER_ENGINES = [(case, *each) for case in FEW for each in ENGINES if (case, *each) not in EVERYDAY_ENGINES]
+
+
 @pytest.mark.parametrize(
-    ("saver", "loader"), [("compiled", "PyTorch"), ("PyTorch", "compiled"), ("any", "seven bits")]
+    ("case", "saver", "loader"), [*EVERYDAY_ENGINES, *(exhaustive(*each) for each in OTHER_ENGINES)], ids=str
 )
 def test_weights_are_packed_for_the_processor_that_loads_them(
     case: Case, saver: str, loader: str, tmp_path: Path
@@ -141,7 +146,7 @@ class FloatMatrices(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("case", FEW, ids=str)
+@pytest.mark.parametrize("case", [FEW[0], *map(exhaustive, FEW[1:])], ids=str)
 def test_loading_makes_no_float_copy_of_an_int8_weight(case: Case, tmp_path: Path) -> None:
     quantize_for_cpu(case.build()).save_pretrained(tmp_path)
     tensors = load_file(tmp_path / WEIGHTS).values()
@@ -159,6 +164,66 @@ def test_an_older_checkpoint_still_loads() -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(golden / "golden" / AGGREGATED_MARIAN.name)
     loaded = load_quantized(golden / "golden_int8" / AGGREGATED_MARIAN.name)
     assert_same_model(loaded, quantize_for_cpu(model), model.config)
+
+
+# With a shortlist
+
+
+def shortlist_for(model: Any) -> Shortlist:
+    draw = torch.Generator().manual_seed(5)
+    words = model.final_logits_bias.shape[-1]
+    table = torch.randint(words, (model.config.vocab_size, 2), generator=draw)
+    return Shortlist(table, torch.arange(3, 6), [END], words, "digest", False)
+
+
+@pytest.fixture(scope="module")
+def shortlisted_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model with a shortlist, and its folder."""
+    folder, model = tmp_path_factory.mktemp("shortlisted"), Case(CAPS_NMT, "pooling").build()
+    quantized = quantize_for_cpu(model, shortlist=shortlist_for(model))
+    quantized.save_pretrained(folder)
+    return quantized, folder
+
+
+@pytest.fixture
+def shortlisted(shortlisted_folder: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]:
+    return shortlisted_folder[0], Path(shutil.copytree(shortlisted_folder[1], tmp_path / "int8"))
+
+
+def test_the_shortlist_of_a_model_is_saved_with_it(shortlisted: tuple[Any, Path]) -> None:
+    saved, folder = shortlisted
+    loaded = load_quantized(folder)
+    inputs = source_of(make_pairs(saved.config).batch())
+    expected = saved.generate(**inputs, num_beams=2)
+    assert torch.equal(loaded.generate(**inputs, num_beams=2), expected)
+    assert torch.equal(loaded.shortlist.translations, saved.shortlist.translations)
+    loaded.use_shortlist(None)
+    assert not torch.equal(loaded.generate(**inputs, num_beams=2), expected), "the shortlist changes translations"
+
+
+def test_another_shortlist_in_the_folder_is_not_used(folder: Path) -> None:
+    """It was not part of the model that was saved."""
+    shortlist_for(load_quantized(folder)).save(folder)
+    assert load_quantized(folder).shortlist is None
+
+
+def test_a_shortlist_that_is_missing_or_damaged(shortlisted: tuple[Any, Path]) -> None:
+    model, folder = shortlisted
+    path = folder / "shortlist.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(OSError, match="shortlist.safetensors is damaged: its SHA-256 is not the one"):
+        load_quantized(folder)
+    path.write_bytes(content[:-9])
+    with pytest.raises((OSError, ValueError), match="shortlist.safetensors is (damaged|no complete shortlist)"):
+        load_quantized(folder)
+    words = model.shortlist.target_vocabulary
+    Shortlist(torch.tensor([[4], [5]]), torch.arange(3, 6), [END], words, "digest", False).save(folder)
+    with pytest.raises(ValueError, match="the shortlist has 2 source words, and the model has 61"):
+        load_quantized(folder)
+    path.unlink()
+    with pytest.raises(OSError, match=r"does not appear to have a file named shortlist\.safetensors"):
+        load_quantized(folder)
 
 
 # What is refused

@@ -1,4 +1,4 @@
-"""Int8 models in checkpoint folders: int8.safetensors beside config.json and generation_config.json.
+"""Int8 models in checkpoint folders: int8.safetensors beside config.json, generation_config.json and a shortlist.
 
 The file has every int8 weight `[out, in]` with the scale of each output, and all other tensors in float32. It does not
 depend on the processor: loading packs the weights for the processor at hand.
@@ -6,7 +6,6 @@ depend on the processor: loading packs the weights for the processor at hand.
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,21 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig
 from transformers.utils import cached_file
 
-from hf_capsule_mt.inference.int8.layers import Int8Module
-from hf_capsule_mt.inference.int8.native import RoundedWeights
 from hf_capsule_mt.inference.int8.quantization import float_class, model_without_values
+from hf_capsule_mt.inference.int8.saved_tensors import checked_copy, compare_names, fill, tensors_of
+from hf_capsule_mt.inference.shortlist.file import FILE_NAME as SHORTLIST
+from hf_capsule_mt.inference.shortlist.shortlist import Shortlist
 from hf_capsule_mt.modeling.saving.any_model import LOADING_ERRORS
-from hf_capsule_mt.modeling.saving.finite_weights import check_finite, not_finite
+from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.modeling.saving.int8_checkpoints import INT8_METHOD, is_int8_config
 from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, weight_files, write_digest
 
 WEIGHTS = "int8.safetensors"
 VERSION_KEY, VERSION = "hf_capsule_mt_int8", "1"  # in the metadata of the file
-FAMILY_KEY = "model_type"
-WEIGHT, SCALES = "weight", "scales"  # the two tensors of a packed weight
+FAMILY_KEY, SHORTLIST_KEY = "model_type", "has_shortlist"
 
 
 def save_quantized(model: Any, folder: str | PathLike[str]) -> None:
@@ -48,11 +46,14 @@ def save_quantized(model: Any, folder: str | PathLike[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{WEIGHTS}.unfinished"
     metadata = {"format": "pt", VERSION_KEY: VERSION, FAMILY_KEY: model.config.model_type}
+    metadata[SHORTLIST_KEY] = str(model.shortlist is not None).lower()
     try:
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, unfinished, metadata)
         write_digest(unfinished)
         _settings(model).to_json_file(folder / "config.json")
         model.generation_config.save_pretrained(folder)
+        if model.shortlist is not None:
+            write_digest(model.shortlist.save(folder))
         os.replace(unfinished, folder / WEIGHTS)
     except SafetensorError as error:
         raise OSError(f"{folder / WEIGHTS} cannot be written ({error})") from error
@@ -71,8 +72,8 @@ def load_quantized(
 ) -> Any:
     """Load an int8 model that `model.save_pretrained` of [`quantize_for_cpu`] has saved.
 
-    It gives the same outputs as before it was saved, on the same machine. No float matrix is made, except for the
-    embeddings. On a processor that multiplies seven bits, inputs are rounded to seven.
+    It has the same outputs and the same shortlist as before it was saved, on the same machine. No float matrix is
+    made, except for the embeddings. On a processor that multiplies seven bits, inputs are rounded to seven.
 
     Args:
         name: a folder, or a name on the Hub.
@@ -99,62 +100,23 @@ def load_quantized(
     generation_config = GenerationConfig.from_pretrained(name, **places)
     try:
         with safe_open(path, "pt") as file:
-            _check_metadata(path, file.metadata() or {}, config.model_type)
-            if is_damaged(path):
-                raise OSError(
-                    f"{path} is damaged: its SHA-256 is not the one it was saved with; copy or download it again"
-                )
+            metadata = file.metadata() or {}
+            _check_metadata(path, metadata, config.model_type)
+            _check_digest(path)
             model = _model_without_values(config, path)
             if differences := compare_names(file.keys(), tensors_of(model)):
                 raise ValueError(f"{path} {differences}: it and config.json belong to different models")
-            _fill(model, lambda key, expected: _checked(file.get_tensor(key), expected, f"{path}: {key}"))
+            fill(model, lambda key, expected: checked_copy(file.get_tensor(key), expected, f"{path}: {key}"))
     except SafetensorError as error:
         raise OSError(
             f"{path} cannot be read ({error}): it is cut off or damaged; copy or download it again"
         ) from error
     model.generation_config = generation_config
+    if metadata.get(SHORTLIST_KEY) == "true":
+        shortlist = Path(cached_file(name, SHORTLIST, **places) or "")
+        _check_digest(shortlist)
+        model.use_shortlist(Shortlist.load(shortlist))
     return model
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of an int8 model by name; a tensor that modules share has the name in the first of them."""
-    tensors: dict[str, Tensor] = {}
-    for prefix, module in _int8_modules(model):
-        weights = module.rounded_weights()
-        tensors |= {f"{prefix}{WEIGHT}": weights.weight, f"{prefix}{SCALES}": weights.scales}
-    seen: set[int] = set()
-    for _, _, name, tensor in _float_tensors(model):
-        if id(tensor) not in seen:
-            tensors[name] = tensor
-            seen.add(id(tensor))
-    return tensors
-
-
-def compare_names(names: Iterable[str], expected: Iterable[str]) -> str:
-    """What is missing or surplus among the names of tensors, in words; empty if nothing is."""
-    missing, surplus = sorted({*expected} - {*names}), sorted({*names} - {*expected})
-    words = [f"lacks {_some(missing)}"] if missing else []
-    return " and ".join(words + ([f"has {_some(surplus)}"] if surplus else []))
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
-
-
-def _int8_modules(model: nn.Module) -> Iterator[tuple[str, Int8Module]]:
-    """The modules with packed weights, and the prefix of the names of their tensors."""
-    for path, module in model.named_modules():
-        if isinstance(module, Int8Module):
-            yield f"{path}.", module
-
-
-def _float_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
-    """Each parameter and buffer: its module, its name there, its name in the model, and the tensor."""
-    for path, module in model.named_modules():
-        prefix = f"{path}." if path else ""
-        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            yield module, name, prefix + name, tensor
 
 
 def _settings(model: Any) -> Any:
@@ -185,39 +147,14 @@ def _check_metadata(path: Path, metadata: dict[str, str], model_type: str) -> No
         )
 
 
+def _check_digest(path: Path) -> None:
+    if is_damaged(path):
+        raise OSError(f"{path} is damaged: its SHA-256 is not the one it was saved with; copy or download it again")
+
+
 def _model_without_values(config: Any, path: Path) -> Any:
     try:
         return model_without_values(config)
     except LOADING_ERRORS as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(f"the config.json of {path} does not fit any model ({reason}); copy it again") from error
-
-
-def _fill(model: nn.Module, read: Callable[[str, Tensor], Tensor]) -> None:
-    """Replace the tensors on the meta device by those that `read` gives for a name and the tensor on the meta device.
-
-    Modules that shared a tensor share the new one.
-    """
-    for prefix, int8_module in _int8_modules(model):
-        names = f"{prefix}{WEIGHT}", f"{prefix}{SCALES}"
-        int8_module.pack_weights(RoundedWeights(*map(read, names, int8_module.rounded_weights())))
-    filled: dict[int, tuple[Tensor, Tensor]] = {}  # by the id of the tensor before, which must stay alive
-    for module, attribute, name, before in list(_float_tensors(model)):
-        if id(before) not in filled:
-            after = read(name, before)
-            filled[id(before)] = before, nn.Parameter(after, False) if isinstance(before, nn.Parameter) else after
-        setattr(module, attribute, filled[id(before)][1])
-
-
-def _checked(tensor: Tensor, expected: Tensor, name: str) -> Tensor:
-    """A copy of a tensor of the file. Memory of its own is aligned, so sums are the same to the last bit."""
-    if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
-        raise ValueError(
-            f"{name} is {tensor.dtype} {list(tensor.shape)}: must be {expected.dtype} {list(expected.shape)}; the "
-            "file and config.json belong to different models"
-        )
-    if not_finite([(name, tensor)]):
-        raise ValueError(f"{name} has values that are not finite: copy or download the file again")
-    if name.endswith(f".{SCALES}") and bool((tensor <= 0).any()):
-        raise ValueError(f"{name} has values that are not above 0: copy or download the file again")
-    return tensor.clone()
