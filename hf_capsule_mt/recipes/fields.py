@@ -134,29 +134,29 @@ def field_types() -> dict[str, Any]:
 
 def nested_types(family: Any) -> dict[str, Any]:
     """The type of each key of `cleaning` and, for an existing family, of `config`. The keys are dotted names."""
-    kinds = {f"cleaning.{name}": kind for name, kind in typing.get_type_hints(CleaningRules).items()}
+    value_types = {f"cleaning.{name}": value_type for name, value_type in typing.get_type_hints(CleaningRules).items()}
     if isinstance(family, str) and family in FAMILIES:
         hints = typing.get_type_hints(FAMILIES[family].config, localns={"torch": torch})
-        kinds |= {f"config.{name}": hints[name] for name in config_fields(family)}
-    return kinds
+        value_types |= {f"config.{name}": hints[name] for name in config_fields(family)}
+    return value_types
 
 
-def convert(value: Any, kind: Any) -> tuple[Any, str]:
-    """The value converted to the type `kind`, and a description of the problem or "". Text may hold a number."""
-    kinds = _alternatives(kind)
-    if isinstance(value, str) and str not in kinds and {int, float} & set(kinds):
+def convert(value: Any, value_type: Any) -> tuple[Any, str]:
+    """The value converted to the type `value_type`, and a description of the problem or "". Text may hold a number."""
+    accepted = _alternatives(value_type)
+    if isinstance(value, str) and str not in accepted and {int, float} & set(accepted):
         number = number_of(value)
         value = value if number is None else number
-    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+    if isinstance(value, float) and value.is_integer() and int in accepted and float not in accepted:
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
+    if isinstance(value, int) and not isinstance(value, bool) and float in accepted and int not in accepted:
         value = float(value) if abs(value) < 1e300 else math.inf
     if isinstance(value, float) and math.isnan(value):
         return value, "is not a number"
-    if any(_fits(value, one) for one in kinds):
+    if any(_fits(value, one) for one in accepted):
         return value, ""
-    expected = " or ".join(map(_name, kinds))
-    truth_value = TRUTH_WORDS.get(value.lower()) if isinstance(value, str) and bool in kinds else None
+    expected = " or ".join(map(_name, accepted))
+    truth_value = TRUTH_WORDS.get(value.lower()) if isinstance(value, str) and bool in accepted else None
     fix = f"; write {truth_value}" if truth_value else ""
     return value, f"is of type {type(value).__name__} and must be {expected}{fix}"
 
@@ -176,15 +176,15 @@ def nested_truth_word(value: Any, name: str) -> tuple[str, str] | None:
     return None
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if union else (kind,)
+def _alternatives(value_type: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(value_type) in (typing.Union, types.UnionType)
+    return typing.get_args(value_type) if union else (value_type,)
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: Any, value_type: Any) -> bool:
     """Whether the value and all its entries have this type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
+    origin, arguments = typing.get_origin(value_type), typing.get_args(value_type)
+    if value_type is Any:
         return True
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in arguments)
@@ -196,11 +196,11 @@ def _fits(value: Any, kind: Any) -> bool:
         names = isinstance(value, dict) and all(_fits(name, arguments[0]) for name in value)
         return names and all(_fits(entry, arguments[1]) for entry in value.values())
     if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, origin or kind) or (kind is float and isinstance(value, int))
+        return value_type is bool
+    return isinstance(value, origin or value_type) or (value_type is float and isinstance(value, int))
 
 
-def _name(kind: Any) -> str:
-    if kind is types.NoneType:
+def _name(value_type: Any) -> str:
+    if value_type is types.NoneType:
         return "nothing"
-    return str(kind) if typing.get_origin(kind) else getattr(kind, "__name__", str(kind))
+    return str(value_type) if typing.get_origin(value_type) else getattr(value_type, "__name__", str(value_type))

@@ -136,7 +136,7 @@ def build_recipe(settings: Settings, name: str) -> Recipe:
         if isinstance(setting.value, str) and not is_unicode(setting.value):
             problems.append(f"{setting.where}: {key} is no Unicode text: it holds a lone surrogate; write it again")
         if word := nested_truth_word(setting.value, key):
-            inner = word[0] if setting.own else key
+            inner = word[0] if setting.may_show else key
             problems.append(f"{setting.where}: {inner} is a word and must be a truth value; write {word[1]}")
     problems += [*_unknown_keys(settings, kinds), *_missing_keys(settings, name)]
     values = unflatten_settings(settings)
@@ -176,7 +176,7 @@ def _unknown_keys(settings: Settings, kinds: dict[str, Any]) -> list[str]:
     problems = []
     # Unknown keys of files that `extends` names are only counted: their text must not be repeated.
     unknown_counts: Counter[str] = Counter()
-    for key, (_, where, own) in settings.items():
+    for key, (_, where, may_show) in settings.items():
         prefix, dot, name = key.partition(".")
         if key in valid_keys or (prefix == "config" and family not in FAMILIES):
             continue
@@ -187,7 +187,7 @@ def _unknown_keys(settings: Settings, kinds: dict[str, Any]) -> list[str]:
         in_family = f" in family {family}" if prefix == "config" else ""
         dashes = "--" if where == "command line" else ""
         hint = _suggestion(key, same_prefix, dashes) or _suggestion(key, valid_keys, dashes)
-        if own or closest(key, valid_keys):
+        if may_show or closest(key, valid_keys):
             problems.append(f"{where}: no key {key!r}{in_family}{hint or f'; {HELP_ALL} lists the keys of a recipe'}")
         else:
             unknown_counts[where] += 1

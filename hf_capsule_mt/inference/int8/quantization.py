@@ -117,10 +117,10 @@ class Int8Family(NamedTuple):
     parts: tuple[Replacement, ...]
 
 
-LINEAR: Replacement = (nn.Linear, lambda part, _: Int8Linear.of(part))
+LINEAR: Replacement = (nn.Linear, lambda linear, _: Int8Linear.of(linear))
 LSTMS: tuple[Replacement, ...] = (
-    (BidirectionalLayer, lambda part, _: Int8BidirectionalLSTM(part)),
-    (LSTM, lambda part, _: Int8LSTM.of(part)),
+    (BidirectionalLayer, lambda layer, _: Int8BidirectionalLSTM(layer)),
+    (LSTM, lambda lstm, _: Int8LSTM.of(lstm)),
 )
 MARIAN: tuple[Replacement, ...] = (
     (GatedRoutedProjection, Int8GatedProjection),
@@ -206,10 +206,10 @@ def _int8_copy(model: Any) -> Any:
     memo: Memo = {}
     is_float32 = all(parameter.dtype == torch.float32 for parameter in model.parameters())
     source = model if is_float32 else copy.deepcopy(model).float()
-    for part in reversed(list(source.modules())):  # inner modules first
-        make = next((make for kind, make in family.parts if isinstance(part, kind)), None)
+    for module in reversed(list(source.modules())):  # inner modules first
+        make = next((make for cls, make in family.parts if isinstance(module, cls)), None)
         if make is not None:
-            memo[id(part)] = make(part, memo)
+            memo[id(module)] = make(module, memo)
     quantized = copy.deepcopy(source, memo)
     quantized.__class__ = family.model
     return quantized.eval().requires_grad_(False)

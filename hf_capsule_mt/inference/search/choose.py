@@ -82,7 +82,7 @@ def search(
 
 def _steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
     """The model's decoder before its first step; None if the lean loops cannot run it."""
-    maker = next((STEP_MAKERS[kind] for kind in type(model).__mro__ if kind in STEP_MAKERS), None)
+    maker = next((STEP_MAKERS[cls] for cls in type(model).__mro__ if cls in STEP_MAKERS), None)
     return None if maker is None else maker(model, encoder_outputs, attention_mask)
 
 
@@ -110,12 +110,12 @@ def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwa
     )
 
 
-def _searches_as_defined(kind: type) -> bool:
+def _searches_as_defined(model_class: type) -> bool:
     """Whether no subclass of a user has a search of its own, or changes what a step reads."""
-    beam_search: Any = TranslationHead if issubclass(kind, TranslationHead) else GenerationMixin
-    if getattr(kind, "_beam_search", None) is not beam_search._beam_search:
+    beam_search: Any = TranslationHead if issubclass(model_class, TranslationHead) else GenerationMixin
+    if getattr(model_class, "_beam_search", None) is not beam_search._beam_search:
         return False
-    return all(getattr(kind, name) is getattr(GenerationMixin, name) for name in (*STEP_PREPARATION, "_sample"))
+    return all(getattr(model_class, name) is getattr(GenerationMixin, name) for name in (*STEP_PREPARATION, "_sample"))
 
 
 def _ends_as_configured(criteria: Any, settings: Any) -> bool:

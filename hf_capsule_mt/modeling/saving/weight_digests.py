@@ -38,18 +38,18 @@ def write_digest(path: Path) -> None:
         text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
         begin = len(text).to_bytes(8, "little") + text
         digest = hashlib.sha256(begin)
-        part = path.with_name(f".{path.name}.part")
+        unfinished = path.with_name(f".{path.name}.part")
         try:
-            with open(part, "wb") as target:
+            with open(unfinished, "wb") as target:
                 target.write(begin)
                 for data in _parts(source):
                     digest.update(data)
                     target.write(data)
                 target.seek(begin.index(ZEROS.encode()))
                 target.write(digest.hexdigest().encode())
-            os.replace(part, path)
+            os.replace(unfinished, path)
         finally:
-            part.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
 def is_damaged(path: Path) -> bool:
