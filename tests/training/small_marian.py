@@ -1,4 +1,7 @@
-"""Sizes of a Marian that trains and translates in a moment, for tests that need some model and no certain one."""
+"""Sizes of a Marian that trains and translates in a moment, for tests that need some model and no certain one.
+
+The file is in this folder because `training_run.py`, which is also a program, imports it.
+"""
 
 from typing import Any
 
