@@ -53,6 +53,9 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     for mode, what in (("train", "a training step"), ("decode", "generate()")):
         command = commands.add_parser(mode, parents=[model, batch, machine], help=f"time and peak memory of {what}")
         command.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
+        if mode == "decode":
+            words = "words of the shortlist of a call, for models in -shortlist; see benchmarks/shortlists.py"
+            command.add_argument("--shortlist-words", type=int, default=1000, help=words)
         if mode == "train":
             command.add_argument("--end-to-end", action="store_true", help="first: see benchmarks/training.py")
 
