@@ -13,10 +13,10 @@
     python scripts/benchmark.py train --end-to-end --train data/train --valid data/val --models em
     python scripts/benchmark.py table
 
-`-int8` after a model's name runs it through `quantize_for_cpu`, `-int8-shortlist` with `--shortlist-words` random words.
-`-compiled` decodes with a static cache and compiled steps; for stock Marian, Transformers has these in greedy search
-only. The `ctranslate2` models are stock Marian converted to int8, `-6+1` with a decoder of one layer, `-shortlist` with
-a `vmap`. They need the extra `benchmark`.
+`-int8` after a model's name runs it through `quantize_for_cpu`, `-int8-shortlist` with `--shortlist-words` random
+words. `-compiled` decodes with a static cache and compiled steps; for stock Marian, Transformers has these in greedy
+search only. The `ctranslate2` models are stock Marian converted to int8, `-6+1` with a decoder of one layer,
+`-shortlist` with a `vmap`. They need the extra `benchmark`.
 
 Models take turns step by step in one process, so that other load on the machine affects all of them equally. Figures
 are medians with quartiles; ratios are to the baseline of the same run. Peak memory on the CPU is the growth of a
