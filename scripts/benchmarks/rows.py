@@ -130,6 +130,8 @@ def speed_rows(results: Results, mode: str) -> list[list[str]]:
             numbers = "int8" if "-int8" in model else settings["dtype"]
             if model.endswith("-shortlist"):
                 numbers += f", {settings['shortlist_words']} words"
+            if settings.get("clock") == "processor":
+                numbers += ", processor time"
             sizes = f"{settings['size']}, {settings['batch']} x {lengths}, {numbers}{beams}"
             words = [f"{settings['batch'] * settings['source_length'] / row['median_s']:.0f}"]
             rows.append(
