@@ -6,7 +6,8 @@ import pytest
 from commands import run_script
 from small_translator import SOURCES, TARGETS, make_translator
 
-from hf_capsule_mt import Shortlist, quantize_for_cpu, translate_lines
+import hf_capsule_mt
+from hf_capsule_mt import Alignment, Shortlist, quantize_for_cpu, translate_lines
 from hf_capsule_mt.cli import make_shortlist
 from hf_capsule_mt.evaluation import streaming
 
@@ -88,6 +89,23 @@ def test_the_ways_to_learn(
     assert run(checkpoint, "--source", "train.en", *options, monkeypatch=monkeypatch) == 0
     expected = Shortlist.from_model(model, tokenizer, SOURCES[:3], num_beams=2, n_best=2)
     assert Shortlist.load("new").translations.equal(expected.translations)
+
+
+def test_eflomal_aligns_the_numbers_of_tokens(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The aligner is an optional extra, so a fake one takes its place."""
+    model, tokenizer = make_translator()
+
+    def align(sources: list[str], targets: list[str]) -> list[Alignment]:
+        tokens = tokenizer(SOURCES[0], add_special_tokens=False)["input_ids"]
+        assert sources[0].split() == [str(token) for token in tokens]
+        assert len(sources) == len(targets) == 4
+        return [Alignment({(0, 0)})] * 4
+
+    monkeypatch.setattr(hf_capsule_mt, "align_words", align, raising=False)
+    options = ("--output", "aligned.safetensors", "--aligner", "eflomal", "--pairs", "4", "--frequent", "0")
+    assert run(checkpoint, *CORPUS, *options, monkeypatch=monkeypatch) == 0
+    expected = Shortlist.from_alignments(model, tokenizer, SOURCES[:4], TARGETS[:4], [[(0, 0)]] * 4, frequent=0)
+    assert Shortlist.load("aligned.safetensors").translations.equal(expected.translations)
 
 
 @pytest.mark.parametrize(
