@@ -146,8 +146,8 @@ def field_types() -> dict[str, Any]:
 
 def nested_types(family: Any) -> dict[str, Any]:
     """The type of each key of `cleaning` and, for an existing family, of `config`. The keys are dotted names."""
-    kinds = {f"cleaning.{name}": kind for name, kind in typing.get_type_hints(CleaningRules).items()}
+    value_types = {f"cleaning.{name}": value_type for name, value_type in typing.get_type_hints(CleaningRules).items()}
     if isinstance(family, str) and family in FAMILIES:
         hints = typing.get_type_hints(FAMILIES[family].config, localns={"torch": torch})
-        kinds |= {f"config.{name}": hints[name] for name in config_fields(family)}
-    return kinds
+        value_types |= {f"config.{name}": hints[name] for name in config_fields(family)}
+    return value_types

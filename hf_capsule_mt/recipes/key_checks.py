@@ -27,7 +27,7 @@ def unknown_keys(settings: Settings) -> list[str]:
     problems = []
     # Unknown keys of files that `extends` names are only counted: their text must not be repeated.
     unknown_counts: Counter[str] = Counter()
-    for key, (_, where, own) in settings.items():
+    for key, (_, where, may_show) in settings.items():
         prefix, dot, name = key.partition(".")
         if key in valid or (prefix == "config" and family not in FAMILIES):
             continue
@@ -38,7 +38,7 @@ def unknown_keys(settings: Settings) -> list[str]:
         in_family = f" in family {family}" if prefix == "config" else ""
         dashes = "--" if where == "command line" else ""
         hint = suggestion(key, same_prefix, dashes) or suggestion(key, valid, dashes)
-        if own or closest(key, valid):
+        if may_show or closest(key, valid):
             problems.append(f"{where}: no key {key!r}{in_family}{hint or f'; {HELP_ALL} lists the keys of a recipe'}")
         else:
             unknown_counts[where] += 1

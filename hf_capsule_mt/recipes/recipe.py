@@ -110,7 +110,7 @@ def build_recipe(settings: Settings, name: str) -> Recipe:
         if isinstance(setting.value, str) and not is_unicode(setting.value):
             problems.append(f"{setting.where}: {key} is no Unicode text: it holds a lone surrogate; write it again")
         if word := nested_truth_word(setting.value, key):
-            inner = word[0] if setting.own else key
+            inner = word[0] if setting.may_show else key
             problems.append(f"{setting.where}: {inner} is a word and must be a truth value; write {word[1]}")
     problems += [*unknown_keys(settings), *missing_keys(settings, name)]
     values = unflatten_settings(settings)

@@ -95,9 +95,9 @@ class RunRecord:
         return segments
 
     def write(self, folder: Path) -> None:
-        part = folder / f"{RECORD}.part"
-        part.write_text(json.dumps(vars(self), indent=1) + "\n", encoding="utf-8")
-        part.replace(folder / RECORD)
+        unfinished = folder / f"{RECORD}.part"
+        unfinished.write_text(json.dumps(vars(self), indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(folder / RECORD)
 
 
 @dataclass

@@ -51,10 +51,10 @@ def _alternatives(declared_type: Any) -> tuple[Any, ...]:
     return typing.get_args(declared_type) if union else (declared_type,)
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: Any, declared_type: Any) -> bool:
     """Whether the value and all its entries have this type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
+    origin, arguments = typing.get_origin(declared_type), typing.get_args(declared_type)
+    if declared_type is Any:
         return True
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in arguments)
@@ -66,11 +66,15 @@ def _fits(value: Any, kind: Any) -> bool:
         names = isinstance(value, dict) and all(_fits(name, arguments[0]) for name in value)
         return names and all(_fits(entry, arguments[1]) for entry in value.values())
     if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, origin or kind) or (kind is float and isinstance(value, int))
+        return declared_type is bool
+    return isinstance(value, origin or declared_type) or (declared_type is float and isinstance(value, int))
 
 
-def _name(kind: Any) -> str:
-    if kind is types.NoneType:
+def _name(declared_type: Any) -> str:
+    if declared_type is types.NoneType:
         return "nothing"
-    return str(kind) if typing.get_origin(kind) else getattr(kind, "__name__", str(kind))
+    return (
+        str(declared_type)
+        if typing.get_origin(declared_type)
+        else getattr(declared_type, "__name__", str(declared_type))
+    )
