@@ -104,9 +104,8 @@ def _recorded_scores(scores: dict[str, Any]) -> dict[str, Score]:
 def _data(results: dict[str, Any], split: str) -> dict[str, Any]:
     """What the model was trained on and is tested on."""
     data = _inner(results, "data")
-    facts: dict[str, Any] = {
-        key: data[key] for key in ("train", "validation", "source", "target", "corpus_seed") if key in data
-    }
+    names = ("train", "validation", "source", "target", "corpus_seed")
+    facts: dict[str, Any] = {key: data[key] for key in names if key in data}
     facts[split] = _inner(results, split).get("corpus", data.get(split))
     facts["cleaning"] = {key: value for key, value in (data.get("cleaning") or {}).items() if value}
     facts["training pairs"] = _inner(_inner(results, "cleaning"), "train").get("kept")

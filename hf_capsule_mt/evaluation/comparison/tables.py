@@ -68,17 +68,8 @@ def _sentence_tests(comparison: Comparison) -> Table:
 
 
 def _seed_tests(comparison: Comparison) -> Table:
-    columns: tuple[str, ...] = (
-        "system",
-        "metric",
-        "seeds",
-        "mean difference",
-        "deviation",
-        "95 % interval",
-        "t",
-        "p Student",
-    )
-    columns += ("p permutation", "smallest p")
+    columns: tuple[str, ...] = ("system", "metric", "seeds", "mean difference", "deviation", "95 % interval", "t")
+    columns += ("p Student", "p permutation", "smallest p")
     rows = []
     for row in comparison.seed_tests:
         test = row.test
