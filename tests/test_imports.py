@@ -155,9 +155,8 @@ def judge(found: Import) -> list[str]:
     if top == "triton" and not found.guarded:
         return [f"{found}: triton must be guarded"]
     allowed = declared() | {"triton"} if thirds is None else thirds
-    return (
-        [] if top in allowed | IN_ANOTHER_PYTHON.get(found.file, set()) else [f"{found}: {place} may not import {top}"]
-    )
+    allowed = allowed | IN_ANOTHER_PYTHON.get(found.file, set())
+    return [] if top in allowed else [f"{found}: {place} may not import {top}"]
 
 
 def judge_flat(found: Import) -> list[str]:

@@ -134,6 +134,7 @@ def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         (["a"], "one system (a) cannot be compared"),
         (["a", "x=a", "--references", "ref"], "a and x are the same run"),
         (["a", "empty"], "empty is empty"),
+        (["a", "b"], "a, b: no scores and no references to compute them"),
         (["a", "b", "--group", "x"], "--group x: must be NAME=RUN,RUN"),
         (["a", "b", "--group", "x=a", "--group", "x=b"], "--group x is given twice"),
         (["a", "b", "--baseline", "c"], "baseline='c': must be one of a, b"),
