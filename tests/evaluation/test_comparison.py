@@ -83,7 +83,9 @@ def test_systems_are_tested_over_seeds(seeds: Comparison) -> None:
     assert (row.system, row.baseline, row.metric, row.test.seeds) == ("dla", "marian", "BLEU", (1, 2, 3))
     assert row.test.t_p_value == pytest.approx(expected.pvalue)
     assert row.test.permutation_p_value == 0.25, "the smallest p-value of three seeds"
-    assert seeds.sentence_tests == () and "dla-seed1 has no file of translations" in seeds.notes[0]
+    names = "marian-seed1, dla-seed1, marian-seed2, dla-seed2, marian-seed3, dla-seed3"
+    assert seeds.sentence_tests == ()
+    assert seeds.notes == (f"no tests over sentences, there is no file of translations: {names}",)
 
 
 def test_files_are_tested_over_sentences(files: Comparison) -> None:
@@ -139,7 +141,7 @@ def test_one_sentence_has_scores_and_no_p_value() -> None:
     runs = [Run("a", translations=["eins zwei"]), Run("b", translations=["eins drei"])]
     comparison = compare_systems(runs, ["eins zwei"], ["chrf"])
     assert comparison.sentence_tests == () and comparison.systems[0].mean("chrF") == 100
-    assert comparison.notes == ("no tests over sentences of b and a: one sentence has no p-value",)
+    assert comparison.notes == ("no tests over sentences, one sentence has no p-value: a, b",)
 
 
 def test_what_makes_runs_incomparable_is_warned_of() -> None:
@@ -192,9 +194,10 @@ def test_scores_with_other_signatures_are_left_out() -> None:
 def test_runs_with_different_references_are_not_tested() -> None:
     references = {"a": REFERENCES, "b": sentences(30, 9)}
     runs = [replace(translated(name, 0.3), references=[texts]) for name, texts in references.items()]
-    assert compare_systems(runs, metrics=["bleu"]).notes == (
-        "no tests over sentences of b and a: they have different references",
-    )
+    assert compare_systems(runs, metrics=["bleu"]).notes == ("no tests over sentences, the references differ: a, b",)
+    recorded = [replace(run, references=None, scores=RUNS[0].scores) for run in runs]
+    (note,) = compare_systems(recorded, metrics=["bleu"]).notes
+    assert note == "no tests over sentences, the corpus cannot be read here, give the references (--references): a, b"
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,15 @@ def compare_systems(
     if not any(run.scores for runs in scored.values() for run in runs):
         names = ", ".join(run.run.name for runs in scored.values() for run in runs)
         raise ValueError(f"{names}: no scores and no references to compute them; give references (--references)")
+    untested: dict[str, list[str]] = {}
     sentence_tests: list[SentenceTests] = []
     seed_tests: list[SystemSeedTest] = []
     for system in rows:
         if system is not base:
-            pair = SystemPair(base, system, scored[base.name], scored[system.name], notes)
+            pair = SystemPair(base, system, scored[base.name], scored[system.name], notes, untested)
             sentence_tests += pair.sentence_tests(chosen, options)
             seed_tests += pair.seed_tests(chosen)
+    notes += [f"no tests over sentences, {reason}: {', '.join(names)}" for reason, names in untested.items()]
     if len(rows) > 2 and (sentence_tests or seed_tests):
         notes.append("p-values are not corrected for the number of comparisons")
     lengths = {len(run.run.translations or ()) for runs in scored.values() for run in runs if run.counts}

@@ -42,13 +42,17 @@ class SentenceTestOptions:
 
 @dataclass
 class SystemPair:
-    """A baseline and a system with their scored runs."""
+    """A baseline and a system with their scored runs. `notes` and `untested` collect what cannot be tested.
+
+    `untested` holds names of runs by the reason why they are not compared sentence by sentence.
+    """
 
     baseline: System
     system: System
     baseline_runs: list[ScoredRun]
     system_runs: list[ScoredRun]
     notes: list[str]
+    untested: dict[str, list[str]]
 
     def paired_runs(self) -> list[tuple[ScoredRun, ScoredRun]]:
         """The runs with the same seed; or the only runs of both."""
@@ -62,9 +66,10 @@ class SystemPair:
             return []
         tests = []
         for base, run in self.paired_runs():
-            reason = _reason_against_tests(base, run)
+            reason, runs = _reason_against_tests(base, run)
             if reason:
-                self.notes.append(f"no tests over sentences of {run.run.name} and {base.run.name}: {reason}")
+                names = self.untested.setdefault(reason, [])
+                names += [one.run.name for one in runs if one.run.name not in names]
                 continue
             tests += [self._test(metric, base, run, options) for metric in metrics]
         return tests
@@ -124,15 +129,16 @@ class SystemPair:
         return tests
 
 
-def _reason_against_tests(base: ScoredRun, run: ScoredRun) -> str | None:
-    """Why two runs cannot be compared sentence by sentence; None if they can."""
-    for one in (run, base):
-        if one.run.translations is None:
-            return f"{one.run.name} has no file of translations"
-        if one.references is None:
-            return f"the corpus of {one.run.name} cannot be read here; give the references (--references)"
+def _reason_against_tests(base: ScoredRun, run: ScoredRun) -> tuple[str, list[ScoredRun]]:
+    """Why two runs cannot be compared sentence by sentence, and which of them is concerned; an empty reason if not."""
+    untranslated = [one for one in (base, run) if one.run.translations is None]
+    if untranslated:
+        return "there is no file of translations", untranslated
+    unread = [one for one in (base, run) if one.references is None]
+    if unread:
+        return "the corpus cannot be read here, give the references (--references)", unread
     if base.references != run.references:
-        return "they have different references"
+        return "the references differ", [base, run]
     if len(run.run.translations or ()) == 1:
-        return "one sentence has no p-value"
-    return None
+        return "one sentence has no p-value", [base, run]
+    return "", []
