@@ -250,8 +250,8 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
     if recipe.training.routing_ablation is not None:
         print_once(
             recipe.training,
-            f"routing_ablation={recipe.training.routing_ablation!r}: the model does not route. Its checkpoint does not "
-            "say so; use it inside the context routing_ablation",
+            f"routing_ablation={recipe.training.routing_ablation!r} replaces the assignments of routing. The "
+            "checkpoint does not say so: use it inside the context routing_ablation",
         )
     trainer.missing_keys = built.missing_keys
     trainer.new_parameter_learning_rate = recipe.model.new_parameter_learning_rate

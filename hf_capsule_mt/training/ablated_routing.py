@@ -23,7 +23,7 @@ class AblatedRouting:
 
     @contextmanager
     def in_model(self, model: nn.Module) -> Iterator[None]:
-        """Within this context `model` has the ablation; nothing changes without one, or inside another such context."""
+        """Within this context `model` has the ablation, if there is one. Contexts may be nested."""
         if self.name is None or self.is_on:
             yield
             return
