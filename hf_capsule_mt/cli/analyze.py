@@ -127,9 +127,8 @@ class Analysis:
         with reading_checkpoint(arguments.model):
             self.tokenizer = AutoTokenizer.from_pretrained(arguments.model)
             self.model: Any = load_translation_model(arguments.model).to(device).eval()
-        self.test_set = self.model, self.tokenizer, self.sources, self.references
-        self.progress = {"show_progress": shows_progress(arguments)}
-        self.search = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
+        self.progress: dict[str, Any] = {"show_progress": shows_progress(arguments)}
+        self.search: dict[str, Any] = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
         self.name = Path(arguments.model).name
 
     def tables(self) -> tuple[str, ...]:
@@ -156,7 +155,7 @@ class Analysis:
     def routing(self) -> Any:
         from hf_capsule_mt import routing_statistics
 
-        return routing_statistics(*self.test_set, **self.progress)
+        return routing_statistics(self.model, self.tokenizer, self.sources, self.references, **self.progress)
 
     def length(self) -> Any:
         from hf_capsule_mt import scores_by_length
@@ -172,15 +171,18 @@ class Analysis:
             of_references, of_translations = map(read_alignments, self.arguments.alignments)
             options = {"reference_alignments": of_references, "alignments": {self.name: of_translations}}
         if getattr(getattr(self.model, "auxiliary_losses", None), "has_bow", False):
-            options["overlaps"] = {self.name: overlap_rates(*self.test_set, **self.progress)}
+            rates = overlap_rates(self.model, self.tokenizer, self.sources, self.references, **self.progress)
+            options["overlaps"] = {self.name: rates}
         return adequacy_table(self.references, self.translated(), **options)
 
     def ablations(self) -> Any:
         from hf_capsule_mt import ablation_scores
 
-        return ablation_scores(*self.test_set, seeds=tuple(self.arguments.seeds), **self.search, **self.progress)
+        options = {"seeds": tuple(self.arguments.seeds), **self.search, **self.progress}
+        return ablation_scores(self.model, self.tokenizer, self.sources, self.references, **options)
 
     def iterations(self) -> Any:
         from hf_capsule_mt import iteration_scores
 
-        return iteration_scores(*self.test_set, **self.search, **self.progress)
+        options = {**self.search, **self.progress}
+        return iteration_scores(self.model, self.tokenizer, self.sources, self.references, **options)

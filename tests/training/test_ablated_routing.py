@@ -53,6 +53,9 @@ def test_evaluation_and_prediction_have_the_ablation_of_the_run(tmp_path: Path, 
     trainer = run(tmp_path, routing_ablation="random", **{**SHORT, **steps})
     trainer.train()
     assert seen == [("random", 4, True)], "one context for all of training"
+    torch.nn.init.normal_(
+        trainer.model.model.past_future.fc2.weight
+    )  # starts at 0, and then nothing reads the capsules
     ablated = trainer.evaluate()["eval_loss"]
     assert trainer.predict(corpus(10)).metrics["test_loss"] == pytest.approx(ablated)
     assert len(seen) == 3 and not is_ablated(trainer.model)
@@ -61,7 +64,7 @@ def test_evaluation_and_prediction_have_the_ablation_of_the_run(tmp_path: Path, 
         expected = trainer.model.eval()(**batch).lm_loss
     assert ablated == pytest.approx(float(expected), rel=1e-5)
     trainer.ablated_routing.name = None
-    assert trainer.evaluate()["eval_loss"] != pytest.approx(ablated, rel=1e-6)
+    assert trainer.evaluate()["eval_loss"] != pytest.approx(ablated, rel=1e-4)
 
 
 def test_shuffled_training_survives_a_batch_of_one_sentence(tmp_path: Path):
