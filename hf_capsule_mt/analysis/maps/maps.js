@@ -10,7 +10,7 @@ const capsuleMaps = (() => {
       if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
       else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
     }
-    node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
     return node;
   }
   const make = (tag, attributes, ...children) => add(document.createElement(tag), attributes, children);

@@ -6,8 +6,8 @@ from typing import Any
 
 from hf_capsule_mt.analysis.report import blocks
 from hf_capsule_mt.analysis.report.blocks import WRONG_ORDER, WRONG_ORDER_MEANS
-from hf_capsule_mt.evaluation.adequacy import adequacy_table
-from hf_capsule_mt.evaluation.length_scores import scores_by_length
+from hf_capsule_mt.analysis.adequacy import adequacy_table
+from hf_capsule_mt.analysis.length_scores import scores_by_length
 
 ANY_LENGTH = 10**9
 

@@ -152,7 +152,7 @@ def _overview(
         [
             blocks.table(
                 "",
-                ["system", "family", "settings", "parameters", "steps", "target tokens a second in training"],
+                ["system", "family", "settings", "parameters", "steps", "tokens/s in training"],
                 rows,
                 f"The test set has {len(sources)} sentences with {words[0]:.1f} source words and {words[1]:.1f} "
                 "reference words on average. A dash means that it is not known: only the folder of a run has steps "

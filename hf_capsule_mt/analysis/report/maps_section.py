@@ -78,7 +78,7 @@ def layer_maps(model: Any, tokenizer: Any, source: str, translation: str) -> lis
     layers = [site for site in sites if site.endswith("layer_aggregation")]
     heads = [site for site in sites if site not in layers]
     sites = [*layers, *dict.fromkeys(heads[:1] + heads[-1:])][:MOST_SITES]
-    names = [[tokenizer.decode([token]) or "?" for token in tokens] for tokens in (ids, labels)]
+    names = [[tokenizer.decode([token]).strip() or "␣" for token in tokens] for tokens in (ids, labels)]
     return site_maps({site: routings[site] for site in sites}, 0, *names)
 
 

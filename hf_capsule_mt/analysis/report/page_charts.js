@@ -7,6 +7,7 @@ const reportCharts = (() => {
   const HEIGHT = 270, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 46;
 
   const look = (series, index) => (series.contrast ? "series-contrast" : `series-${index % COLOURS}`);
+  const isText = (cell) => typeof cell === "string" && !/^[-+<–\d]/.test(cell);
   const shown = (value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString());
 
   function marker(index, x, y, contrast) {
@@ -169,9 +170,10 @@ const reportCharts = (() => {
   function table(block) {
     return make("figure", { class: "chart" }, block.title ? make("h3", {}, block.title) : null,
       make("div", { class: "scroll", tabindex: 0 }, make("table", {},
-        make("thead", {}, make("tr", {}, block.header.map((text) => make("th", { scope: "col", dir: "auto" }, text)))),
+        make("thead", {}, make("tr", {}, block.header.map((text, index) => make("th",
+          { scope: "col", dir: "auto", class: block.rows.some((row) => isText(row[index])) ? "text" : null }, text)))),
         make("tbody", {}, block.rows.map((row) => make("tr", {}, row.map((cell, index) =>
-          make(index ? "td" : "th", { dir: "auto", scope: index ? null : "row" },
+          make(index ? "td" : "th", { dir: "auto", scope: index ? null : "row", class: isText(cell) ? "text" : null },
             cell === null ? "–" : typeof cell === "number" ? shown(cell) : cell))))))),
       make("figcaption", {}, block.caption));
   }

@@ -38,8 +38,8 @@ def routing_blocks(
             " → ".join(f"{value:.2f}" for value in site.entropy),
             f"{site.uniform_entropy:.2f}",
             f"{before.entropy[-1]:.2f}",
-            " → ".join(f"{value + 0.0:.2f}" for value in site.diversity) or "–",
-            f"{before.diversity[-1]:.2f}" if before.diversity else "–",
+            " → ".join(f"{abs(value):.2f}" for value in site.diversity) or "–",
+            f"{abs(before.diversity[-1]):.2f}" if before.diversity else "–",
         ]
         for site, before in zip(sites, contrast, strict=True)
     ]

@@ -87,10 +87,11 @@ def scores_section(scores: Scores, samples: int) -> dict[str, Any]:
 def _score_table(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
     header = ["system", *(f"{metric.name} {'↑' if metric.higher_is_better else '↓'}" for metric in scores.metrics)]
     rows: list[list[Any]] = [
-        [name, *(metric.score(scores.counts[metric.name][name]).score for metric in scores.metrics)] for name in names
+        [name, *(f"{metric.score(scores.counts[metric.name][name]).score:.2f}" for metric in scores.metrics)]
+        for name in names
     ]
     if scores.contrast is not None:
-        rows.append([WRONG_ORDER, *(scores.contrast[metric.name] for metric in scores.metrics)])
+        rows.append([WRONG_ORDER, *(f"{scores.contrast[metric.name]:.2f}" for metric in scores.metrics)])
     signatures = "; ".join(f"{metric.name} {metric.signature()}" for metric in scores.metrics)
     caption = f"How to read it: ↑ means that higher is better, ↓ that lower is better. {WRONG_ORDER_MEANS}"
     return blocks.table("Scores of the whole test set", header, rows, f"{caption} Signatures: {signatures}.")
@@ -149,7 +150,7 @@ def _significance(scores: Scores, names: Sequence[str], samples: int) -> dict[st
 
 
 def _p(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+    return "–" if value is None else "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def _distribution(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
