@@ -139,3 +139,10 @@ def test_an_error_in_any_command(kind: type[Exception], capsys: pytest.CaptureFi
 
     assert run_command(failing) == 1
     assert capsys.readouterr().err == "error: the reason\n"
+
+
+def test_shared_parts_load_without_pytorch() -> None:
+    """`--help` of a script must not wait for PyTorch. The parts are those of the package."""
+    code = "import sys; import command_line; print('torch' in sys.modules, command_line._SOURCE)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True)
+    assert done.stdout.split() == ["False", str(ROOT / "hf_capsule_mt" / "cli" / "command_line.py")], done.stderr

@@ -116,6 +116,7 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
         {"torch", "transformers", "huggingface_hub"},
         {*PLACES, "configuration", "families", "modeling", "hub", ""},
     ),
+    "cli": (None, None),
     "checkpoint_contents.py": (set(), set()),
     "checkpoint_names.py": ({"transformers"}, set()),
     "outputs.py": (set(), set()),
@@ -139,6 +140,8 @@ def judge(found: Import) -> list[str]:
         return [f"{found}: {place} is not in the table; say what it may import"]
     thirds, own = ALLOWED[place]
     top = found.module.split(".")[0]
+    if top == PACKAGE and "cli" in targets(found) and place != "cli":
+        return [f"{found}: only scripts and tests import cli"]
     if top == PACKAGE and place in LATE_ANALYSIS and "analysis" in targets(found) and not found.guarded:
         return [f"{found}: analysis must be imported inside a function"]
     if top == PACKAGE:
@@ -223,6 +226,9 @@ def test_copies_of_files_have_names_of_their_own() -> None:
         ("pipelines.py", "def f():\n    from hf_capsule_mt.evaluation import translate"),
         ("registration.py", "from hf_capsule_mt.analysis.explain import explain"),
         ("training", "import scripts.benchmark"),
+        ("training", "from hf_capsule_mt.cli.command_line import run_command"),
+        ("cli", "import scripts.benchmark"),
+        ("cli", "import a_library_nobody_declared"),
         ("elsewhere", "import torch"),
     ],
 )
@@ -299,7 +305,7 @@ def test_importing_the_package_loads_no(name: str, loaded: tuple[set[str], set[s
 
 def test_importing_the_package_loads_none_of_its_lazy_parts(loaded: tuple[set[str], set[str]]) -> None:
     parts = {module.split(".")[1] for module in loaded[1] if module.startswith(f"{PACKAGE}.")}
-    assert parts & {"data", "training", "evaluation", "analysis", "inference", "hub"} == set()
+    assert parts & {"data", "training", "evaluation", "analysis", "inference", "hub", "cli"} == set()
     assert set(FLAT) <= parts
 
 
