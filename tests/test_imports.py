@@ -107,7 +107,7 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
     "modeling": ({"torch", "transformers"}, {"configuration", "ops", "modeling"}),
     "data": (None, {"data", "evaluation", "analysis", ""}),
     "evaluation": (None, {"data", "evaluation", "analysis", "modeling", ""}),
-    "analysis": (None, {"data", "evaluation", "analysis", "modeling", ""}),
+    "analysis": (None, {"data", "evaluation", "analysis", "modeling", "ops", ""}),
     "inference": ({"torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
     "training": (None, {*BELOW, "training"}),
     "studies": (None, {*BELOW, "training", "studies"}),
