@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_capsule_mt.analysis.report import blocks
-from hf_capsule_mt.analysis.report.blocks import WRONG_ORDER, WRONG_ORDER_MEANS
 from hf_capsule_mt.analysis.adequacy import adequacy_table
 from hf_capsule_mt.analysis.length_scores import scores_by_length
+from hf_capsule_mt.analysis.report import blocks
+from hf_capsule_mt.analysis.report.blocks import WRONG_ORDER, WRONG_ORDER_MEANS
 
 ANY_LENGTH = 10**9
 
@@ -64,8 +64,8 @@ def length_section(
                 "words of a translation",
                 [line(system, "words") for system in names]
                 + [blocks.series("reference (contrast)", reference, contrast=True)],
-                "How to read it: below the dotted line of the references a system leaves words out, above it repeats "
-                f"or invents words. {bands}",
+                "How to read it: the dotted line is the contrast, the length of the references. Below it a system "
+                f"leaves words out, above it repeats or invents words. {bands}",
                 bins,
             ),
         ],

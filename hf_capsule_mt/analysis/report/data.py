@@ -5,16 +5,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.analysis.report import blocks
 from hf_capsule_mt.analysis.report.corpus_sections import adequacy_section, curve_section, length_section
 from hf_capsule_mt.analysis.report.maps_section import choose_map_sentences, map_section, maps_page_section
-from hf_capsule_mt.analysis.report.routing_section import routing_blocks
+from hf_capsule_mt.analysis.report.routing_section import ablation_block, routing_blocks
 from hf_capsule_mt.analysis.report.scores_section import SENTENCE_METRIC, measure_scores, scores_section
 from hf_capsule_mt.analysis.report.sentences_section import choose_sentences, sentence_section
 from hf_capsule_mt.analysis.report.system import System, training_record
 from hf_capsule_mt.evaluation.texts import check_texts
+
+LENGTHS = ("max_new_tokens", "max_length")  # of the options of `generate`
 
 
 @dataclass
@@ -27,7 +30,8 @@ class ReportOptions:
         metrics: names out of "bleu", "chrf", "chrf++", "ter" and "paper_bleu".
         sentences: how many sentences the page may hold, at most 1000.
         maps: how many sentences have maps of their routing. show: numbers of sentences, from 1, that must have maps.
-        routing_sentences: how many sentences the statistics of routing are measured on.
+        routing_sentences: how many sentences the statistics of routing and its ablations are measured on.
+        ablations: whether each model that routes is also scored with other assignments than its own.
         samples: of the bootstrap. seed: of all that is drawn.
         generation: options of `translate_lines`, such as `num_beams`.
         show_progress: whether standard error shows what is done.
@@ -40,6 +44,7 @@ class ReportOptions:
     maps: int = 6
     show: Sequence[int] = ()
     routing_sentences: int = 100
+    ablations: bool = True
     samples: int = 1000
     seed: int = 0
     generation: dict[str, Any] = field(default_factory=lambda: {"num_beams": 4})
@@ -72,7 +77,11 @@ def report_data(
     translations = {system.name: system.translate(sources, shown, **options.generation) for system in systems}
     progress("scores")
     scores = measure_scores(translations, references, options.metrics, shown)
-    records = {system.name: training_record(system.folder) for system in systems if system.folder is not None}
+    records = {
+        system.name: system.record or training_record(Path(system.folder or ""))
+        for system in systems
+        if system.record or system.folder is not None
+    }
     sections = [_overview(systems, records, sources, references), scores_section(scores, options.samples)]
     progress("scores by length")
     sections.append(length_section(sources, references, translations, options.samples, shown))
@@ -181,9 +190,17 @@ def _routing(
         progress(f"routing of {system.name}")
         with system.opened() as (model, tokenizer):
             pairs = [[side[place] for place in sample] for side in (sources, references)]
+            measured: list[dict[str, Any]] = []
             if sample:
-                statistics += routing_blocks(
-                    system.name, model, tokenizer, *pairs, show_progress=options.show_progress
+                measured = routing_blocks(system.name, model, tokenizer, *pairs, show_progress=options.show_progress)
+            if measured and options.ablations and len(sample) > 1:
+                progress(f"ablations of {system.name}")
+                limits = {name: options.generation[name] for name in LENGTHS if name in options.generation}
+                measured.append(
+                    ablation_block(
+                        system.name, model, tokenizer, *pairs, show_progress=options.show_progress, **limits
+                    )
                 )
+            statistics += measured
             maps += map_section([system], sources, translations, with_map, {system.name: (model, tokenizer)})
     return statistics, maps

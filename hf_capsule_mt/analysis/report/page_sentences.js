@@ -4,8 +4,9 @@ const reportSentences = (() => {
   const { make } = capsuleMaps;
   const AT_ONCE = 20;
 
-  // Which words of a translation are no part of the longest common subsequence with the reference.
-  function unmatched(translation, reference) {
+  // The longest common subsequence of a translation and its reference: which words of the translation are not in it,
+  // and which words of the reference are missing before each word of the translation, or after the last one.
+  function differences(translation, reference) {
     const [rows, columns] = [translation.length, reference.length];
     const best = Array.from({ length: rows + 1 }, () => new Uint16Array(columns + 1));
     for (let i = rows - 1; i >= 0; i -= 1) {
@@ -14,21 +15,26 @@ const reportSentences = (() => {
       }
     }
     const extra = new Array(rows).fill(true);
-    for (let i = 0, j = 0; i < rows && j < columns;) {
+    const missing = Array.from({ length: rows + 1 }, () => []);
+    let [i, j] = [0, 0];
+    while (i < rows && j < columns) {
       if (translation[i] === reference[j]) { extra[i] = false; i += 1; j += 1; }
       else if (best[i + 1][j] >= best[i][j + 1]) i += 1;
-      else j += 1;
+      else { missing[i].push(reference[j]); j += 1; }
     }
-    return extra;
+    missing[rows].push(...reference.slice(j));
+    return { extra, missing };
   }
 
   const words = (text) => text.split(/\s+/).filter((word) => word);
 
   function marked(text, reference) {
     const all = words(text);
-    const extra = unmatched(all, words(reference));
-    return make("span", { dir: "auto" }, all.flatMap((word, index) =>
-      [index ? " " : "", extra[index] ? make("mark", {}, word) : word]));
+    const { extra, missing } = differences(all, words(reference));
+    const gap = (place) => (missing[place].length && !(extra[place] || extra[place - 1])
+      ? [make("span", { class: "gap", title: `the reference has “${missing[place].join(" ")}” here` }, "‸"), " "] : []);
+    return make("span", { dir: "auto" }, all.map((word, index) =>
+      [gap(index), extra[index] ? make("mark", {}, word) : word, " "]), gap(all.length));
   }
 
   function line(name, content, className) {

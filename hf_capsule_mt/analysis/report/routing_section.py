@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from hf_capsule_mt.analysis.ablation.variant_scores import ablation_scores
 from hf_capsule_mt.analysis.report import blocks
 from hf_capsule_mt.analysis.routing_statistics import SiteStatistics, routing_statistics
 
@@ -62,6 +63,35 @@ def routing_blocks(
         ),
         blocks.table(f"{name}: every routing site", header, rows, reads),
     ]
+
+
+def ablation_block(
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    sources: Sequence[str],
+    references: Sequence[str],
+    show_progress: bool,
+    **limits: Any,
+) -> dict[str, Any]:
+    """The scores of the model with other assignments than its own. It must route, and there must be two sentences."""
+    scores = ablation_scores(model, tokenizer, sources, references, show_progress=show_progress, num_beams=1, **limits)
+    rows = [
+        [ABLATION_NAMES[row.name], f"{row.bleu:.2f}", f"{row.bleu - scores.rows[0].bleu:+.2f}", f"{row.loss:.3f}"]
+        for row in scores.rows
+    ]
+    return blocks.table(
+        f"{name}: does it use its routing?",
+        ["assignments", "BLEU", "difference", "loss of a reference token"],
+        rows,
+        f"How to read it: {len(sources)} sentences, translated by greedy search with the model's own assignments and, "
+        "for contrast, with others. Uniform gives every capsule the same share of every input. Random is drawn once "
+        "for all sentences. Shuffled takes the assignments of another sentence. If these scores are as good, the "
+        "model does not use its routing. If they are worse, it does; that alone does not show that routing is needed.",
+    )
+
+
+ABLATION_NAMES = {"real": "its own", "uniform": "uniform", "random": "random", "shuffled": "of another sentence"}
 
 
 def untrained_model(model: Any) -> Any:

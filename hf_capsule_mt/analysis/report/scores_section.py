@@ -125,8 +125,11 @@ def _significance(scores: Scores, names: Sequence[str], samples: int) -> dict[st
             pair = (metric, counts[names[0]], counts[name])
             better = sign_test(*pair)
             difference = metric.score(counts[name]).score - metric.score(counts[names[0]]).score
-            tests = [paired_bootstrap(*pair, samples=samples), approximate_randomization(*pair, trials=10 * samples)]
-            p_values = [_p(test.p_value) for test in tests]
+            p_values = ["–", "–"]  # sacreBLEU's tests would call two equal systems different
+            if better.better + better.worse:
+                bootstrap = paired_bootstrap(*pair, samples=samples)
+                randomization = approximate_randomization(*pair, trials=10 * samples)
+                p_values = [_p(bootstrap.p_value), _p(randomization.p_value)]
             sentences = f"{better.better} / {better.worse} / {better.equal}"
             rows.append([name, metric.name, f"{difference:+.2f}", *p_values, sentences, _p(better.p_value)])
     header = [
@@ -144,8 +147,8 @@ def _significance(scores: Scores, names: Sequence[str], samples: int) -> dict[st
         rows,
         "How to read it: p is the probability of a difference at least as large if the systems were equally good. "
         "Below 0.05 is usually called significant. Better, worse and equal count sentences that raise, lower or keep "
-        f"the corpus score if {names[0]}'s translation is replaced. For contrast: a system compared with itself has p "
-        "= 1. One training run each says nothing about other seeds.",
+        f"the corpus score if {names[0]}'s translation is replaced. For contrast: if every sentence is equal, "
+        "there is nothing to test, and p is a dash. One training run each says nothing about other seeds.",
     )
 
 

@@ -70,8 +70,9 @@ def sentence_section(
         "total": len(sources),
         "reasons": sorted({reason for reasons in chosen.values() for reason in reasons}),
         "rows": rows,
-        "caption": "How to read it: marked words are not in the reference, or not in this order. The number is "
-        f"{metric} of the sentence alone. For contrast, choose “random” in “chosen as”: worst and best sentences are "
-        "extremes, and random ones are what a reader meets.",
+        "caption": "How to read it: marked words are not in the reference, or not in this order; a ‸ stands where "
+        f"words of the reference are missing, and its title names them. The number is {metric} of the sentence alone. "
+        "For contrast, choose “random” in “chosen as”: worst and best sentences are extremes, and random ones are "
+        "what a reader meets.",
     }
     return section("sentences", "Sentences", [block])

@@ -27,6 +27,7 @@ class System:
         folder: a checkpoint, loaded when it is needed; or a finished run, whose learning curves are shown too.
         model, tokenizer: a loaded model, in place of the one in `folder`.
         device: where the model of `folder` runs.
+        record: learning curves of the form of `training_record`; None reads those in `folder`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class System:
     model: Any = None
     tokenizer: Any = None
     device: Any = "cpu"
+    record: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
