@@ -76,7 +76,7 @@ class Tab:
     def hover(self, selector: str, number: int = 0) -> None:
         """Move the mouse to the middle of an element."""
         element = f"document.querySelectorAll({json.dumps(selector)})[{number}]"
-        self.run(f"{element}.scrollIntoView({{block: 'center', inline: 'center'}})")
+        self.run(f"{element}.scrollIntoView({{block: 'center', inline: 'center', behavior: 'instant'}})")
         x, y = self.run(f"(() => {{ const b = {element}.getBoundingClientRect(); "
                         "return [b.x + b.width / 2, b.y + b.height / 2]; })()")  # fmt: skip
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

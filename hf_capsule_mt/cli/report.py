@@ -163,6 +163,7 @@ def run(arguments: argparse.Namespace) -> int:
         show_progress=shown,
     )
     page = report_page(report_data(systems, sources, references, options))
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with new_file(arguments.output, inputs, arguments.overwrite) as file:
         file.write(page)
     print(f"{arguments.output}: open it in a browser")

@@ -20,7 +20,7 @@
       place.replaceChildren();
       for (const one of block.maps.filter((candidate) => candidate.sentence === number)) show(place, one.map);
     }
-    openMap = (number) => { open(number); place.parentNode.scrollIntoView({ behavior: "smooth" }); };
+    openMap = (number) => { open(number); place.parentNode.scrollIntoView(); };
     open(numbers[0]);
     return make("div", {}, make("div", { class: "controls" }, make("label", {}, "sentence ", choice)), place,
       make("p", { class: "caption" }, block.caption));

@@ -111,7 +111,7 @@ const reportSentences = (() => {
       state.bounds = next;
       count = AT_ONCE;
       update();
-      list.parentNode.scrollIntoView({ behavior: "smooth" });
+      list.parentNode.scrollIntoView();
     }
     update();
     const node = make("div", { class: "sentences" }, controls, bounds, found, list, more,
