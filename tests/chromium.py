@@ -5,11 +5,12 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,21 +135,23 @@ def chromium_tab() -> Iterator[Tab]:
         os.dup2(read, 3)
         os.dup2(write, 4)
 
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [program, *OPTIONS, f"--user-data-dir={profile}/profile", "about:blank"]
         process = subprocess.Popen(
-            command, preexec_fn=fixed_numbers, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            preexec_fn=fixed_numbers,
+            close_fds=False,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(to_read[0])
         os.close(to_write[1])
         try:
             yield Tab(to_write[0], to_read[1])
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with its helpers; its profile is empty and is removed
+            process.wait()
             os.close(to_write[0])
             os.close(to_read[1])

@@ -159,7 +159,7 @@ const capsuleMaps = (() => {
       const of = (place) => data.source.filter((_, index) => strongestOf(shares[index]) === place).join(" ") || "–";
       said.textContent = overWords
         ? `After “${data.target[step]}”: past and future each share out 100 % over the source.`
-        : `After “${data.target[step]}”: ${groups.map((group, place) => `${group}: ${of(place)}`).join("; ")}.`;
+        : `After “${data.target[step]}”: ${groups.map((group, place) => `${group}: ${of(place)}`).join("; ")}`;
       lines.forEach((line, index) => line.classList.toggle("chosen", index === step));
     }
     function showOverview() {

@@ -13,6 +13,10 @@ from hf_capsule_mt.analysis.routing_statistics import SiteStatistics, routing_st
 
 MOST_LINES = 6  # of a chart
 UNTRAINED_SEED = 0
+COLUMNS = (
+    "For contrast, “uniform” is the entropy of a routing that decides nothing, and “untrained” the last iteration of "
+    "the same model with its first, random weights."
+)
 
 
 def routing_blocks(
@@ -61,7 +65,7 @@ def routing_blocks(
             f"{sample}.",
             [str(number + 1) for number in range(max(len(site.entropy) for site in sites))],
         ),
-        blocks.table(f"{name}: every routing site", header, rows, reads),
+        blocks.table(f"{name}: every routing site", header, rows, f"{reads} {COLUMNS}"),
     ]
 
 
