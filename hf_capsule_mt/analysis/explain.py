@@ -257,15 +257,17 @@ def explain(
     by_iteration = np.stack([at_words[:, :, rows].mean(axis=2) for rows in source_rows], axis=2)
     capsules = assignments.shape[-1] if kind != "attention" else len(source_ids)
     shares = np.full((1, assignments.shape[-1]), 1 / capsules, dtype=np.float32)  # [1, C]
-    past, future, redundant = map(float, _groups(model.config, kind, shares)[0])
+    uniform = [float(share) for share in _groups(model.config, kind, shares)[0]]
     return Explanation(
         tuple(source_words),
         (*target_words, END),
-        *np.moveaxis(by_iteration[-1], -1, 0),
+        past=by_iteration[-1, ..., 0],
+        future=by_iteration[-1, ..., 1],
+        redundant=by_iteration[-1, ..., 2],
         credits=credits,
         bow_accuracy=getattr(model.config, "bow_accuracy", None),
         by_iteration=by_iteration,
-        uniform=(past, future, redundant),
+        uniform=(uniform[0], uniform[1], uniform[2]),
     )
 
 

@@ -82,7 +82,10 @@ def report_data(
         for system in systems
         if system.record or system.folder is not None
     }
-    sections = [_overview(systems, records, sources, references), scores_section(scores, options.samples)]
+    sections: list[dict[str, Any] | None] = [
+        _overview(systems, records, sources, references),
+        scores_section(scores, options.samples),
+    ]
     progress("scores by length")
     sections.append(length_section(sources, references, translations, options.samples, shown))
     sections.append(adequacy_section(references, translations))
@@ -189,18 +192,14 @@ def _routing(
             continue
         progress(f"routing of {system.name}")
         with system.opened() as (model, tokenizer):
-            pairs = [[side[place] for place in sample] for side in (sources, references)]
+            pairs = [sources[place] for place in sample], [references[place] for place in sample]
             measured: list[dict[str, Any]] = []
             if sample:
-                measured = routing_blocks(system.name, model, tokenizer, *pairs, show_progress=options.show_progress)
+                measured = routing_blocks(system.name, model, tokenizer, *pairs, options.show_progress)
             if measured and options.ablations and len(sample) > 1:
                 progress(f"ablations of {system.name}")
                 limits = {name: options.generation[name] for name in LENGTHS if name in options.generation}
-                measured.append(
-                    ablation_block(
-                        system.name, model, tokenizer, *pairs, show_progress=options.show_progress, **limits
-                    )
-                )
+                measured.append(ablation_block(system.name, model, tokenizer, *pairs, options.show_progress, **limits))
             statistics += measured
             maps += map_section([system], sources, translations, with_map, {system.name: (model, tokenizer)})
     return statistics, maps

@@ -167,7 +167,8 @@ def _distribution(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
             high = 101 if low == 90 else int(low) + 10  # a perfect sentence has 100
             name = f"{names[system or 0]}: {SENTENCE_METRIC} {low} to {min(high, 100)}"
             bounds = {"field": "score", "system": system, "from": int(low), "to": high, "name": name}
-            bins.append(blocks.point(place, share, **({} if system is None else {"filter": bounds})))
+            more: dict[str, Any] = {} if system is None else {"filter": bounds}
+            bins.append(blocks.point(place, share, **more))
         return bins
 
     drawn = [blocks.series(name, points(scores.by_sentence[name], place)) for place, name in enumerate(names)]
