@@ -1,5 +1,6 @@
 """The report and the maps in a real browser. Skipped without Chromium; `make test-browser` installs it."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         System("<b>first</b>", damaged(references), model=past_future_model(tokens), tokenizer=tokens),
         System("second", damaged(references, 3), model=capsule_model(tokens), tokenizer=tokens),
     ]
-    return write_report(tmp_path_factory.mktemp("page") / "report.html", systems, sources, references, OPTIONS)
+    options = dataclasses.replace(OPTIONS, ablations=False, metrics=("bleu",))
+    return write_report(tmp_path_factory.mktemp("page") / "report.html", systems, sources, references, options)
 
 
 @pytest.fixture

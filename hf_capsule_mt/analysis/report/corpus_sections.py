@@ -146,9 +146,9 @@ def curve_section(records: Mapping[str, dict[str, Any]], vocabularies: Mapping[s
 EVALUATIONS = (
     (
         "eval_loss",
-        "validation loss",
+        "Validation loss",
         "a line that rises while the training loss falls is a model that learns its corpus by heart; for contrast "
         "compare it with the training loss above",
     ),
-    ("eval_bleu", "validation BLEU", "higher is better; for contrast, an untrained model is at 0"),
+    ("eval_bleu", "Validation BLEU", "higher is better; for contrast, an untrained model is at 0"),
 )

@@ -99,6 +99,10 @@ const reportCharts = (() => {
             group.append(spot);
           }
         }
+        if (!marked && one.points.length) {
+          const last = one.points.at(-1);
+          group.append(marker(index, x(last.x), y(last.y), one.contrast));
+        }
         picture.append(group);
       });
       place.replaceChildren(picture);
