@@ -27,7 +27,8 @@ from hf_capsule_mt.cli.metric_options import (
     shows_progress,
     write_output,
 )
-from hf_capsule_mt.evaluation.comparison.compare import TESTS, compare_systems
+from hf_capsule_mt.evaluation.comparison.compare import compare_systems
+from hf_capsule_mt.evaluation.comparison.pair_tests import TESTS
 from hf_capsule_mt.evaluation.comparison.record import read_comparison
 from hf_capsule_mt.evaluation.comparison.render import FORMATS, render_comparison
 from hf_capsule_mt.evaluation.comparison.systems import Run, group_runs

@@ -18,6 +18,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+from hf_capsule_mt.training.ablated_routing import AblatedRouting
 from hf_capsule_mt.training.batch_maker import BatchMaker
 from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_digests
 from hf_capsule_mt.training.checkpoints.run_position import RunPosition
@@ -42,6 +43,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
       losses, `auxiliary_warmup_steps` raises them to their weights, see [`TrainingLoss`].
     - `max_tokens_per_batch` fills batches by tokens, see [`BatchMaker`]. `ema_decay` and `average_checkpoints` average
       weights, see [`WeightAverager`]. `early_stopping_patience` stops when BLEU no longer rises.
+    - `routing_ablation` replaces the assignments of routing in all of this, see [`AblatedRouting`].
     - With `predict_with_generate`, evaluation is one pass that reports BLEU and chrF, see [`TranslationEvaluator`].
     - A run can be killed at any time, see [`CheckpointKeeper`]. Resumed, it has the losses and weights, bit for bit on
       a CPU, that it would have had, see [`RunPosition`]. Only what a collator draws in a worker process is lost.
@@ -58,6 +60,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         check_trainer(self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled)
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         self.batches = BatchMaker(self.args, self.accelerator)
+        self.ablated_routing = AblatedRouting(self.args)
         self.training_loss = TrainingLoss(self.args, self.accelerator)
         self.meter = Meter(self.accelerator)
         self.evaluator = TranslationEvaluator(self.args, self.accelerator, sharded)
@@ -119,7 +122,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self._ignored_keys = ignore_keys_for_eval
         try:
             name = None if checkpoint is None else str(checkpoint)
-            output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
+            with self.ablated_routing.in_model(self.model):
+                output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
             self.averager.finish(self.model, self.state, self.interrupted)
             return output
         finally:
@@ -230,11 +234,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             return super()._evaluate(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with random_state_kept(), self.averager.in_model():
+        with random_state_kept(), self.averager.in_model(), self.ablated_routing.in_model(self.model):
             return super().evaluate(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        with random_state_kept():
+        with random_state_kept(), self.ablated_routing.in_model(self.model):
             return super().predict(*args, **kwargs)
 
     def evaluation_loop(self, dataloader: DataLoader, description: str, *args: Any, **kwargs: Any) -> EvalLoopOutput:

@@ -129,6 +129,9 @@ def ablation_scores(
         raise ValueError(
             "one sentence: 'shuffled' takes assignments from another; give at least two, or leave it out of ablations"
         )
+    unknown = [name for name in ablations if name not in ABLATIONS]
+    if unknown:
+        raise ValueError(f"ablations: {unknown[0]!r} must be one of {', '.join(ABLATIONS)}")
     if not seeds:
         raise ValueError("seeds is empty: give at least one, such as (0,)")
     variants: list[Variant] = [(REAL, [nullcontext])]

@@ -19,7 +19,7 @@ class Table:
 def comparison_tables(comparison: Comparison) -> list[Table]:
     """The tables of a comparison. A table without rows is left out."""
     tables = [_scores(comparison), _sentence_tests(comparison), _seed_tests(comparison), _settings(comparison)]
-    return [table for table in tables if table.rows]
+    return [_without_empty_column(table, "seed") for table in tables if table.rows]
 
 
 def comparison_remarks(comparison: Comparison) -> list[str]:
@@ -97,6 +97,16 @@ def _settings(comparison: Comparison) -> Table:
     names = [system.name for system in comparison.systems]
     rows = [(row.name, *(row.values.get(name, EMPTY) for name in names)) for row in comparison.settings]
     return Table("Settings that differ", ("setting", *names), tuple(rows))
+
+
+def _without_empty_column(table: Table, column: str) -> Table:
+    if column not in table.columns:
+        return table
+    place = table.columns.index(column)
+    if any(row[place] != EMPTY for row in table.rows):
+        return table
+    columns, *rows = (row[:place] + row[place + 1 :] for row in (table.columns, *table.rows))
+    return Table(table.title, columns, tuple(rows))
 
 
 def _score(system: SystemRow, metric: MetricRow) -> str:

@@ -64,9 +64,11 @@ def comet_scores(
         for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
     ]
     request = {"rows": rows, "model": model, "batch_size": batch_size, "gpus": gpus}
+    # As a file it would have this folder on its path, where `comet` is this file.
+    program = _WORKER.read_text(encoding="utf-8")
     try:
         done = subprocess.run(
-            [interpreter, str(_WORKER)], input=json.dumps(request), capture_output=True, text=True, encoding="utf-8"
+            [interpreter, "-c", program], input=json.dumps(request), capture_output=True, text=True, encoding="utf-8"
         )
     except OSError as error:
         raise OSError(f"{interpreter} cannot be started ({error}): name the Python of an environment") from error

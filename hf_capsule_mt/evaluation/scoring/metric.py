@@ -86,6 +86,9 @@ def reference_sets(references: Sequence[str] | Sequence[Sequence[str]]) -> list[
         raise ValueError("references is one string and must be a list of strings; pass [text]")
     if all(isinstance(text, str) for text in references):
         return [[str(text) for text in references]]
+    for number, texts in enumerate(references):
+        if isinstance(texts, str | bytes):
+            raise ValueError(f"references[{number}] is one string; a list of reference sets holds lists of strings")
     return [list(texts) for texts in references]
 
 
