@@ -1,11 +1,11 @@
 """Write a report: one HTML page that compares checkpoints on a test set. It needs no network and no other file.
 
-    python scripts/report.py runs/marian runs/dla_em --source test.en --references test.de -o report.html
-    python scripts/report.py base=runs/marian --translations other=other.de --source test.en --references test.de
+    python scripts/report.py runs/marian runs/dla_em --sources test.en --references test.de -o report.html
+    python scripts/report.py base=runs/marian --translations other=other.de --sources test.en --references test.de
     python scripts/report.py runs/marian runs/dla_em
 
 A system is a checkpoint folder or a name on the Hub, or with --translations only a file of translations. NAME=FOLDER
-gives it a name. Differences are to the first system. Without --source and --references, the systems must be runs of
+gives it a name. Differences are to the first system. Without --sources and --references, the systems must be runs of
 recipes: the test set and the translations are then those that the runs recorded.
 
 The page has the scores with intervals and tests, scores by length, repetitions and omissions, learning curves, the
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="translations of a system, one a line: of a model above, which then does not translate, or of another "
         "system; may be repeated",
     )
-    parser.add_argument("--source", type=Path, help="source sentences, one a line; .gz is read too")
+    parser.add_argument("--sources", type=Path, help="source sentences, one a line; .gz is read too")
     parser.add_argument("--references", type=Path, help="their references, one a line")
     parser.add_argument("-o", "--output", type=Path, default=OUTPUT, help=f"the page; default: {OUTPUT}")
     parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
@@ -102,10 +102,10 @@ def make_systems(arguments: argparse.Namespace) -> list[Any]:
 
 def read_test_set(arguments: argparse.Namespace, systems: list[Any]) -> tuple[list[str], list[str], str]:
     """Sources, references and the name of the test set."""
-    if arguments.source is not None and arguments.references is not None:
-        return read_sentences(arguments.source), read_sentences(arguments.references), arguments.source.name
-    if arguments.source is not None or arguments.references is not None:
-        raise ValueError("--source and --references belong together: give both, or neither for runs of recipes")
+    if arguments.sources is not None and arguments.references is not None:
+        return read_sentences(arguments.sources), read_sentences(arguments.references), arguments.sources.name
+    if arguments.sources is not None or arguments.references is not None:
+        raise ValueError("--sources and --references belong together: give both, or neither for runs of recipes")
     return recorded_test_set(systems)
 
 
@@ -123,14 +123,14 @@ def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
         current = (list(run.sources), list(run.references[0]), str(run.data.get("test", "test set")))
         if test_set is not None and current[:2] != test_set[:2]:
             raise ValueError(
-                f"{system.folder} was tested on {current[2]} and an earlier run on {test_set[2]}: give --source and "
+                f"{system.folder} was tested on {current[2]} and an earlier run on {test_set[2]}: give --sources and "
                 "--references"
             )
         test_set = current
         if system.translations is None:
             system.translations = None if run.translations is None else list(run.translations)
     if test_set is None:
-        raise ValueError("no run records a test set that can be read here: give --source and --references")
+        raise ValueError("no run records a test set that can be read here: give --sources and --references")
     return test_set
 
 
@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     inputs = [Path(named(text)[1]) for text in arguments.models]
     inputs += [Path(text.partition("=")[2]) for text in arguments.translations]
-    inputs += [place for place in (arguments.source, arguments.references) if place is not None]
+    inputs += [place for place in (arguments.sources, arguments.references) if place is not None]
     check_file(arguments.output, inputs, arguments.overwrite)  # before hours of work
     shown = shows_progress(arguments)
     if not shown:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,17 @@ def test_maps_are_of_sentences_asked_for_then_of_the_extremes():
 def test_groups_of_lengths_fit_the_test_set(longest: int, edges: tuple[int, ...]):
     assert length_edges(["word", "word " * longest]) == edges
     assert length_edges(["word " * 80]) == (0, 10, 20, 30, 40, 50), "as in Figure 4, CapsNMT"
+
+
+def test_the_files_of_the_page_are_installed():
+    """Patterns of package data, against all files of the folder that are no Python."""
+    root = Path(__file__).parents[2]
+    data = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    package = root / "hf_capsule_mt"
+    installed = {path for pattern in data["hf_capsule_mt"] for path in package.glob(pattern)}
+    needed = {path for name in ("maps", "report") for path in (package / "analysis" / name).glob("*.*s*")}
+    assert len(needed) >= 6 and needed <= installed
+    assert package / "analysis" / "report" / "page.html" in installed
 
 
 def test_curves_of_any_trainer_run_and_of_none(tmp_path: Path):

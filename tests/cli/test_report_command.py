@@ -27,7 +27,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(files: dict[str, Path], output: Path, *more: str) -> int:
-    test_set = ["--source", str(files["source"]), "--references", str(files["references"])]
+    test_set = ["--sources", str(files["source"]), "--references", str(files["references"])]
     return main([*more, *test_set, "-o", str(output), *FAST])
 
 
@@ -78,7 +78,7 @@ def test_an_existing_page_or_an_input_is_not_replaced(files: dict[str, Path], tm
 
 def test_source_and_references_belong_together(files: dict[str, Path], tmp_path: Path, capsys: Any):
     given = ["--translations", f"x={files['other']}", "-o", str(tmp_path / "report.html")]
-    assert main([*given, "--source", str(files["source"])]) == 1
+    assert main([*given, "--sources", str(files["source"])]) == 1
     assert "belong together" in capsys.readouterr().err
     assert main(given) == 1
     assert "no run records a test set" in capsys.readouterr().err
@@ -102,7 +102,7 @@ def test_runs_bring_their_test_set_and_translations(tmp_path: Path, monkeypatch:
     systems = make_systems(make_parser().parse_args([str(tmp_path / "a"), f"B={tmp_path / 'b'}"]))
     assert recorded_test_set(systems) == (["one", "two"], ["eins", "zwei"], "corpus")
     assert [system.name for system in systems] == ["a", "B"] and systems[1].translations == ["zwei", "eins"]
-    with pytest.raises(ValueError, match="c was tested on corpus and an earlier run on corpus: give --source"):
+    with pytest.raises(ValueError, match="c was tested on corpus and an earlier run on corpus: give --sources"):
         recorded_test_set([*systems, *make_systems(make_parser().parse_args([str(tmp_path / "c")]))])
 
 
