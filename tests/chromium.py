@@ -31,7 +31,7 @@ def chromium_program() -> str | None:
 class Tab:
     """One page. `problems` has all errors, warnings and failed or attempted fetches that the browser reported."""
 
-    def __init__(self, read: int, write: int, timeout: float = 60.0) -> None:
+    def __init__(self, read: int, write: int, timeout: float = 20.0) -> None:
         self.read, self.write, self.timeout = read, write, timeout
         self.buffer, self.number, self.session = b"", 0, None
         self.problems: list[str] = []

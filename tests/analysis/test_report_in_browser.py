@@ -140,17 +140,17 @@ def test_sentences_are_filtered_and_sorted(report: Tab):
     assert len(report.run(scores)) == 40
     report.run("""(() => { const box = document.querySelector('input[type=search]'); box.value = 'QUOTED';
         box.dispatchEvent(new Event('input')); })()""")
-    assert len(report.run(scores)) == 1 and "1 of 40" in texts(report, ".found")[0]
+    assert len(report.run(scores)) == 1 and "1 of 40" in texts(report, ".matches")[0]
     assert texts(report, ".sentence-card dd")[0] == NASTY
 
 
 def test_a_marker_leads_to_its_sentences_and_a_sentence_to_its_map(report: Tab):
     report.run("document.querySelector('#lengths .open').dispatchEvent(new MouseEvent('click'))")
-    found = texts(report, ".found")[0]
-    count = int(found.split()[0])
+    matches = texts(report, ".matches")[0]
+    count = int(matches.split()[0])
     assert 0 < count < 40 and texts(report, ".bounds")[0].endswith("words ×")
     report.run("document.querySelector('.bounds').click()")
-    assert texts(report, ".found")[0].startswith("40 of 40")
+    assert texts(report, ".matches")[0].startswith("40 of 40")
     report.run("""(() => { const box = document.querySelector('input[type=search]'); box.value = '3';
         box.dispatchEvent(new Event('input')); })()""")
     report.run("[...document.querySelectorAll('.facts .link')].at(-1).click()")

@@ -39,6 +39,7 @@ for (const map of JSON.parse(document.getElementById("data").textContent).maps) 
 const resize = () => { try { frameElement.style.height = `${document.body.scrollHeight + 24}px`; } catch { } };
 if (window.parent !== window) new ResizeObserver(resize).observe(document.body);
 """
+MAP_SCRIPTS = ("maps_parts.js", "maps.js")
 FRAME_HEIGHT = 620  # pixels, for a notebook that lets no script set the height
 FRAME = '<iframe srcdoc="{page}" title="{title}" style="width: 100%; height: {height}px; border: 0"></iframe>'
 
@@ -69,7 +70,8 @@ def web_page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str
 def map_page(title: str, maps: Sequence[dict[str, Any]]) -> str:
     """A page with these maps; see `past_future_map`, `capsule_map` and `routing_map` for what they hold."""
     body = '<main id="maps"></main>'
-    return web_page(title, body, [web_file("maps.css")], [web_file("maps.js"), MAPS_START], {"maps": list(maps)})
+    scripts = [*map(web_file, MAP_SCRIPTS), MAPS_START]
+    return web_page(title, body, [web_file("maps.css")], scripts, {"maps": list(maps)})
 
 
 def notebook_frame(page: str, title: str) -> str:

@@ -1,7 +1,7 @@
 // Puts the sections of a report together from the JSON in the page.
 (() => {
   "use strict";
-  const { make, show } = capsuleMaps;
+  const { make } = capsuleParts;
   const report = JSON.parse(document.getElementById("data").textContent);
   let sentences = null;
   let openMap = () => {};
@@ -18,7 +18,7 @@
     function open(number) {
       choice.value = String(number);
       place.replaceChildren();
-      for (const one of block.maps.filter((candidate) => candidate.sentence === number)) show(place, one.map);
+      for (const one of block.maps.filter((candidate) => candidate.sentence === number)) capsuleMaps.show(place, one.map);
     }
     openMap = (number) => { open(number); place.parentNode.scrollIntoView(); };
     open(numbers[0]);

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.analysis.maps.page import web_file, web_page
+from hf_capsule_mt.analysis.maps.page import MAP_SCRIPTS, web_file, web_page
 from hf_capsule_mt.analysis.report.data import ReportOptions, report_data
 from hf_capsule_mt.analysis.report.system import System
 
@@ -15,7 +15,7 @@ SCRIPTS = ("page_charts.js", "page_sentences.js", "page.js")
 def report_page(data: dict[str, Any]) -> str:
     """The page for the result of `report_data`."""
     styles = [web_file("maps.css"), web_file("page.css", PACKAGE)]
-    scripts = [web_file("maps.js"), *(web_file(name, PACKAGE) for name in SCRIPTS)]
+    scripts = [*map(web_file, MAP_SCRIPTS), *(web_file(name, PACKAGE) for name in SCRIPTS)]
     return web_page(data["title"], web_file("page.html", PACKAGE), styles, scripts, data)
 
 

@@ -1,7 +1,7 @@
 // Charts of a report in SVG. Each series has a colour, a marker and a dash pattern of its own, and a legend.
 const reportCharts = (() => {
   "use strict";
-  const { make, draw, numbers } = capsuleMaps;
+  const { make, draw, numbers } = capsuleParts;
   const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "1 2"];
   const COLOURS = 6;
   const HEIGHT = 270, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 46;

@@ -1,7 +1,7 @@
 // The sentences of a report: filter, sort, compare two systems. Words that the reference lacks are marked.
 const reportSentences = (() => {
   "use strict";
-  const { make } = capsuleMaps;
+  const { make } = capsuleParts;
   const AT_ONCE = 20;
 
   // The longest common subsequence of a translation and its reference: which words of the translation are not in it,
@@ -46,7 +46,7 @@ const reportSentences = (() => {
     const state = { one: 0, other: several ? 1 : 0, sort: several ? "difference" : "worst", text: "", why: "", bounds: null };
     let count = AT_ONCE;
     const list = make("div", { class: "sentence-list" });
-    const found = make("p", { class: "found", "aria-live": "polite" });
+    const matches = make("p", { class: "matches", "aria-live": "polite" });
     const more = make("button", { type: "button", class: "more", onclick: () => { count += AT_ONCE; update(); } },
       "show more");
     const select = (name, options, value, onChange) => make("label", {}, name, " ", make("select", {
@@ -102,7 +102,7 @@ const reportSentences = (() => {
       const rows = block.rows.filter(passes).sort((one, other) =>
         orders[state.sort](one) - orders[state.sort](other) || one.number - other.number);
       list.replaceChildren(...rows.slice(0, count).map(card));
-      found.textContent = `${rows.length} of ${block.rows.length} sentences of this report (the test set has ${block.total}).`;
+      matches.textContent = `${rows.length} of ${block.rows.length} sentences of this report (the test set has ${block.total}).`;
       more.hidden = rows.length <= count;
       bounds.hidden = !state.bounds;
       if (state.bounds) bounds.textContent = `${state.bounds.name} ×`;
@@ -114,7 +114,7 @@ const reportSentences = (() => {
       list.parentNode.scrollIntoView();
     }
     update();
-    const node = make("div", { class: "sentences" }, controls, bounds, found, list, more,
+    const node = make("div", { class: "sentences" }, controls, bounds, matches, list, more,
       make("p", { class: "caption" }, block.caption));
     return { node, filter };
   }
