@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from report_systems import NASTY, OPTIONS, capsule_model, damaged, past_future_model, report_pairs, save, tokenizer
+from transformers import MarianConfig, MarianMTModel
 from web_page import WebPage
 
 from hf_capsule_mt.analysis import adequacy_table
 from hf_capsule_mt.analysis.report import ReportOptions, System, report_data, report_page, write_report
 from hf_capsule_mt.analysis.report.corpus_sections import length_edges
-from hf_capsule_mt.analysis.report.maps_section import choose_map_sentences
+from hf_capsule_mt.analysis.report.maps_section import choose_map_sentences, map_section
 from hf_capsule_mt.analysis.report.sentences_section import choose_sentences
 from hf_capsule_mt.analysis.report.system import training_record
+from hf_capsule_mt.data import marian_token_ids
 
 Blocks = dict[str, list[dict[str, Any]]]
 
@@ -144,6 +146,33 @@ def test_maps_of_every_system_that_routes(data: dict[str, Any]):
     assert nasty["words"] == NASTY.split()
     (row,) = [row for row in blocks_of(data)["sentences"][0]["rows"] if row["number"] == 3]
     assert row["has_map"]
+
+
+def test_a_model_without_routing_has_no_section_about_it():
+    tokens = tokenizer()
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = MarianMTModel(MarianConfig(**sizes, **heads, **marian_token_ids(tokens)))
+    sources, references = report_pairs()
+    system = System("Marian", damaged(references), model=model, tokenizer=tokens)
+    sections = blocks_of(report_data([system], sources, references, OPTIONS))
+    assert sections["systems"][0]["rows"][0][:3] == ["Marian", "marian", "plain"]
+    assert "routing" not in sections and "maps" not in sections
+
+
+def test_a_sentence_that_is_too_long_for_a_model_has_no_map(systems: list[System]):
+    sources = ["two words", "many words " * 30]
+    model = (systems[0].name, *loaded(systems[0]))
+    with pytest.warns(UserWarning, match="sentence 2 is too long for <b>saved</b>: it has no maps"):
+        maps = map_section(*model, sources, ["ein", "zwei"], [1, 0])
+    assert maps and {one["sentence"] for one in maps} == {1}
+    with pytest.warns(UserWarning, match="sentence 1 is too long"):
+        assert map_section(*model, sources, sources[::-1], [0]) == []
+
+
+def loaded(system: System) -> tuple[Any, Any]:
+    with system.opened() as opened:
+        return opened
 
 
 def test_one_sentence_has_scores_and_no_tests():

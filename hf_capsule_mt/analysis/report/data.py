@@ -201,5 +201,5 @@ def _routing(
                 limits = {name: options.generation[name] for name in LENGTHS if name in options.generation}
                 measured.append(ablation_block(system.name, model, tokenizer, *pairs, options.show_progress, **limits))
             statistics += measured
-            maps += map_section([system], sources, translations, with_map, {system.name: (model, tokenizer)})
+            maps += map_section(system.name, model, tokenizer, sources, translations[system.name], with_map)
     return statistics, maps

@@ -3,6 +3,7 @@
 Legend: `N` iterations, `S` source tokens, `T` target tokens.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from hf_capsule_mt.analysis.capsule_attention import capsule_attention
 from hf_capsule_mt.analysis.explain import EXPLAINED, explain
 from hf_capsule_mt.analysis.maps.sites import WORD_SITES, site_maps
 from hf_capsule_mt.analysis.report.blocks import section
-from hf_capsule_mt.analysis.report.system import System
+from hf_capsule_mt.evaluation.decoding import source_limit
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 MOST_WORDS = 40  # of a sentence with a map
@@ -83,23 +84,34 @@ def layer_maps(model: Any, tokenizer: Any, source: str, translation: str) -> lis
 
 
 def map_section(
-    systems: Sequence[System],
+    name: str,
+    model: Any,
+    tokenizer: Any,
     sources: Sequence[str],
-    translations: Mapping[str, Sequence[str]],
+    translations: Sequence[str],
     sentences: Sequence[int],
-    models: Mapping[str, tuple[Any, Any]],
 ) -> list[dict[str, Any]]:
-    """The maps of the chosen sentences for the opened `models`, `{system: (model, tokenizer)}`."""
+    """The maps of the chosen sentences in the system `name`. A sentence that is too long for the model has none."""
     maps = []
     for index in sentences:
-        for system in systems:
-            if system.name not in models or not sources[index].strip():
-                continue
-            for one in sentence_maps(*models[system.name], sources[index], translations[system.name][index]):
-                title = f"{system.name}: {one['title'] or TITLES[one['type']]}"
-                entry = {"sentence": index + 1, "source": sources[index], "system": system.name}
-                maps.append(entry | {"map": one | {"title": title}})
+        source, translation = sources[index], translations[index]
+        if not source.strip():
+            continue
+        if not fits(model, tokenizer, source, translation):
+            warnings.warn(f"sentence {index + 1} is too long for {name}: it has no maps there", stacklevel=2)
+            continue
+        for one in sentence_maps(model, tokenizer, source, translation):
+            title = f"{name}: {one['title'] or TITLES[one['type']]}"
+            entry = {"sentence": index + 1, "source": source, "system": name}
+            maps.append(entry | {"map": one | {"title": title}})
     return maps
+
+
+def fits(model: Any, tokenizer: Any, source: str, translation: str) -> bool:
+    """Whether the model can read both sides without truncation."""
+    limit = source_limit(model, tokenizer)
+    sides = (tokenizer(source, verbose=False), tokenizer(text_target=translation, verbose=False))
+    return limit is None or all(len(side["input_ids"]) <= limit for side in sides)
 
 
 TITLES = {"past_future": "past and future", "capsules": "capsules over the source"}

@@ -9,6 +9,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_capsule_mt.analysis.ablation.variant_scores import ablation_scores
 from hf_capsule_mt.analysis.report import blocks
+from hf_capsule_mt.analysis.routing_sites import routing_sites
 from hf_capsule_mt.analysis.routing_statistics import SiteStatistics, routing_statistics
 
 MOST_LINES = 6  # of a chart
@@ -24,11 +25,10 @@ def routing_blocks(
 ) -> list[dict[str, Any]]:
     """Entropy and diversity of every routing site, by iteration; empty for a model that routes nothing."""
     try:
-        sites = routing_statistics(model, tokenizer, sources, references, show_progress=show_progress).sites
-    except ValueError as error:
-        if "routes nothing" not in str(error):
-            raise
+        routing_sites(model)
+    except ValueError:  # it has none
         return []
+    sites = routing_statistics(model, tokenizer, sources, references, show_progress=show_progress).sites
     contrast = routing_statistics(untrained_model(model), tokenizer, sources, references).sites
     trained_lines, untrained_lines = joined_sites(sites), joined_sites(contrast)
     entropies = [blocks.series(site, _entropy_points(group)) for site, group in trained_lines.items()]
