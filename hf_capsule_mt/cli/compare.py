@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             bootstrap_samples=arguments.bootstrap_samples,
             trials=arguments.trials,
             show_progress=shows_progress(arguments),
-            **metric_arguments(arguments),
+            **metric_arguments(arguments, runs),
         )
     text = render_comparison(comparison, arguments.format)
     write_output(text, arguments, [*inputs, *(arguments.references or [])])

@@ -25,6 +25,7 @@ from hf_capsule_mt.cli.metric_options import (
     shows_progress,
     write_output,
 )
+from hf_capsule_mt.evaluation.comparison.systems import Run
 from hf_capsule_mt.evaluation.scoring.comet import DEFAULT_MODEL, PYTHON_VARIABLE, comet_scores
 from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SACREBLEU_METRICS
 from hf_capsule_mt.evaluation.scoring.translation_scores import score_translations
@@ -56,8 +57,10 @@ def make_parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     references = read_references(arguments.references)
     sources = None if arguments.sources is None else read_sentences(arguments.sources)
+    runs: list[Run] = []
     if arguments.translations.is_dir():
         finished = read_run(arguments.translations, split=arguments.split)
+        runs = [finished]
         if finished.translations is None:
             raise ValueError(f"{arguments.translations} has no {arguments.split}.translations.txt: translate again")
         translations = list(finished.translations)
@@ -69,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if references is None:
         raise ValueError(f"no references for {arguments.translations}: name them, --references FILE")
     scores = score_translations(
-        translations, references, show_progress=shows_progress(arguments), **metric_arguments(arguments)
+        translations, references, show_progress=shows_progress(arguments), **metric_arguments(arguments, runs)
     )
     content: dict[str, Any] = scores.as_dict()
     lines = [str(scores)]

@@ -3,10 +3,12 @@
 import argparse
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
+from hf_capsule_mt.evaluation.comparison.systems import Run
 from hf_capsule_mt.evaluation.scoring.paper_bleu import PAPER_TOKENIZERS
 from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SACREBLEU_METRICS
 from hf_capsule_mt.evaluation.sentences import read_sentences
@@ -23,7 +25,7 @@ def add_metric_options(parser: argparse.ArgumentParser, metrics: tuple[str, ...]
         help="references, one sentence a line; several files are several references of each sentence; .gz is read too",
     )
     parser.add_argument(
-        "--metrics", nargs="+", choices=SACREBLEU_METRICS, default=list(metrics), help=f"default: {' '.join(metrics)}"
+        "--metrics", nargs="*", choices=SACREBLEU_METRICS, default=list(metrics), help=f"default: {' '.join(metrics)}"
     )
     case = parser.add_mutually_exclusive_group()
     case.add_argument("--lowercase", action="store_true", default=None, help="score lower-cased text by every metric")
@@ -45,17 +47,19 @@ def add_metric_options(parser: argparse.ArgumentParser, metrics: tuple[str, ...]
         default="none",
         help="for --paper-bleu: none for text that is already tokenised, moses for plain text (extra: moses)",
     )
-    parser.add_argument("--language", default="en", help="language of the translations, for moses; default: en")
+    parser.add_argument("--language", help="language of the translations, for moses; default: that of runs, else en")
 
 
-def metric_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+def metric_arguments(arguments: argparse.Namespace, runs: Sequence[Run]) -> dict[str, Any]:
     """The arguments of `score_translations` and `compare_systems` that choose metrics."""
+    languages = {str(run.data["target"]) for run in runs if "target" in run.data}
+    language = languages.pop() if len(languages) == 1 else "en"
     return {
         "metrics": [*arguments.metrics, *(["paper_bleu"] if arguments.paper_bleu else [])],
         "lowercase": arguments.lowercase,
         "tokenizer": arguments.tokenizer,
         "paper_tokenizer": arguments.paper_tokenizer,
-        "language": arguments.language,
+        "language": arguments.language or language,
     }
 
 

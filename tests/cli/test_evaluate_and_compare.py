@@ -51,13 +51,16 @@ def test_evaluate_prints_scores_with_signatures(capsys: pytest.CaptureFixture[st
 
 def test_evaluate_reads_a_run_and_its_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     write_run("marian", 1, 20.0)
-    options = ["--paper-bleu", "--paper-tokenizer", "moses", "--language", "de", "--cased", "--metrics", "ter"]
+    options = ["--paper-bleu", "--paper-tokenizer", "moses", "--cased", "--metrics", "ter"]
     assert evaluate.main(["marian", *options]) == 0
     by_corpus = capsys.readouterr().out
     assert "TER" in by_corpus and "case:mixed|tok:tercom" in by_corpus and "tok:moses-de" in by_corpus
     assert evaluate.main(["marian", *options, "--references", "ref"]) == 0
     score = paper_bleu(TEXTS["a"], REFERENCES, tokenizer="moses", language="de").score
     assert f"paper BLEU (multi-bleu) {score:.2f}" in capsys.readouterr().out
+    assert evaluate.main(["marian", *options[:3], "--language", "fr", "--metrics"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "tok:moses-fr" in line, "the only metric"
 
 
 def test_evaluate_writes_a_file_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -225,11 +225,12 @@ def test_what_cannot_be_compared(runs: list[Run], options: dict[str, Any], messa
     [
         ({"x": ["nobody"]}, "group x: no run is called nobody; the runs are marian-seed1"),
         ({"x": ["dla-seed1"], "y": ["dla-seed1"]}, "run dla-seed1 is in the groups x and y"),
+        ({"marian-seed1": ["dla-seed1"]}, "group marian-seed1: a run outside of the group has this name"),
     ],
 )
 def test_groups_that_cannot_be_made(groups: dict[str, list[str]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        group_runs(RUNS, groups)
+        group_runs(RUNS[:2], groups)
     with pytest.raises(ValueError, match="system x: run a has no seed"):
         group_runs([translated("a", 0.1), translated("b", 0.1)], {"x": ["a", "b"]})
 

@@ -92,7 +92,11 @@ def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None =
     if len({*names}) == len(names):
         return named
     # Removing the seeds from the names made two of them the same.
-    return [System(group or grouped[0].name, tuple(grouped)) for group, grouped in systems]
+    named = [System(group or grouped[0].name, tuple(grouped)) for group, grouped in systems]
+    twice = next((name for name in groups or {} if [system.name for system in named].count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"group {twice}: a run outside of the group has this name; choose another name")
+    return named
 
 
 def _same_recipe(run: Run, other: Run) -> bool:
