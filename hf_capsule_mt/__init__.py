@@ -67,12 +67,17 @@ if TYPE_CHECKING:  # the names of `_LAZY`, for type checkers and editors, which 
         overlap_rates,
         read_alignments,
         score_pairs,
+        shortlist_report,
         symmetrize,
         translate,
         translate_lines,
     )
     from hf_capsule_mt.inference.int8 import (
+        load_quantized,
         quantize_for_cpu,
+    )
+    from hf_capsule_mt.inference.shortlist import (
+        Shortlist,
     )
     from hf_capsule_mt.training import (
         CapsuleSeq2SeqTrainer,
@@ -99,6 +104,7 @@ _LAZY = {
     "overlap_rates": "hf_capsule_mt.evaluation",
     "Alignment": "hf_capsule_mt.evaluation",
     "align_words": "hf_capsule_mt.evaluation",
+    "shortlist_report": "hf_capsule_mt.evaluation.shortlist_report",
     "read_alignments": "hf_capsule_mt.evaluation",
     "symmetrize": "hf_capsule_mt.evaluation",
     "coverage_difference_ratio": "hf_capsule_mt.evaluation",
@@ -117,7 +123,9 @@ _LAZY = {
     "CapsuleSeq2SeqTrainer": "hf_capsule_mt.training",
     "CapsuleSeq2SeqTrainingArguments": "hf_capsule_mt.training",
     "TokenBatchSampler": "hf_capsule_mt.data",
+    "load_quantized": "hf_capsule_mt.inference.int8",
     "quantize_for_cpu": "hf_capsule_mt.inference.int8",
+    "Shortlist": "hf_capsule_mt.inference.shortlist",
 }
 
 # Spelled out: type checkers do not follow a name into a table.
@@ -140,6 +148,7 @@ __all__ = [
     "GDRRNMTConfig",
     "GDRRNMTForConditionalGeneration",
     "GDRRNMTModel",
+    "Shortlist",
     "SyntheticPair",
     "TokenBatchSampler",
     "ablation_scores",
@@ -159,6 +168,7 @@ __all__ = [
     "guided_routing",
     "iteration_scores",
     "load_corpus",
+    "load_quantized",
     "overlap_rates",
     "plot_assignments",
     "preprocess_pairs",
@@ -170,6 +180,7 @@ __all__ = [
     "score_pairs",
     "scores_by_length",
     "sequence_routing",
+    "shortlist_report",
     "symmetrize",
     "synthetic_dataset",
     "train_tokenizer",

@@ -108,7 +108,7 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
     "data": (None, {"data", "evaluation", "analysis", ""}),
     "evaluation": (None, {"data", "evaluation", "analysis", "modeling", ""}),
     "analysis": (None, {"data", "evaluation", "analysis", "modeling", "ops", ""}),
-    "inference": ({"torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
+    "inference": ({"safetensors", "torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
     "training": (None, {*BELOW, "training"}),
     "studies": (None, {*BELOW, "training", "studies"}),
     "recipes": (None, {*BELOW, "training", "recipes"}),

@@ -126,9 +126,9 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
             f"{folder / RESULTS} was not written: {non_finite_entry(results)} is not finite, and JSON has no such "
             "number; training has diverged, or a setting is infinite"
         ) from error
-    part = folder / f"{RESULTS}.part"
-    part.write_text(f"{text}\n", encoding="utf-8")
-    part.replace(folder / RESULTS)
+    unfinished = folder / f"{RESULTS}.part"
+    unfinished.write_text(f"{text}\n", encoding="utf-8")
+    unfinished.replace(folder / RESULTS)
 
 
 def non_finite_entry(value: Any, name: str = "") -> str | None:
@@ -216,9 +216,9 @@ def write_recipe(recipe: Recipe, start: Start) -> None:
     text = dump_yaml(repeatable_settings(recipe))
     if any(segment["changed"] for segment in start.record.summary()):
         text = f"# Not all steps were trained with these settings: see the segments in {RESULTS}.\n{text}"
-    part = folder / f"{RECIPE}.part"
-    part.write_text(text, encoding="utf-8")
-    part.replace(folder / RECIPE)
+    unfinished = folder / f"{RECIPE}.part"
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(folder / RECIPE)
     start.record.write(folder)
 
 

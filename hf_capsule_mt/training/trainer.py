@@ -258,14 +258,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if not self.stopper.saves_for_signal_alone:
             self.position.due_at = self.state.global_step
         folder, write_files = Path(super()._get_output_dir(trial)), partial(super()._save_checkpoint, model, trial)
-        checkpoint = self.keeper.write(folder, self.state, write_files, self._save_beside)
+        checkpoint = self.keeper.write(folder, self.state, write_files, self._save_run_files)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
         self.keeper.remove_old(checkpoint, self.state.best_model_checkpoint)
 
     # Transformers 5.17 to 5.23: `_save_checkpoint` asks for its folder here; `output_dir` is saved with the arguments.
     def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self.keeper.part is None else str(self.keeper.part)
+        return super()._get_output_dir(trial) if self.keeper.unfinished is None else str(self.keeper.unfinished)
 
     # Transformers 5.17 to 5.23: of the saving methods only this one gets the weights that FSDP has gathered.
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -277,7 +277,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if saves:
             write_digests(folder)
 
-    def _save_beside(self, folder: Path) -> None:
+    def _save_run_files(self, folder: Path) -> None:
         sums = {"loss": float(self._tr_loss), "last_logged": self._globalstep_last_logged} | self.meter.state()
         self.position.save(folder, self.state.global_step, sums)
         self.averager.save(folder)
@@ -297,7 +297,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     # Transformers 5.17 to 5.23: it pickles the arguments, with the token, into the folder and pushes it at once.
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        is_complete = self.keeper.part is None
+        is_complete = self.keeper.unfinished is None
         if is_complete and self.is_world_process_zero() and self.pusher.is_due(self.push_in_progress):
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             checkpoint = Path(checkpoint_folder), self.state.global_step, str(self.hub_model_id)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from commands import run_script
+from small_marian import SMALL_MARIAN
 
 from hf_capsule_mt.evaluation import compare_systems
 from hf_capsule_mt.recipes import run as recipe_run
@@ -23,13 +24,7 @@ SHARED = ("common.yaml", "from_marian.yaml", "from_marian_big.yaml")  # what oth
 SHIPPED = {path.relative_to(FOLDER).as_posix(): path for path in sorted(FOLDER.rglob("*.yaml"))}
 RECIPES = [name for name, path in SHIPPED.items() if path.name not in SHARED]
 TINY = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
+    **SMALL_MARIAN,
     "max_position_embeddings": 64,
 }
 
