@@ -155,7 +155,7 @@ const capsuleMaps = (() => {
         }),
       });
       replace(overview, made.node);
-      said.textContent = `Iteration ${iteration + 1}: entropy ${data.entropy[iteration].toFixed(2)} ` +
+      said.textContent = `Iteration ${iteration + 1}, mean of all positions: entropy ${data.entropy[iteration].toFixed(2)} ` +
         `(uniform: ${data.uniform_entropy.toFixed(2)}), diversity ` +
         (data.diversity ? `${data.diversity[iteration].toFixed(2)} (uniform: 0.00).` : "–.") +
         ` The strongest colour is ${(most / 100).toFixed(1)} times the uniform share.`;
