@@ -3,6 +3,7 @@
 # make test-all   the same with all tests; before a release, and after a change in a file that many others import
 #                                                                                         (11 to 20 minutes)
 # make test-sanitize   build the compiled part with gcc's sanitizers, run its tests          (about a minute)
+# make test-browser   run the tests of the report in a headless Chromium; installs it with apt if it is missing
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
 
 PYTHON ?= python3
@@ -22,7 +23,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What is imported is compiled to bytecode then and kept; pip would compile all of it, which takes longer than the rest.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all test-sanitize style lint format upstream clean
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+
+.PHONY: install demo test test-all test-browser test-sanitize style lint format upstream clean
 
 install: $(STAMP)
 
@@ -56,6 +59,14 @@ test test-all: style
 	@$(BIN)/python -m mypy > $(VENV)/mypy.log 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null' EXIT INT TERM; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(CHOSEN); tests=$$?; \
 	wait $$types; types_too=$$?; cat $(VENV)/mypy.log; [ $$types_too = 0 ] && exit $$tests
+
+# Skipped tests would pass without a browser, so a browser must be there first.
+test-browser: install
+	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; [ -n "$$CHROMIUM" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; \
+	else echo "no Chromium: install the package chromium, or name a program: CHROMIUM=/path/to/chrome make test-browser" >&2; exit 1; fi
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/analysis/test_report_in_browser.py
 
 test-sanitize: install
 	$(BIN)/python scripts/run_sanitized_tests.py

@@ -12,6 +12,7 @@ from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.families import FAMILIES
 from hf_capsule_mt.modeling.argument_names import check_argument_names
 from hf_capsule_mt.modeling.capsules.linear_in_parts import linear_in_parts
+from hf_capsule_mt.modeling.capsules.routing_record import RoutingRecord
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.losses.memory_saving import use_memory_saving_losses
@@ -20,6 +21,7 @@ from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint, r
 from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
 from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
+from hf_capsule_mt.routings import Routings
 
 PATCH_PIPELINE = "HF_CAPSULE_MT_PATCH_PIPELINE"
 PLACES = ("revision", "subfolder", "cache_dir", "token", "local_files_only")  # where a checkpoint is looked for
@@ -46,6 +48,7 @@ def _add_to_models() -> None:
     """Add the functions that only the installed package has. Code in a checkpoint works without them."""
     use_memory_saving_losses()
     SplitLinear.in_parts = linear_in_parts
+    RoutingRecord.dictionary = Routings
     CheckedArguments.check_argument_names = check_argument_names
     TranslationHead.installed_generate = installed_generate
     SafeLoadingMixin.file_checks = FileChecks(load_with_checks, save_with_checks)

@@ -1,4 +1,4 @@
-"""Train a small capsule model on the synthetic pair, score it, save it, reload it, translate, and draw its routing.
+"""Train a small capsule model on the synthetic pair, score it, save it, reload it, translate, and write a report.
 
     python scripts/demo.py --output runs/demo --sentence "The doctors have shown the square to the colleague."
 
@@ -20,7 +20,10 @@ from hf_capsule_mt import (
     plot_assignments,
     translate,
 )
+from hf_capsule_mt.analysis.report import ReportOptions, System, write_report
 from hf_capsule_mt.studies import small_config, small_task, train_small
+
+REPORT_SENTENCES = 60
 
 
 def parse() -> argparse.Namespace:
@@ -64,7 +67,7 @@ def main() -> None:
     # BLEU is 85 to 87, also with a learning rate of 2e-3 and with another seed. Small batches learn more from each
     # sentence, but need the long warm-up.
     recipe = {"batch_size": 32, "learning_rate": 3e-3, "warmup_steps": args.steps // 5}
-    train_small(model, task, args.output / "trainer", steps=args.steps, seed=args.seed, **recipe)
+    curve = train_small(model, task, args.output / "trainer", steps=args.steps, seed=args.seed, **recipe)
 
     heading(f"Translating {args.test_size} unseen sentences")
     translations = translate(model, task.tokenizer, task.test_sources, show_progress=True)
@@ -92,6 +95,15 @@ def main() -> None:
     tokens = [tokenizer.decode([token]) for token in inputs["input_ids"][0]]
     picture = plot_assignments(assignments[:, 0], args.output / "layer_assignments.png", tokens, title=site)
     print(f"  heat map: {picture}")
+
+    heading("Report")
+    few = slice(REPORT_SENTENCES)
+    sources, references = task.test_sources[few], task.test_references[few]
+    record = {"loss": curve.points, "evaluations": [], "steps": args.steps}
+    demo = System("demo", translations[few], model=loaded, tokenizer=tokenizer, record=record)
+    options = ReportOptions(test_set="the synthetic pair", samples=300, maps=4, generation={"num_beams": 1})
+    page = write_report(args.output / "report.html", [demo], sources, references, options)
+    print(f"  scores, sentences and maps of routing; open it in a browser: {page}")
     print(f"\n{time.perf_counter() - started:.0f} s{peak_memory()}")
 
 

@@ -5,7 +5,6 @@ Legend: `N` iterations of routing, `S` source words, `M` capsules.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from hf_capsule_mt.analysis.maps import ShownAsMap, capsule_map
 from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
@@ -21,32 +21,15 @@ SITE = "encoder.capsules"
 COLOR = (255, 152, 56)  # of a word whose whole share goes to the capsule; black text is readable on all its shades
 FONT, MARGIN, LINE, WIDTH = 11, 0.95, 0.32, 9.0  # points; inches: left margin, line height, width of the words
 
-PAGE = """<!DOCTYPE html>
-<html>
-<head>
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-body {{ font-family: sans-serif; color: #000; background: #fff; }}
-th {{ text-align: right; font-weight: normal; padding-right: 1em; white-space: nowrap; vertical-align: top; }}
-td {{ line-height: 1.8; }}
-span {{ padding: 0.15em 0.3em; }}
-</style>
-</head>
-<body>
-<p>Colour: the share of each word that goes to the capsule, from none (white) to all.</p>
-{iterations}
-</body>
-</html>
-"""
-
 
 @dataclass(frozen=True, eq=False)
-class CapsuleAttention:
+class CapsuleAttention(ShownAsMap):
     """The routing coefficients alpha of Eq. (11), CapsNMT: how much of each source word goes to each capsule.
 
     `coefficients` is `[N, S, M]`, from the first iteration to the last. The shares of a word sum to 1 over the
     capsules. In the first iteration all shares are equal.
+
+    A notebook shows it as an interactive map. `save_html(path)` writes this map as a page.
     """
 
     words: tuple[str, ...]
@@ -114,37 +97,16 @@ class CapsuleAttention:
         figure.savefig(path, bbox_inches="tight")
         return path
 
-    def to_html(self) -> str:
-        """Table 4, CapsNMT as one HTML page without other files. It shows the last iteration; the others unfold."""
-        count = len(self.coefficients)
-        last = f"<p>{self._heading(-1)}</p>\n{self._html_table(count - 1)}"
-        others = [
-            f"<details><summary>{self._heading(index)}</summary>\n{self._html_table(index)}\n</details>"
-            for index in reversed(range(count - 1))
-        ]
-        return PAGE.format(title=escape(" ".join(self.words)), iterations="\n".join([last, *others]))
+    def maps(self) -> list[dict[str, Any]]:
+        """The map that a page shows, as plain data."""
+        return [capsule_map(self.words, self.coefficients)]
 
-    def save_html(self, path: str | Path) -> Path:
-        """Writes `to_html()` to a file."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.to_html(), encoding="utf-8")
-        return path
+    def map_title(self) -> str:
+        return " ".join(self.words)
 
     def _heading(self, iteration: int) -> str:
         count = len(self.coefficients)
         return f"iteration {iteration % count + 1} of {count}"
-
-    def _html_table(self, iteration: int) -> str:
-        rows = []
-        for capsule, shares in enumerate(self.coefficients[iteration].T):
-            spans = [
-                f'<span style="background: rgba({", ".join(map(str, COLOR))}, {share:.3f})" title="{share:.3f}">'
-                f"{escape(word)}</span>"
-                for word, share in zip(self.words, shares, strict=True)
-            ]
-            rows.append(f'<tr><th>capsule {capsule + 1}</th><td dir="auto">{" ".join(spans)}</td></tr>')
-        return "<table>\n" + "\n".join(rows) + "\n</table>"
 
 
 def _word_positions(widths: Sequence[float]) -> Iterator[tuple[int, float]]:

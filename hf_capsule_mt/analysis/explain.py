@@ -1,6 +1,6 @@
 """Which source words a model treats as translated or as still to translate, at each target word: Figure 4, GDR.
 
-Legend: `T` target words and the end token, `S` source words.
+Legend: `T` target words and the end token, `S` source words, `N` iterations of routing, `C` capsules.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from hf_capsule_mt.analysis.maps import ShownAsMap, past_future_map
 from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
 from hf_capsule_mt.evaluation.decoding import translate
 from hf_capsule_mt.evaluation.texts import check_text
@@ -105,14 +106,17 @@ class Coverage:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(ShownAsMap):
     """The result of `explain`: the shares of each source word in past, future and redundant, at each target word.
 
     Arrays are `[T, S]`; the last row belongs to the end token. `past[t, s]` is the share of source word `s` in the
     past after target word `t`. Past, future and redundant sum to 1. With `past_future="attention"` instead, past and
     future each sum to 1 over the source words and their end token. `credits[t, s]` is the credit of source word `s`
     for target word `t`, see [`Coverage`]; None without a bag-of-words loss. `bow_accuracy` is from the model's
-    configuration.
+    configuration. `by_iteration` `[N, T, S, 3]` has past, future and redundant of each iteration of routing; the last
+    one is the three arrays. `uniform` is what past, future and redundant would be if routing decided nothing.
+
+    A notebook shows an explanation as an interactive map. `save_html(path)` writes this map as a page.
     """
 
     source_words: tuple[str, ...]
@@ -122,6 +126,8 @@ class Explanation:
     redundant: Shares
     credits: Shares | None = None
     bow_accuracy: float | None = None
+    by_iteration: Shares | None = None
+    uniform: tuple[float, float, float] = (1 / 3, 1 / 3, 1 / 3)
 
     @property
     def coverage(self) -> Coverage:
@@ -163,23 +169,32 @@ class Explanation:
             ]
         )
 
+    def maps(self) -> list[dict[str, Any]]:
+        """The map that a page shows, as plain data."""
+        last = np.stack([self.past, self.future, self.redundant], axis=-1)[None]  # [1, T, S, 3]
+        shares = last if self.by_iteration is None else self.by_iteration
+        sums_over = "groups" if np.allclose(last.sum(axis=-1), 1.0, atol=1e-2) else "words"
+        return [past_future_map(self.source_words, self.target_words, shares, self.uniform, sums_over)]
+
+    def map_title(self) -> str:
+        return " ".join(self.source_words)
+
     def plot(self, path: str | Path) -> Path:
-        """Writes a PNG like Figure 4, GDR: for each target word a column of past beside a column of future."""
+        """Writes a PNG like Figure 4, GDR: for each target word the columns past (P), future (F) and redundant (R)."""
         try:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
         steps, words = self.past.shape
-        figure = Figure(figsize=(1.6 + 0.62 * steps, 1.6 + 0.32 * words))
+        groups = np.stack([self.past, self.future, self.redundant], axis=-1)  # [T, S, 3]
+        figure = Figure(figsize=(1.6 + 0.8 * steps, 1.6 + 0.32 * words))
         FigureCanvasAgg(figure)
         panels = figure.subplots(1, steps, squeeze=False)[0]
         for step, axes in enumerate(panels):
-            image = axes.imshow(
-                np.stack([self.past[step], self.future[step]], axis=1), aspect="auto", cmap="Blues", vmin=0, vmax=1
-            )
+            image = axes.imshow(groups[step], aspect="auto", cmap="Blues", vmin=0, vmax=1)
             axes.set_title(self.target_words[step], fontsize=9, rotation=45, ha="left", parse_math=False)
-            axes.set_xticks([0, 1], ["P", "F"], fontsize=8)
+            axes.set_xticks([0, 1, 2], ["P", "F", "R"], fontsize=8)
             names = self.source_words if step == 0 else [""] * words
             axes.set_yticks(range(words), names, fontsize=9, parse_math=False)  # `$` in a word is a character
         figure.colorbar(image, ax=list(panels), fraction=0.02, label="share of the source word")
@@ -235,18 +250,29 @@ def explain(
             shares = scores[0].float().softmax(dim=-1).cpu().numpy()  # [target tokens, source tokens]
             by_word = np.stack([shares[:, rows].sum(axis=1) for rows in source_rows], axis=1)
             credits = np.stack([by_word[rows].mean(axis=0) for rows in [*target_rows, [-1]]])
-    assignments = outputs.routings[SITE][-1, 0].float().cpu().numpy()  # [target tokens, source tokens, capsules]
+    assignments = outputs.routings[SITE][:, 0].float().cpu().numpy()  # [N, target tokens, source tokens, C]
     groups = _groups(model.config, kind, assignments)
     last_tokens = [rows[-1] for rows in target_rows] + [len(target_ids) - 1]
-    past, future, redundant = (
-        np.stack([group[last_tokens][:, rows].mean(axis=1) for rows in source_rows], axis=1) for group in groups
+    at_words = groups[:, last_tokens]  # [N, T, source tokens, 3]
+    by_iteration = np.stack([at_words[:, :, rows].mean(axis=2) for rows in source_rows], axis=2)
+    capsules = assignments.shape[-1] if kind != "attention" else len(source_ids)
+    shares = np.full((1, assignments.shape[-1]), 1 / capsules, dtype=np.float32)  # [1, C]
+    uniform = [float(share) for share in _groups(model.config, kind, shares)[0]]
+    return Explanation(
+        tuple(source_words),
+        (*target_words, END),
+        past=by_iteration[-1, ..., 0],
+        future=by_iteration[-1, ..., 1],
+        redundant=by_iteration[-1, ..., 2],
+        credits=credits,
+        bow_accuracy=getattr(model.config, "bow_accuracy", None),
+        by_iteration=by_iteration,
+        uniform=(uniform[0], uniform[1], uniform[2]),
     )
-    accuracy = getattr(model.config, "bow_accuracy", None)
-    return Explanation(tuple(source_words), (*target_words, END), past, future, redundant, credits, accuracy)
 
 
-def _groups(config: Any, kind: str, assignments: Shares) -> list[Shares]:
-    """The shares of past, future and redundant, each `[target tokens, source tokens]`."""
+def _groups(config: Any, kind: str, assignments: Shares) -> Shares:
+    """The shares `[…, 3]` of past, future and redundant from those of the capsules `[…, C]`."""
     counts = [config.past_capsules, config.future_capsules] if kind == "guided_routing" else [1, 1]
-    ends = np.cumsum(counts)
-    return [part.sum(axis=-1) for part in np.split(assignments, ends, axis=-1)]
+    groups = np.split(assignments, np.cumsum(counts), axis=-1)
+    return np.stack([group.sum(axis=-1) for group in groups], axis=-1)

@@ -97,7 +97,7 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
         return CapsNMTEncoderOutput(
             last_hidden_state=states,
             hidden_states=tuple(all_states) if self._option("output_hidden_states", output_hidden_states) else None,
-            routings=dict(record.assignments) if output_routings and record is not None else None,
+            routings=record.routings() if output_routings and record is not None else None,
             **features,
         )
 
@@ -233,7 +233,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=source,
             encoder_hidden_states=encoded.hidden_states,
-            routings=dict(record.assignments) if output_routings and record is not None else None,
+            routings=record.routings() if output_routings and record is not None else None,
         )
 
 

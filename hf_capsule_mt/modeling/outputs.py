@@ -174,5 +174,5 @@ def with_routings(
     output_class: type[Output], outputs: ModelOutput, record: RoutingRecord | None, **changes: Any
 ) -> Output:
     """`outputs` as an `output_class`, with the record's assignments and `changes` of other fields."""
-    routings = None if record is None else dict(record.assignments)
+    routings = None if record is None else record.routings()
     return output_class(**{**outputs, **changes, "routings": routings})

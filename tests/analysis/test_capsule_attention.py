@@ -1,12 +1,11 @@
 """`capsule_attention`: what it shows is what the routing did, word by word, whatever the words are made of."""
 
-import re
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from web_page import WebPage, framed_page
 
 from hf_capsule_mt import (
     CapsNMTConfig,
@@ -88,9 +87,8 @@ def test_other_configurations(tokenizer: Any, options: dict[str, Any], tmp_path)
     net = model(tokenizer, **options)
     found = capsule_attention(net, tokenizer, SOURCE)
     assert found.coefficients.shape == (net.config.routing_iterations, 6, net.config.num_capsules)
-    assert found.plot(tmp_path / "table.png").exists() and found.to_html().count("<details>") == len(
-        found.coefficients[1:]
-    )
+    assert found.plot(tmp_path / "table.png").exists()
+    assert len(WebPage(found.to_html()).data["maps"][0]["shares"]) == len(found.coefficients)
 
 
 def test_the_base_model_and_other_number_types(tokenizer: Any):
@@ -114,55 +112,22 @@ def test_table_and_frame(tokenizer: Any):
     assert row.word == "unforgettable" and row.coefficient == pytest.approx(found.coefficients[2, 1, 0])
 
 
-class Page(HTMLParser):
-    """Text and shade of every word, and everything that a browser might fetch or run."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.shades: list[float] = []
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        if tag == "span":
-            self.shades.append(float(re.search(r"([\d.]+)\)$", str(dict(attrs)["style"])).group(1)))
-            self.words.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.lasttag == "span":
-            self.words[-1] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self.lasttag = ""
-
-
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_page_shows_the_words_as_they_are(tokenizer: Any, source: str, tmp_path):
     found = capsule_attention(model(tokenizer), tokenizer, source)
     path = found.save_html(tmp_path / "pages" / "table.html")
     text = path.read_bytes().decode("utf-8")
     assert text == found.to_html()
-    page = Page(text)
-    # Iterations last to first, in each the sentence once a capsule.
-    assert page.words == list(found.words) * 9
-    expected = found.coefficients[::-1].transpose(0, 2, 1).ravel()
-    np.testing.assert_allclose(page.shades, expected, atol=6e-4)
-    allowed = {"html", "head", "meta", "title", "style", "body", "p", "table", "tr", "th", "td", "span"}
-    assert page.tags == allowed | {"details", "summary"}
-    assert page.attributes == {"charset", "dir", "style", "title"}
-    assert "url(" not in text and "@import" not in text
+    page = WebPage(text)
+    (drawn,) = page.data["maps"]
+    assert drawn["type"] == "capsules" and drawn["words"] == list(found.words)
+    np.testing.assert_allclose(np.array(drawn["shares"]) / 100, found.coefficients, atol=0.0051)
+    assert page.title == " ".join(found.words)
 
 
-def test_quotes_and_markup_are_escaped(tokenizer: Any):
-    text = capsule_attention(model(tokenizer), tokenizer, SOURCES["markup"]).to_html()
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text and "<script" not in text
-    assert "&amp;amp;" in text and "&quot;quoted&quot;" in text and "it&#x27;s" in text
-    assert "<title>&lt;b&gt;1 &lt; 2 &amp; 3&lt;/b&gt;" in text
+def test_a_notebook_gets_the_page_in_a_frame(tokenizer: Any):
+    found = capsule_attention(model(tokenizer), tokenizer, SOURCES["markup"])
+    assert framed_page(found._repr_html_()) == found.to_html()
 
 
 def pixels(path: Any) -> Any:

@@ -1,11 +1,13 @@
 """`explain`: what it says is what the routing did, word by word."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from small_marian import SMALL_MARIAN
+from web_page import WebPage, framed_page
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, train_tokenizer
 from hf_capsule_mt.analysis import Coverage, explain
@@ -74,6 +76,42 @@ def test_shares_are_the_last_assignments_of_each_word(tokenizer: Any, kind: str)
                 assert shown[row, column] == pytest.approx(total[step, rows].mean().item(), abs=1e-5)
     if kind != "attention":
         np.testing.assert_allclose(found.past + found.future + found.redundant, 1.0, atol=1e-5)
+
+
+def test_all_iterations_are_there_and_the_first_is_uniform(tokenizer: Any):
+    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
+    assert found.by_iteration.shape == (3, 7, 6, 3)
+    np.testing.assert_allclose(found.by_iteration[0], np.broadcast_to([3 / 6, 2 / 6, 1 / 6], (7, 6, 3)), atol=1e-6)
+    assert found.uniform == pytest.approx((3 / 6, 2 / 6, 1 / 6))
+    np.testing.assert_array_equal(found.by_iteration[-1], np.stack([found.past, found.future, found.redundant], -1))
+    assert np.abs(found.by_iteration[-1] - found.by_iteration[0]).max() > 0.05, "the routing did nothing"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_map_shows_all_three_shares(tokenizer: Any, kind: str, tmp_path):
+    found = explain(model(tokenizer, past_future=kind), tokenizer, SOURCE, TARGET)
+    text = found.save_html(tmp_path / "new" / "map.html").read_text(encoding="utf-8")
+    page = WebPage(text)
+    assert page.title == SOURCE and framed_page(found._repr_html_()) == text
+    (drawn,) = page.data["maps"]
+    assert (drawn["source"], drawn["target"]) == (SOURCE.split(), [*TARGET.split(), "</s>"])
+    assert drawn["sums_over"] == ("words" if kind == "attention" else "groups")
+    np.testing.assert_allclose(np.array(drawn["shares"])[-1, ..., 2] / 100, found.redundant, atol=0.0051)
+    tokens = len(tokenizer(SOURCE)["input_ids"])
+    even = {"guided_routing": [50, 33, 17], "classifier": [33, 33, 33], "attention": [round(100 / tokens)] * 2 + [0]}
+    assert drawn["uniform"] == even[kind] and "How to read it" in drawn["caption"] and "contrast" in drawn["caption"]
+
+
+def test_the_picture_shows_the_redundant_share(tokenizer: Any, tmp_path):
+    from matplotlib import image
+
+    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
+    nothing = np.zeros_like(found.past)
+    pictures = []
+    for redundant in (nothing, nothing + 1):
+        changed = dataclasses.replace(found, past=nothing, future=nothing, redundant=redundant)
+        pictures.append(image.imread(changed.plot(tmp_path / "figure4.png")))
+    assert pictures[0].shape == pictures[1].shape and (pictures[0] != pictures[1]).mean() > 0.02
 
 
 def test_credits_are_shared_out_by_the_bag_of_words(tokenizer: Any):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from web_page import WebPage
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -35,6 +36,11 @@ def test_a_short_demo_does_all_that_it_says(tmp_path: Path) -> None:
     assert len(re.search(r"by iteration ([\d., ]+)", printed).group(1).split(", ")) == 3
     assert (tmp_path / "model.safetensors").exists()
     assert (tmp_path / "layer_assignments.png").stat().st_size > 10_000
+    page = WebPage((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert f"open it in a browser: {tmp_path / 'report.html'}" in printed
+    assert [section["id"] for section in page.data["sections"]] == [
+        *("systems", "scores", "lengths", "adequacy", "curves", "routing", "sentences", "maps")
+    ]
 
 
 @pytest.mark.exhaustive

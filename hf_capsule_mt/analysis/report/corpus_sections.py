@@ -1,0 +1,154 @@
+"""Sections of a report about a whole corpus: scores by length, adequacy, learning curves."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_capsule_mt.analysis.adequacy import adequacy_table
+from hf_capsule_mt.analysis.length_scores import scores_by_length
+from hf_capsule_mt.analysis.report import blocks
+from hf_capsule_mt.analysis.report.blocks import WRONG_ORDER, WRONG_ORDER_MEANS
+
+ANY_LENGTH = 10**9
+
+
+def length_section(
+    sources: Sequence[str],
+    references: Sequence[str],
+    translations: Mapping[str, Sequence[str]],
+    samples: int,
+    show_progress: bool,
+) -> dict[str, Any]:
+    """BLEU and length of the translations by source length: Figure 5, DLA; Figure 5, GDR; Figure 4, CapsNMT."""
+    systems = dict(translations)
+    names = list(systems)
+    if len(sources) > 1:
+        systems[WRONG_ORDER] = blocks.next_sentences(next(iter(translations.values())))
+    groups = scores_by_length(
+        sources, references, systems, edges=length_edges(sources), samples=samples, show_progress=show_progress
+    ).groups
+    bins = [f"{group.name} ({len(group.indices)})" for group in groups]
+
+    def line(system: str, quantity: str) -> dict[str, Any]:
+        points = []
+        for place, group in enumerate(groups):
+            band = getattr(group, quantity)[system]
+            bounds = {
+                "field": "words",
+                "from": group.above + 1,
+                "to": group.up_to or ANY_LENGTH,
+                "name": f"{group.name} words",
+            }
+            count = f"{len(group.indices)} sentences"
+            points.append(blocks.point(place, band.value, band.low, band.high, note=count, filter=bounds))
+        return blocks.series(system, points, contrast=system == WRONG_ORDER)
+
+    reference = [blocks.point(place, group.reference_words) for place, group in enumerate(groups)]
+    bands = "Shaded: 95 % intervals. Click on a marker to see its sentences below."
+    return blocks.section(
+        "lengths",
+        "By length",
+        [
+            blocks.lines(
+                "BLEU by source length",
+                "source words (sentences)",
+                "BLEU",
+                [line(system, "bleu") for system in systems],
+                f"How to read it: a line that falls to the right is a system that suffers from long sentences. "
+                f"{bands} {WRONG_ORDER_MEANS}",
+                bins,
+            ),
+            blocks.lines(
+                "Length of the translations by source length",
+                "source words (sentences)",
+                "words of a translation",
+                [line(system, "words") for system in names]
+                + [blocks.series("reference (contrast)", reference, contrast=True)],
+                "How to read it: the dotted line is the contrast, the length of the references. Below it a system "
+                f"leaves words out, above it repeats or invents words. {bands}",
+                bins,
+            ),
+        ],
+    )
+
+
+def length_edges(sources: Sequence[str]) -> tuple[int, ...]:
+    """Where groups of source lengths begin: every 2, 5 or 10 words, at most six groups; 0 to 50 as in the papers."""
+    longest = max(len(source.split()) for source in sources)
+    step = 2 if longest <= 12 else 5 if longest <= 30 else 10
+    return tuple(range(0, min(max(longest, 1), 6 * step), step))
+
+
+def adequacy_section(references: Sequence[str], translations: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
+    """What the translations repeat and leave out: Table 3, GDR without its human judges."""
+    if not any(reference.strip() for reference in references):
+        return None
+    systems = dict(translations)
+    if len(references) > 1:
+        systems[WRONG_ORDER] = blocks.next_sentences(next(iter(translations.values())))
+    rows = [
+        [row.system, f"{100 * row.repetition:.2f}", f"{100 * row.omission:.2f}", f"{row.length_ratio:.3f}"]
+        for row in adequacy_table(references, systems).rows
+    ]
+    return blocks.section(
+        "adequacy",
+        "Adequacy",
+        [
+            blocks.table(
+                "Repetitions and omissions",
+                ["system", "repetition %", "omission %", "length ratio"],
+                rows,
+                "How to read it: repetition is the share of words that a translation has more often than its "
+                "reference, beyond the first one. Omission is the share of reference words that it lacks; a synonym "
+                "counts as an omission, so compare systems. A length ratio of 1 is as long as the references. "
+                f"{WRONG_ORDER_MEANS}",
+            )
+        ],
+    )
+
+
+def curve_section(records: Mapping[str, dict[str, Any]], vocabularies: Mapping[str, int]) -> dict[str, Any] | None:
+    """Learning curves of the systems whose folders have them, see `training_record`."""
+    records = {name: record for name, record in records.items() if record["loss"] or record["evaluations"]}
+    if not records:
+        return None
+    losses = [
+        blocks.series(name, [blocks.point(*pair) for pair in record["loss"]]) for name, record in records.items()
+    ]
+    last = max((point["x"] for one in losses for point in one["points"]), default=1)
+    guesses = sorted({math.log(vocabularies[name]) for name in records if name in vocabularies})
+    if guesses and any(one["points"] for one in losses):
+        untrained = [blocks.point(step, guesses[0]) for step in (0, last)]
+        losses.append(blocks.series("untrained: every word is as likely", untrained, contrast=True))
+    charts = [
+        blocks.lines(
+            "Training loss",
+            "step",
+            "translation loss per word, in nats",
+            losses,
+            "How to read it: lower is better; a line that still falls at its end would gain from more steps. The "
+            "dotted line is the contrast: the loss of a model that knows nothing, the logarithm of its vocabulary's "
+            "size. Losses of different vocabularies do not compare.",
+        )
+    ]
+    for field, title, reads in EVALUATIONS:
+        drawn = [
+            blocks.series(
+                name, [blocks.point(row["step"], row[field]) for row in record["evaluations"] if field in row]
+            )
+            for name, record in records.items()
+        ]
+        if any(one["points"] for one in drawn):
+            charts.append(blocks.lines(title, "step", title, drawn, f"How to read it: {reads}."))
+    return blocks.section("curves", "Learning curves", [chart for chart in charts if chart["series"]])
+
+
+EVALUATIONS = (
+    (
+        "eval_loss",
+        "Validation loss",
+        "a line that rises while the training loss falls is a model that learns its corpus by heart; for contrast "
+        "compare it with the training loss above",
+    ),
+    ("eval_bleu", "Validation BLEU", "higher is better; for contrast, an untrained model is at 0"),
+)

@@ -1,0 +1,125 @@
+"""The interactive maps of a report: the routing of chosen sentences in every system that routes.
+
+Legend: `N` iterations, `S` source tokens, `T` target tokens.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hf_capsule_mt.analysis.capsule_attention import capsule_attention
+from hf_capsule_mt.analysis.explain import EXPLAINED, explain
+from hf_capsule_mt.analysis.maps.sites import WORD_SITES, site_maps
+from hf_capsule_mt.analysis.report.blocks import section
+from hf_capsule_mt.evaluation.decoding import source_limit
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+
+MOST_WORDS = 40  # of a sentence with a map
+MOST_SITES = 3  # layers and heads of a sentence and system
+
+CAPTION = (
+    "Choose a sentence here, or “show its routing” at a sentence above. Each map has its caption and, as its last "
+    "row, the uniform routing for contrast."
+)
+
+
+def choose_map_sentences(
+    sources: Sequence[str], scores: Mapping[str, Sequence[float]], count: int, asked: Sequence[int]
+) -> list[int]:
+    """Indices of the sentences with maps: those asked for, then large differences, the worst, the middle, the best."""
+    names = list(scores)
+    first, last = scores[names[0]], scores[names[-1]]
+    usable = [index for index, source in enumerate(sources) if 1 < len(source.split()) <= MOST_WORDS]
+    usable = usable or [index for index, source in enumerate(sources) if source.strip()]
+    if not usable:
+        return list(asked)
+    by_score = sorted(usable, key=lambda index: first[index])
+    by_gain = sorted(usable, key=lambda index: -abs(last[index] - first[index])) if len(names) > 1 else []
+    middle = by_score[len(by_score) // 2 :]
+    turns = [one for one in (by_gain, by_score, middle, by_score[::-1]) if one]
+    chosen = list(dict.fromkeys(asked))
+    places = [0] * len(turns)
+    while len(chosen) < min(max(count, len(asked)), len({*usable, *asked})):
+        for turn, candidates in enumerate(turns):
+            while places[turn] < len(candidates) and candidates[places[turn]] in chosen:
+                places[turn] += 1
+            if places[turn] < len(candidates) and len(chosen) < max(count, len(asked)):
+                chosen.append(candidates[places[turn]])
+    return chosen
+
+
+def sentence_maps(model: Any, tokenizer: Any, source: str, translation: str) -> list[dict[str, Any]]:
+    """The maps of one translation: past and future, capsules over the source, routing over layers and heads."""
+    maps: list[dict[str, Any]] = []
+    if getattr(model.config, "past_future", None) in EXPLAINED:
+        maps += explain(model, tokenizer, source, translation).maps()
+    if getattr(model.config, "source_aggregation", None) == "capsules":
+        maps += capsule_attention(model, tokenizer, source).maps()
+    return maps + layer_maps(model, tokenizer, source, translation)
+
+
+def layer_maps(model: Any, tokenizer: Any, source: str, translation: str) -> list[dict[str, Any]]:
+    """The maps of the layers and heads: at most a few sites, layers first, then the lowest and highest heads."""
+    config = model.config
+    kinds = [getattr(config, name, "none") for name in ("layer_aggregation", "head_aggregation")]
+    if not any(str(kind).endswith("routing") for kind in kinds):
+        return []
+    ids = tokenizer(source)["input_ids"]
+    labels = tokenizer(text_target=translation)["input_ids"]
+    with evaluation_mode(model), torch.no_grad():
+        routings = model(
+            input_ids=torch.tensor([ids], device=model.device),
+            labels=torch.tensor([labels], device=model.device),
+            use_cache=False,
+            output_routings=True,
+        ).routings
+    sites = [site for site in routings if site not in WORD_SITES]
+    layers = [site for site in sites if site.endswith("layer_aggregation")]
+    heads = [site for site in sites if site not in layers]
+    sites = [*layers, *dict.fromkeys(heads[:1] + heads[-1:])][:MOST_SITES]
+    names = [[tokenizer.decode([token]).strip() or "␣" for token in tokens] for tokens in (ids, labels)]
+    return site_maps({site: routings[site] for site in sites}, 0, *names)
+
+
+def map_section(
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    sources: Sequence[str],
+    translations: Sequence[str],
+    sentences: Sequence[int],
+) -> list[dict[str, Any]]:
+    """The maps of the chosen sentences in the system `name`. A sentence that is too long for the model has none."""
+    maps = []
+    for index in sentences:
+        source, translation = sources[index], translations[index]
+        if not source.strip():
+            continue
+        if not fits(model, tokenizer, source, translation):
+            warnings.warn(f"sentence {index + 1} is too long for {name}: it has no maps there", stacklevel=2)
+            continue
+        for one in sentence_maps(model, tokenizer, source, translation):
+            title = f"{name}: {one['title'] or TITLES[one['type']]}"
+            entry = {"sentence": index + 1, "source": source, "system": name}
+            maps.append(entry | {"map": one | {"title": title}})
+    return maps
+
+
+def fits(model: Any, tokenizer: Any, source: str, translation: str) -> bool:
+    """Whether the model can read both sides without truncation."""
+    limit = source_limit(model, tokenizer)
+    sides = (tokenizer(source, verbose=False), tokenizer(text_target=translation, verbose=False))
+    return limit is None or all(len(side["input_ids"]) <= limit for side in sides)
+
+
+TITLES = {"past_future": "past and future", "capsules": "capsules over the source"}
+
+
+def maps_page_section(maps: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The section with these maps; None without any."""
+    if not maps:
+        return None
+    ordered = sorted(maps, key=lambda one: one["sentence"])
+    return section("maps", "Routing of sentences", [{"type": "maps", "maps": ordered, "caption": CAPTION}])

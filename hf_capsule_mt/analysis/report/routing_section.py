@@ -1,0 +1,121 @@
+"""What the routing of each system does on a sample of the test set, beside an untrained model of the same shape."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_capsule_mt.analysis.ablation.variant_scores import ablation_scores
+from hf_capsule_mt.analysis.report import blocks
+from hf_capsule_mt.analysis.routing_sites import routing_sites
+from hf_capsule_mt.analysis.routing_statistics import SiteStatistics, routing_statistics
+
+MOST_LINES = 6  # of a chart
+UNTRAINED_SEED = 0
+COLUMNS = (
+    "For contrast, “uniform” is the entropy of a routing that decides nothing, and “untrained” the last iteration of "
+    "the same model with its first, random weights."
+)
+
+
+def routing_blocks(
+    name: str, model: Any, tokenizer: Any, sources: Sequence[str], references: Sequence[str], show_progress: bool
+) -> list[dict[str, Any]]:
+    """Entropy and diversity of every routing site, by iteration; empty for a model that routes nothing."""
+    try:
+        routing_sites(model)
+    except ValueError:  # it has none
+        return []
+    sites = routing_statistics(model, tokenizer, sources, references, show_progress=show_progress).sites
+    contrast = routing_statistics(untrained_model(model), tokenizer, sources, references).sites
+    trained_lines, untrained_lines = joined_sites(sites), joined_sites(contrast)
+    entropies = [blocks.series(site, _entropy_points(group)) for site, group in trained_lines.items()]
+    entropies += [
+        blocks.series(f"untrained: {site}", _entropy_points(group), contrast=True)
+        for site, group in untrained_lines.items()
+    ]
+    rows = [
+        [
+            site.site,
+            site.algorithm,
+            " → ".join(f"{value:.2f}" for value in site.entropy),
+            f"{site.uniform_entropy:.2f}",
+            f"{before.entropy[-1]:.2f}",
+            " → ".join(f"{abs(value):.2f}" for value in site.diversity) or "–",
+            f"{abs(before.diversity[-1]):.2f}" if before.diversity else "–",
+        ]
+        for site, before in zip(sites, contrast, strict=True)
+    ]
+    header = ["site", "routing", "entropy by iteration", "uniform", "untrained", "diversity by iteration", "untrained"]
+    reads = (
+        "How to read it: entropy says over how many capsules an input is spread (Eq. (17), DLA). A routing that "
+        "decides nothing has the uniform entropy; lower means that inputs choose. Diversity is 0 if all capsules get "
+        "the same mix of inputs and rises when they specialise (Eq. (18), DLA)."
+    )
+    sample = f"{len(sources)} sentences of the test set, with forced decoding of the references"
+    return [
+        blocks.lines(
+            f"{name}: entropy of the assignments by iteration",
+            "iteration",
+            "entropy, as a share of that of a uniform routing (1 = decides nothing)",
+            entropies,
+            f"{reads} For contrast, the dotted lines are the same model with its first, random weights. Measured on "
+            f"{sample}.",
+            [str(number + 1) for number in range(max(len(site.entropy) for site in sites))],
+        ),
+        blocks.table(f"{name}: every routing site", header, rows, f"{reads} {COLUMNS}"),
+    ]
+
+
+def ablation_block(
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    sources: Sequence[str],
+    references: Sequence[str],
+    show_progress: bool,
+    **limits: Any,
+) -> dict[str, Any]:
+    """The scores of the model with other assignments than its own. It must route, and there must be two sentences."""
+    scores = ablation_scores(model, tokenizer, sources, references, show_progress=show_progress, num_beams=1, **limits)
+    rows = [
+        [ABLATION_NAMES[row.name], f"{row.bleu:.2f}", f"{row.bleu - scores.rows[0].bleu:+.2f}", f"{row.loss:.3f}"]
+        for row in scores.rows
+    ]
+    return blocks.table(
+        f"{name}: does it use its routing?",
+        ["assignments", "BLEU", "difference", "loss of a reference token"],
+        rows,
+        f"How to read it: {len(sources)} sentences, translated by greedy search with the model's own assignments and, "
+        "for contrast, with others. Uniform gives every capsule the same share of every input. Random is drawn once "
+        "for all sentences. Shuffled takes the assignments of another sentence. If these scores are as good, the "
+        "model does not use its routing. If they are worse, it does; that alone does not show that routing is needed.",
+    )
+
+
+ABLATION_NAMES = {"real": "its own", "uniform": "uniform", "random": "random", "shuffled": "of another sentence"}
+
+
+def untrained_model(model: Any) -> Any:
+    """A model with the configuration of `model` and random weights, always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(UNTRAINED_SEED)
+        return AutoModelForSeq2SeqLM.from_config(model.config).to(model.device).eval()
+
+
+def joined_sites(sites: Sequence[SiteStatistics]) -> dict[str, list[SiteStatistics]]:
+    """The sites by the name of their line. Sites that only differ in the layer share a line if there are many."""
+    if len(sites) <= MOST_LINES:
+        return {site.site: [site] for site in sites}
+    lines: dict[str, list[SiteStatistics]] = {}
+    for site in sites:
+        lines.setdefault(re.sub(r"\.\d+\.", ".*.", site.site), []).append(site)
+    return lines
+
+
+def _entropy_points(sites: Sequence[SiteStatistics]) -> list[dict[str, Any]]:
+    """The mean entropy of these sites by iteration, as a share of the uniform entropy."""
+    shares = [[value / (site.uniform_entropy or 1.0) for value in site.entropy] for site in sites]
+    return [blocks.point(place, sum(column) / len(column)) for place, column in enumerate(zip(*shares, strict=True))]

@@ -1,0 +1,176 @@
+"""Write a report: one HTML page that compares checkpoints on a test set. It needs no network and no other file.
+
+    python scripts/report.py runs/marian runs/dla_em --sources test.en --references test.de -o report.html
+    python scripts/report.py base=runs/marian --translations other=other.de --sources test.en --references test.de
+    python scripts/report.py runs/marian runs/dla_em
+
+A system is a checkpoint folder or a name on the Hub, or with --translations only a file of translations. NAME=FOLDER
+gives it a name. Differences are to the first system. Without --sources and --references, the systems must be runs of
+recipes: the test set and the translations are then those that the runs recorded.
+
+The page has the scores with intervals and tests, scores by length, repetitions and omissions, learning curves, the
+routing beside that of an untrained model, the best, worst and most different sentences, and interactive maps.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.cli.command_line import at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.metric_options import print_warnings, shows_progress
+from hf_capsule_mt.evaluation.scoring.translation_scores import METRICS
+from hf_capsule_mt.evaluation.sentences import read_sentences
+
+OUTPUT = Path("report.html")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="checkpoint folders, or names on the Hub")
+    parser.add_argument(
+        "--translations",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="translations of a system, one a line: of a model above, which then does not translate, or of another "
+        "system; may be repeated",
+    )
+    parser.add_argument("--sources", type=Path, help="source sentences, one a line; .gz is read too")
+    parser.add_argument("--references", type=Path, help="their references, one a line")
+    parser.add_argument("-o", "--output", type=Path, default=OUTPUT, help=f"the page; default: {OUTPUT}")
+    parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
+    parser.add_argument("--title", help="heading of the page; default: the systems and the test set")
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf", "ter"])
+    parser.add_argument("--sentences", type=at_least_one, default=300, help="sentences on the page, at most 1000")
+    parser.add_argument("--maps", type=int, default=6, help="sentences with maps of their routing; default: 6")
+    parser.add_argument("--show", type=at_least_one, nargs="+", default=[], help="line numbers that must have maps")
+    parser.add_argument(
+        "--ablations",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also score each model that routes with other assignments than its own; default: yes",
+    )
+    parser.add_argument("--samples", type=at_least_one, default=1000, help="samples of the bootstrap")
+    parser.add_argument("--seed", type=int, default=0, help="of random sentences")
+    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    parser.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show progress on standard error; default: only on a terminal",
+    )
+    return parser
+
+
+def named(text: str) -> tuple[str, str]:
+    """Name and place of `[NAME=]PLACE`; without a name that of the folder."""
+    name, separator, place = text.partition("=")
+    if not separator or Path(text).exists():
+        return Path(text).name or text, text
+    if not name or not place:
+        raise ValueError(f"{text!r}: must be NAME=PLACE, with a name and a place")
+    return name, place
+
+
+def make_systems(arguments: argparse.Namespace) -> list[Any]:
+    """The systems that the arguments name, in their order. A checkpoint that cannot be found is an error now."""
+    from hf_capsule_mt.analysis.report import System
+    from hf_capsule_mt.checkpoint_names import check_checkpoint
+
+    device = usable_device(arguments.device)
+    systems: dict[str, Any] = {}
+    for text in arguments.models:
+        name, place = named(text)
+        if name in systems:
+            raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
+        check_checkpoint(place)
+        systems[name] = System(name, folder=Path(place), device=device)
+    for text in arguments.translations:
+        if "=" not in text:
+            raise ValueError(f"--translations {text}: must be NAME=FILE")
+        name, _, place = text.partition("=")
+        lines = read_sentences(place)
+        if name in systems:
+            systems[name].translations = lines
+        else:
+            systems[name] = System(name, translations=lines)
+    if not systems:
+        raise ValueError("nothing to report on: give a model, or --translations NAME=FILE")
+    return list(systems.values())
+
+
+def read_test_set(arguments: argparse.Namespace, systems: list[Any]) -> tuple[list[str], list[str], str]:
+    """Sources, references and the name of the test set."""
+    if arguments.sources is not None and arguments.references is not None:
+        return read_sentences(arguments.sources), read_sentences(arguments.references), arguments.sources.name
+    if arguments.sources is not None or arguments.references is not None:
+        raise ValueError("--sources and --references belong together: give both, or neither for runs of recipes")
+    return recorded_test_set(systems)
+
+
+def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
+    """The test set that the runs recorded, which must be the same; their translations become those of the systems."""
+    from hf_capsule_mt.recipes.finished_run import read_run
+
+    test_set: tuple[list[str], list[str], str] | None = None
+    for system in systems:
+        if system.folder is None or not (system.folder / "results.json").is_file():
+            continue
+        run = read_run(system.folder)
+        if run.sources is None or run.references is None:
+            continue
+        current = (list(run.sources), list(run.references[0]), str(run.data.get("test", "test set")))
+        if test_set is not None and current[:2] != test_set[:2]:
+            raise ValueError(
+                f"{system.folder} was tested on {current[2]} and an earlier run on {test_set[2]}: give --sources and "
+                "--references"
+            )
+        test_set = current
+        if system.translations is None:
+            system.translations = None if run.translations is None else list(run.translations)
+    if test_set is None:
+        raise ValueError("no run records a test set that can be read here: give --sources and --references")
+    return test_set
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from transformers.utils import logging
+
+    from hf_capsule_mt.analysis.report import ReportOptions, report_data, report_page
+    from hf_capsule_mt.outputs import check_file, new_file
+
+    inputs = [Path(named(text)[1]) for text in arguments.models]
+    inputs += [Path(text.partition("=")[2]) for text in arguments.translations]
+    inputs += [place for place in (arguments.sources, arguments.references) if place is not None]
+    check_file(arguments.output, inputs, arguments.overwrite)  # before hours of work
+    shown = shows_progress(arguments)
+    if not shown:
+        logging.disable_progress_bar()  # Transformers' own bar for loading
+    systems = make_systems(arguments)
+    sources, references, test_set = read_test_set(arguments, systems)
+    options = ReportOptions(
+        title=arguments.title,
+        test_set=test_set,
+        metrics=arguments.metrics,
+        sentences=arguments.sentences,
+        maps=arguments.maps,
+        show=arguments.show,
+        ablations=arguments.ablations,
+        samples=arguments.samples,
+        seed=arguments.seed,
+        generation={"num_beams": arguments.beam, "max_tokens": arguments.max_tokens},
+        show_progress=shown,
+    )
+    page = report_page(report_data(systems, sources, references, options))
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(arguments.output, inputs, arguments.overwrite) as file:
+        file.write(page)
+    print(f"{arguments.output}: open it in a browser")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    print_warnings()
+    return run_command(lambda: run(arguments))
