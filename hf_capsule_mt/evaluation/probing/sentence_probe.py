@@ -6,7 +6,7 @@ Legend: `B` sentences, `S` words, `d` width of the encoder, `C` labels.
 import torch
 from torch import Tensor, nn
 
-from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
+from hf_capsule_mt import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.evaluation.probing.settings import ProbeSettings
 from hf_capsule_mt.evaluation.probing.vocabulary import PADDING
 from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAggregatedMarianEncoder
