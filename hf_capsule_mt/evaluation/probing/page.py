@@ -18,8 +18,12 @@ GAINS = """\
 Points over `base` with the same seed. The last rows are those of Table 1 of Li et al. 2019 for the same tasks.
 """
 OTHER_SENTENCES = """\
-These are not the SentEval files that the paper uses: those have 100,000, 10,000 and 10,000 sentences a task. So
+These are not the whole SentEval files that the paper uses: those have 100,000, 10,000 and 10,000 sentences a task. So
 compare the rows of this page with each other, not with published numbers.
+"""
+NOT_LEARNED = """\
+No model is clearly above the first row, by two standard errors, in: {}. There, differences between models mean
+nothing.
 """
 
 
@@ -28,6 +32,9 @@ def as_markdown(results: ProbeResults) -> str:
     if not results.cells:
         raise ValueError("there is no finished result; a page needs one or more")
     sections = ["# Probing\n", _sentences(results), markdown_table(accuracy_rows(results)), READING]
+    unlearned = unlearned_tasks(results)
+    if unlearned:
+        sections.append(NOT_LEARNED.format(", ".join(unlearned)))
     gains = difference_rows(results)
     if gains:
         sections += ["## Routed heads against linear ones\n", markdown_table(gains), GAINS]
@@ -42,6 +49,21 @@ def is_senteval(results: ProbeResults) -> bool:
     return all(tuple(results.tasks[task]["sentences"]) == SENTEVAL_SIZES for task in results.task_names)
 
 
+def unlearned_tasks(results: ProbeResults) -> list[str]:
+    """The tasks in which the best model's mean is not two standard errors above the most frequent label."""
+    unlearned = []
+    for task in results.task_names:
+        means = [statistics.mean(values) for model in results.models if (values := _accuracies(results, model, task))]
+        limit = results.tasks[task]["majority_accuracy"] + 2 * _standard_error(results, task)
+        if max(means) < limit:
+            unlearned.append(task)
+    return unlearned
+
+
+def _accuracies(results: ProbeResults, model: str, task: str) -> list[float]:
+    return list(accuracies(results, model, task).values())
+
+
 def _sentences(results: ProbeResults) -> str:
     source = f"Sentences: {results.source}\n" if results.source else ""
     return source + ("" if is_senteval(results) else OTHER_SENTENCES)
@@ -53,7 +75,7 @@ def _tasks(results: ProbeResults) -> str:
     for name in results.task_names:
         task = results.tasks[name]
         sizes = [f"{size:,}" for size in task["sentences"]]
-        error = _standard_error(results, name, task["sentences"][2])
+        error = _standard_error(results, name)
         rows.append([name, task_named(name).question, str(task["labels"]), *sizes, f"{error:.2f}"])
         for split, counts in task["unseen_labels"].items():
             unseen.append(
@@ -63,23 +85,22 @@ def _tasks(results: ProbeResults) -> str:
     return markdown_table(rows) + "\n" + note + "".join(f"{line} They count as wrong.\n" for line in unseen)
 
 
-def _standard_error(results: ProbeResults, task: str, sentences: int) -> float:
+def _standard_error(results: ProbeResults, task: str) -> float:
     """Of an accuracy, in points: `sqrt(p (1 - p) / n)` with the mean accuracy p of all models."""
-    values = [value for model in results.models for value in accuracies(results, model, task).values()]
-    share = statistics.mean(values) / 100.0
-    return 100.0 * math.sqrt(share * (1.0 - share) / sentences)
+    share = statistics.mean(value for model in results.models for value in _accuracies(results, model, task)) / 100.0
+    return 100.0 * math.sqrt(share * (1.0 - share) / results.tasks[task]["sentences"][2])
 
 
 def _models(results: ProbeResults) -> str:
-    rows = [["model", "parameters of the encoder", "seeds", "best epoch", "seconds a task"]]
+    rows = [["model", "parameters of the encoder", "seeds", "best epoch"]]
     for model in results.models:
         cells = [cell for cell in results.cells.values() if cell.model == model]
         sizes = sorted({cell.encoder_parameters for cell in cells})
         parameters = " to ".join(f"{size:,}" for size in (sizes if len(sizes) < 2 else (sizes[0], sizes[-1])))
         seeds = ", ".join(map(str, sorted({cell.seed for cell in cells})))
         epoch = f"{statistics.mean(cell.best_epoch for cell in cells):.1f}"
-        rows.append([model, parameters, seeds, epoch, f"{statistics.median(cell.seconds for cell in cells):.0f}"])
-    note = "Parameters differ by task, because each task has its own words. Best epochs are means, seconds medians.\n"
+        rows.append([model, parameters, seeds, epoch])
+    note = "Parameters differ by task, because each task has its own words. Best epochs are means.\n"
     return markdown_table(rows) + "\n" + note
 
 

@@ -45,9 +45,11 @@ def marian():
 
 
 def test_features_are_the_mean_of_the_states_of_the_words(tokenizer):
-    """Against one sentence at a time, without padding, and without the token that ends the sentence."""
-    model = marian().eval()
+    """Against one sentence at a time, without padding and dropout, and without the last token."""
+    model = marian()
     features = encoder_features(model, tokenizer, TEXTS, batch_size=7)
+    assert model.get_encoder().training, "it must leave the mode as it was"
+    model.eval()
     assert features.shape == (len(TEXTS), 48) and not features.requires_grad
     for text, vector in zip(TEXTS, features, strict=True):
         tokens = tokenizer(text)["input_ids"]

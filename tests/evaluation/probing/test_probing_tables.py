@@ -71,17 +71,25 @@ def test_the_page_says_what_the_numbers_are(results):
     page = as_markdown(results)
     assert "| em | 19.00 ± 9.90 | 82.50 ± 0.71 | 50.75 ± 4.60 |" in page
     assert "Sentences: drawn numbers." in page and "python scripts/probe.py data --output out" in page
-    assert "These are not the SentEval files" in page
+    assert "These are not the whole SentEval files" in page
     assert "WC: 3 test sentences have a label that training does not have." in page
     # 100 * sqrt(0.17 * 0.83 / 400)
     assert "| WC | which of 1,000 words it contains | 2 | 900 | 100 | 400 | 1.88 |" in page
     for task in results.tasks.values():
         task["sentences"] = [100_000, 10_000, 10_000]
-    assert "These are not the SentEval files" not in as_markdown(results)
+    assert "These are not the whole SentEval files" not in as_markdown(results)
     text = as_text(results)
     assert "em                   19.00 ± 9.90  82.50 ± 0.71  50.75 ± 4.60\n" in text and "|" not in text
     with pytest.raises(ValueError, match="there is no finished result"):
         as_markdown(ProbeResults(SMALL))
+
+
+def test_the_page_names_tasks_that_no_model_learned(results):
+    """The best mean of Tense is 90. With p = 0.834 and 400 sentences, two standard errors are 3.72 points."""
+    for majority, is_learned in ((86.2, True), (86.4, False)):
+        results.tasks["Tense"]["majority_accuracy"] = majority
+        page = as_markdown(results)
+        assert ("by two standard errors, in: Tense. There" in page) is not is_learned
 
 
 def test_results_survive_json(results):
