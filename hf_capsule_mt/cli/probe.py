@@ -95,8 +95,8 @@ def settings_of(arguments: argparse.Namespace) -> Any:
     """The `ProbeSettings` that the arguments give."""
     from hf_capsule_mt.evaluation.probing import ProbeSettings
 
-    given = {field.name: getattr(arguments, field.name, None) for field in fields(ProbeSettings)}
-    return ProbeSettings(**{name: value for name, value in given.items() if value is not None})
+    values = {field.name: getattr(arguments, field.name, None) for field in fields(ProbeSettings)}
+    return ProbeSettings(**{name: value for name, value in values.items() if value is not None})
 
 
 def named_checkpoints(arguments: list[str], taken: list[str]) -> dict[str, str]:

@@ -71,7 +71,8 @@ def fit(
     batches = torch.Generator().manual_seed(seed)
     labels = torch.tensor(training.labels)  # [N]
     steps = schedule.epochs * math.ceil(len(labels) / schedule.batch_size)
-    optimizer = torch.optim.Adam(model.parameters(), lr=schedule.learning_rate, betas=(0.9, 0.98), fused=True)
+    is_fused = used_device(model).type in ("cpu", "cuda")
+    optimizer = torch.optim.Adam(model.parameters(), schedule.learning_rate, betas=(0.9, 0.98), fused=is_fused)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps))
     accuracies: list[float] = []
     best_weights: dict[str, Tensor] = {}
@@ -100,8 +101,8 @@ def _step(model: nn.Module, inputs: Inputs, labels: Tensor, batch: Tensor, dtype
     for indices, arguments in inputs.pieces(batch):
         with _autocast(model, dtype):
             logits = model(*arguments)  # [B, C]
-        wanted = labels[indices].to(logits.device)
-        loss = nn.functional.cross_entropy(logits.float(), wanted, reduction="sum") / len(batch)
+        targets = labels[indices].to(logits.device)
+        loss = nn.functional.cross_entropy(logits.float(), targets, reduction="sum") / len(batch)
         loss.backward()
         loss_of_batch += loss.item()
     return loss_of_batch
@@ -111,12 +112,12 @@ def _step(model: nn.Module, inputs: Inputs, labels: Tensor, batch: Tensor, dtype
 def accuracy(model: nn.Module, labelled: LabelledInputs, dtype: str = "float32") -> float:
     """The share of sentences, in percent, whose label gets the highest logit. A label below 0 is never right."""
     labels = torch.tensor(labelled.labels)  # [N]
-    right = 0
+    correct = 0
     with evaluation_mode(model), _autocast(model, dtype):
         for batch in labelled.inputs.lengths.argsort(stable=True).split(EVALUATION_BATCH):
             for indices, arguments in labelled.inputs.pieces(batch):
-                right += int((model(*arguments).argmax(dim=-1).cpu() == labels[indices]).sum())
-    return 100.0 * right / len(labels)
+                correct += int((model(*arguments).argmax(dim=-1).cpu() == labels[indices]).sum())
+    return 100.0 * correct / len(labels)
 
 
 def _autocast(model: nn.Module, dtype: str) -> torch.autocast:

@@ -1,6 +1,8 @@
 """One result of a table: a task, a model and a seed, from scratch or on a frozen encoder."""
 
 import time
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,8 +92,12 @@ def probe_from_scratch(
     )
 
 
-def _numbered(sentences: Any, vocabulary: WordVocabulary, most_words: int, device: str) -> SentenceInputs:
-    numbers = [vocabulary.encode(sentence, most_words) for sentence in sentences]
+def _numbered(sentences: Sequence[str], vocabulary: WordVocabulary, most_words: int, device: str) -> SentenceInputs:
+    numbers = [vocabulary.encode(sentence) for sentence in sentences]
+    too_long = sum(len(words) > most_words for words in numbers)
+    if too_long:
+        warnings.warn(f"{too_long} sentences have more than {most_words} words and are cut", stacklevel=3)
+        numbers = [words[:most_words] for words in numbers]
     return SentenceInputs(numbers, PADDING, torch.device(device))
 
 

@@ -1,17 +1,18 @@
 """Runs the cells of a table that are not finished."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hf_capsule_mt.evaluation.probing.fit import Progress
 from hf_capsule_mt.evaluation.probing.probes import FrozenEncoder, ProbeCell, probe_from_scratch
 from hf_capsule_mt.evaluation.probing.results import ProbeResults
 from hf_capsule_mt.evaluation.probing.task_file import ProbingData, read_task, task_file
 from hf_capsule_mt.evaluation.probing.tasks import ProbingTask
 
-Say = Callable[[str], None]
 
-
-def read_tasks(folder: str | Path, tasks: Sequence[ProbingTask], results: ProbeResults, say: Say) -> list[ProbingData]:
+def read_tasks(
+    folder: str | Path, tasks: Sequence[ProbingTask], results: ProbeResults, say: Progress
+) -> list[ProbingData]:
     """The sentences of all tasks, so that a mistake in the last file shows before hours of training."""
     all_data = []
     for task in tasks:
@@ -33,7 +34,7 @@ def run_probes(
     aggregations: Sequence[str] = (),
     encoders: Sequence[FrozenEncoder] = (),
     device: str = "cpu",
-    say: Say = lambda line: None,
+    say: Progress = lambda line: None,
 ) -> Iterator[ProbeCell]:
     """Yield each new cell, after it was added to `results`. All tasks and models of one seed come first.
 

@@ -99,9 +99,9 @@ def read_task(path: str | Path, task: ProbingTask, max_training: int | None = No
     labels = tuple(sorted({label for label, _ in rows["tr"]}))
     if len(labels) < 2:
         raise ValueError(f"{path}: all training sentences have the label {labels[0]!r}; must have two labels or more")
-    known = set(labels)
+    training_labels = set(labels)
     unseen = {
-        SPLITS[split]: dict(sorted(Counter(label for label, _ in rows[split] if label not in known).items()))
+        SPLITS[split]: dict(sorted(Counter(label for label, _ in rows[split] if label not in training_labels).items()))
         for split in ("va", "te")
     }
     training, validation, test = (_split(rows[split], labels) for split in SPLITS)

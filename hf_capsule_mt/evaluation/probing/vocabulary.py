@@ -19,6 +19,6 @@ class WordVocabulary:
     def __len__(self) -> int:
         return FIRST_WORD + len(self.numbers)
 
-    def encode(self, sentence: str, most_words: int | None = None) -> list[int]:
-        """The numbers of the first `most_words` words."""
-        return [self.numbers.get(word, UNKNOWN) for word in sentence.split()[:most_words]]
+    def encode(self, sentence: str) -> list[int]:
+        """The numbers of its words."""
+        return [self.numbers.get(word, UNKNOWN) for word in sentence.split()]

@@ -78,4 +78,3 @@ def test_rare_words_share_a_number():
     vocabulary = WordVocabulary(["the dog sees the cat", "the dog"], least_count=2)
     assert len(vocabulary) == 4
     assert vocabulary.encode("the cat is the dog") == [2, UNKNOWN, UNKNOWN, 2, 3]
-    assert vocabulary.encode("the dog barks", most_words=2) == [2, 3]

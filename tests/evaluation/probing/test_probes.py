@@ -57,6 +57,13 @@ def test_padding_does_not_change_the_features(aggregation):
     assert not torch.allclose(alone, probe.features(words.flip(1), torch.ones_like(words))), "positions matter"
 
 
+def test_long_sentences_are_cut_with_a_warning(tmp_path):
+    lines = [*bag_of_words_lines((16, 4, 4)), "te\tPast\t" + "went " * 30]
+    data = read_task(write_task(tmp_path, lines), task_named("Tense"))
+    with pytest.warns(UserWarning, match="1 sentences have more than 8 words and are cut"):
+        probe_from_scratch(data, "base", 1, replace(SMALL, epochs=1, most_words=8))
+
+
 def test_the_mean_is_over_real_words():
     states = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [float("inf"), float("nan")]], [[2.0, 2.0]] * 3])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
