@@ -26,6 +26,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 CARD = "README.md"
+SHORTLIST = "shortlist.safetensors"  # of `inference/shortlist`
 CODE_BEGINS = "# Copied from hf_capsule_mt "  # first line of each exported code file
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
@@ -34,7 +35,9 @@ def belongs_to_checkpoint(path: Path) -> bool:
     """Whether a file is part of a checkpoint for translation: not training state, and not code of other origin."""
     if not path.is_file() or path.is_symlink():
         return False
-    has_known_name = path.name in (*CONFIGURATION_FILES, *TOKENIZER_FILES, CARD) or WEIGHTS.fullmatch(path.name)
+    has_known_name = path.name in (*CONFIGURATION_FILES, *TOKENIZER_FILES, CARD, SHORTLIST) or WEIGHTS.fullmatch(
+        path.name
+    )
     return bool(has_known_name) or (path.suffix == ".py" and path.read_bytes().startswith(CODE_BEGINS.encode()))
 
 

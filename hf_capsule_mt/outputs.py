@@ -1,7 +1,8 @@
 """Atomic output files and folders: an output appears only when it is complete, and never replaces an input.
 
 An output is written beside its final path, under a name that ends in `.unfinished`, and renamed at the end. A killed
-process leaves the old or the new output. The next command removes the unfinished one.
+process leaves the old or the new output. The next command removes the unfinished one. (Training checkpoints:
+`training/checkpoints/keeper.py`.)
 """
 
 import ctypes

@@ -89,6 +89,8 @@ class CapsuleTranslationPipeline(Pipeline):
     def _sanitize_parameters(self, **parameters: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if not self.model.config.is_encoder_decoder:
             raise ValueError(f"{type(self.model).__name__} is no encoder-decoder: translation needs one")
+        if (shortlist := getattr(self.model, "shortlist", None)) is not None:  # of quantize_for_cpu
+            shortlist.check_tokenizer(self.tokenizer)
         preparing = {name: parameters.pop(name) for name in PREPARING if name in parameters}
         if preparing.get("long_input", "split") not in ("split", "truncate"):
             raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split' or 'truncate'")

@@ -16,11 +16,13 @@ from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.losses.memory_saving import use_memory_saving_losses
 from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
+from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint, refuse_int8_checkpoints
 from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
 from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
 
 PATCH_PIPELINE = "HF_CAPSULE_MT_PATCH_PIPELINE"
+PLACES = ("revision", "subfolder", "cache_dir", "token", "local_files_only")  # where a checkpoint is looked for
 
 
 def register() -> None:
@@ -34,6 +36,7 @@ def register() -> None:
         AutoModel.register(family.config, family.model)
         AutoModelForSeq2SeqLM.register(family.config, family.translation_model)
         setattr(family.config, CUSTOM_PIPELINES, property(_custom_pipelines, _set_custom_pipelines))
+    refuse_int8_checkpoints()
     register_translation()
     CarriedCode.code_writer = write_code
     _add_to_models()
@@ -76,13 +79,27 @@ def register_translation() -> None:
     if TASK in registry.supported_tasks:
         return
     getattr(transformers.pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
-    registry.register_pipeline(
-        TASK, pipeline_class=CapsuleTranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text"
-    )
+    registry.register_pipeline(TASK, pipeline_class=CapsuleTranslationPipeline, pt_model=TranslationModel, type="text")
     if hasattr(CapsuleTranslationPipeline, "_registered_impl"):
         # With this mark, saving a pipeline would add a copy of its file, which needs this package.
         del CapsuleTranslationPipeline._registered_impl
     registry.task_aliases = LanguagePairs(registry.task_aliases)
+
+
+class TranslationModel(AutoModelForSeq2SeqLM):
+    """Loads models for the pipeline: `AutoModelForSeq2SeqLM` that can also load int8 checkpoints."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        places = {name: kwargs[name] for name in PLACES if kwargs.get(name) is not None}
+        if not is_int8_checkpoint(pretrained_model_name_or_path, **places):
+            # Not by `super()`: Transformers looks for the name of the class in a checkpoint that carries its code.
+            return AutoModelForSeq2SeqLM.from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        if str(kwargs.get("dtype")) not in ("None", "auto", "float32", "torch.float32"):
+            raise ValueError(f"dtype={kwargs['dtype']}: an int8 model computes in float32")
+        from hf_capsule_mt.inference.int8 import load_quantized  # imported late: many programs never need it
+
+        return load_quantized(pretrained_model_name_or_path, **places)
 
 
 class LanguagePairs(dict[str, str]):

@@ -3,6 +3,7 @@
     python scripts/benchmark.py train   --models em,dynamic --baseline marian --device cpu --json out.json
     python scripts/benchmark.py decode  --models em --baseline marian --device cpu --json out.json
     python scripts/benchmark.py decode  --models caps_nmt,caps_nmt-int8,ctranslate2-int8 --threads 1
+    python scripts/benchmark.py decode  --models em-int8-shortlist,ctranslate2-int8-shortlist --threads 1 --batch 32
     python scripts/benchmark.py decode  --models marian-compiled,em,em-compiled --device cuda --beams 4 --batch 64
     python scripts/benchmark.py memory  --models em --batches 8,32 --lengths 16,64
     python scripts/benchmark.py scaling --models caps_nmt --device cpu --json out.json --plot out.png
@@ -12,9 +13,10 @@
     python scripts/benchmark.py train --end-to-end --train data/train --valid data/val --models em
     python scripts/benchmark.py table
 
-`-int8` after a model's name runs it through `quantize_for_cpu`. `-compiled` decodes with a static cache and compiled
-steps; for stock Marian, Transformers has these in greedy search only. The `ctranslate2` models are stock Marian
-converted to int8, `-6+1` with a decoder of one layer. They need the extra `benchmark`.
+`-int8` after a model's name runs it through `quantize_for_cpu`, `-int8-shortlist` with `--shortlist-words` random
+words. `-compiled` decodes with a static cache and compiled steps; for stock Marian, Transformers has these in greedy
+search only. The `ctranslate2` models are stock Marian converted to int8, `-6+1` with a decoder of one layer,
+`-shortlist` with a `vmap`. They need the extra `benchmark`.
 
 Models take turns step by step in one process, so that other load on the machine affects all of them equally. Figures
 are medians with quartiles; ratios are to the baseline of the same run. Peak memory on the CPU is the growth of a
@@ -46,6 +48,7 @@ from benchmarks.losses import loss_memory, measure_losses, print_losses
 from benchmarks.measure import device_name, report, spread, take_turns
 from benchmarks.ops import measure_ops, op_memory, print_ops
 from benchmarks.scaling import measure_scaling, plot_scaling, print_scaling
+from benchmarks.shortlists import random_shortlist, write_vocabulary_map
 from transformers import CompileConfig, MarianConfig, MarianMTModel, PreTrainedConfig, PreTrainedModel
 
 from hf_capsule_mt import (
@@ -97,8 +100,9 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "caps_nmt-attention": {"decoder_context": "attention"},
     "caps_nmt-pooling": {"source_aggregation": "pooling"},
 }
-MODELS |= {f"{name}-{how}": options for how in ("int8", "compiled") for name, options in MODELS.items()}
-MODELS |= {"ctranslate2-int8": None, "ctranslate2-int8-6+1": None}
+HOW = ("int8", "int8-shortlist", "compiled")
+MODELS |= {f"{name}-{how}": options for how in HOW for name, options in MODELS.items()}
+MODELS |= {f"ctranslate2-int8{how}": None for how in ("", "-6+1", "-shortlist", "-6+1-shortlist")}
 DECODE_ONLY = tuple(name for name in MODELS if "-int8" in name or "-compiled" in name)
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
 
@@ -136,7 +140,7 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
     torch.manual_seed(args.seed)
     model: PreTrainedModel
     if options is None:
-        shallow = {"decoder_layers": 1} if name.endswith("6+1") else {}
+        shallow = {"decoder_layers": 1} if "6+1" in name else {}
         model = MarianMTModel(configured(MarianConfig, {**common, **shallow}, args))
     elif name.startswith("caps_nmt"):
         # The depths of the paper's base model: 4 encoder layers and 3 decoder layers.
@@ -185,9 +189,11 @@ def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> 
     """One call of generate(). Every model generates the same number of tokens."""
     model.eval()
     if name.startswith("ctranslate2"):
-        return ctranslate2_step(model, args)
-    if name.endswith("-int8"):
-        model = quantize_for_cpu(model)
+        return ctranslate2_step(model, args, name.endswith("-shortlist"))
+    if name.endswith(("-int8", "-int8-shortlist")):
+        has_shortlist = name.endswith("-shortlist")
+        shortlist = random_shortlist(model, args.shortlist_words, args.seed) if has_shortlist else None
+        model = quantize_for_cpu(model, shortlist)
     source = batch(args)["input_ids"]
     length = args.target_length
     options: dict[str, Any] = {"num_beams": args.beams, "do_sample": False}
@@ -205,8 +211,8 @@ def decode_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> 
     return step
 
 
-def ctranslate2_step(model: PreTrainedModel, args: argparse.Namespace) -> Callable[[], None]:
-    """The same with a Marian model that is converted to CTranslate2 and int8."""
+def ctranslate2_step(model: PreTrainedModel, args: argparse.Namespace, has_shortlist: bool) -> Callable[[], None]:
+    """The same with a Marian model that is converted to CTranslate2 and int8, with its own shortlist if asked for."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
@@ -219,12 +225,17 @@ def ctranslate2_step(model: PreTrainedModel, args: argparse.Namespace) -> Callab
     spec.validate()
     spec.optimize(quantization="int8")
     with tempfile.TemporaryDirectory() as folder:
+        if has_shortlist:
+            shortlist = random_shortlist(model, args.shortlist_words, args.seed)
+            write_vocabulary_map(shortlist, words, Path(folder, "words"))
+            spec.register_vocabulary_mapping(str(Path(folder, "words")))
         spec.save(folder)
         threads = torch.get_num_threads()
         translator = ctranslate2.Translator(folder, compute_type="int8", inter_threads=1, intra_threads=threads)
     source = [[words[index] for index in row] for row in batch(args)["input_ids"].tolist()]
     length = args.target_length
     options = {"beam_size": args.beams, "max_decoding_length": length, "min_decoding_length": length}
+    options |= {"use_vmap": has_shortlist, "max_batch_size": args.batch}
 
     def step() -> None:
         translations = translator.translate_batch(source, **options)
@@ -241,6 +252,8 @@ def measure(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, A
     models = {name: build(name, args) for name in names}
     seconds = take_turns({name: STEPS[args.command](name, model, args) for name, model in models.items()}, args)
     rows = {name: {"parameters": models[name].num_parameters(), **spread(times)} for name, times in seconds.items()}
+    for row in rows.values() if args.command == "decode" else ():
+        row["source_words_per_s"] = args.batch * args.source_length / row["median_s"]
     del models
     for name, row in () if args.no_memory else rows.items():
         row["peak_bytes"] = peak_memory(name, args, build, STEPS[args.command])
@@ -250,7 +263,9 @@ def measure(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, A
 def add_ratios(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
     """Add ratios to the baseline and print the table."""
     base = rows[args.baseline]
-    print(f"{'model':<20}{'parameters':>12}{'median ms':>12}{'time ratio':>12}{'peak MB':>10}{'memory ratio':>14}")
+    words = f"{'source words/s':>16}" if args.command == "decode" else ""
+    head = f"{'model':<30}{'parameters':>12}{'median ms':>12}{'time ratio':>12}"
+    print(f"{head}{words}{'peak MB':>10}{'memory ratio':>14}")
     for name, row in rows.items():
         row["time_ratio"] = row["median_s"] / base["median_s"]
         memory = f"{'not measured':>24}"
@@ -258,7 +273,8 @@ def add_ratios(rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> Non
             row["memory_ratio"] = row["peak_bytes"] / base["peak_bytes"]
             memory = f"{row['peak_bytes'] / 1e6:>10.0f}{row['memory_ratio']:>14.3f}"
         speed = f"{row['median_s'] * 1e3:>12.1f}{row['time_ratio']:>12.3f}"
-        print(f"{name:<20}{row['parameters'] / 1e6:>11.1f}M{speed}{memory}")
+        words = f"{row['source_words_per_s']:>16.0f}" if args.command == "decode" else ""
+        print(f"{name:<30}{row['parameters'] / 1e6:>11.1f}M{speed}{words}{memory}")
 
 
 def memory_alone(args: argparse.Namespace) -> int:

@@ -3,10 +3,11 @@
     python scripts/translate.py --model runs/demo < source.txt > target.txt
     python scripts/translate.py --model runs/demo --beam 4 --n-best 2 --scores source.txt -o target.tsv
     python scripts/translate.py --model runs/demo --score target.txt source.txt
+    python scripts/translate.py source.txt --model runs/demo --int8 --shortlist
 
-`--model` is any model for `AutoModelForSeq2SeqLM`. Each line of input gives one line of output, in the same order, or
-N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. Blank lines stay blank. Line
-breaks within a translation become spaces.
+`--model` is any model for `AutoModelForSeq2SeqLM`, or a saved int8 model. Each line of input gives one line of output,
+in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. Blank lines
+stay blank. Line breaks within a translation become spaces.
 """
 
 import argparse
@@ -69,6 +70,33 @@ def count_lines(files: list[Path]) -> int | None:
     return count
 
 
+def load_model(name: str, device: Any, dtype: Any, int8: bool, shortlist: str | bool | None) -> Any:
+    """The model of a float or an int8 checkpoint; with `int8` always an int8 model.
+
+    `shortlist` is a file or a folder, or True for the one in the checkpoint.
+    """
+    import torch
+
+    from hf_capsule_mt import Shortlist, load_quantized, quantize_for_cpu
+    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+    from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
+
+    if is_int8_checkpoint(name):
+        if device.type != "cpu" or dtype != torch.float32:
+            raise ValueError(
+                f"--model {name} is in int8, which needs the CPU and float32: leave out --device and --dtype, or name "
+                "the float model"
+            )
+        model = load_quantized(name)
+        if shortlist is not None:
+            model.use_shortlist(Shortlist.load(name if shortlist is True else shortlist))
+        return model
+    if shortlist is not None and not int8:
+        raise ValueError("--shortlist needs an int8 model: add --int8")
+    model = load_translation_model(name, dtype=dtype).to(device).eval()
+    return quantize_for_cpu(model, shortlist=name if shortlist is True else shortlist) if int8 else model
+
+
 def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> None:
     import torch
     from transformers import AutoTokenizer
@@ -77,7 +105,6 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     import hf_capsule_mt  # noqa: F401  (registers its families)
     from hf_capsule_mt.checkpoint_names import reading_checkpoint
     from hf_capsule_mt.evaluation.streaming import one_line, score_pairs, translate_lines
-    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 
     if progress.bar.disable:
         logging.disable_progress_bar()  # Transformers' own bar for loading
@@ -85,11 +112,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     dtype = getattr(torch, arguments.dtype)
     with reading_checkpoint(arguments.model):
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-        model: Any = load_translation_model(arguments.model, dtype=dtype).to(device).eval()
-    if arguments.int8:
-        from hf_capsule_mt import quantize_for_cpu
-
-        model = quantize_for_cpu(model)
+        model: Any = load_model(arguments.model, device, dtype, arguments.int8, arguments.shortlist)
     options = {"max_tokens": arguments.max_tokens, "on_progress": progress}
     if arguments.length_penalty is not None:
         options["length_penalty"] = arguments.length_penalty
@@ -136,7 +159,15 @@ def make_parser() -> argparse.ArgumentParser:
         "--max-new-tokens", type=at_least_one, help="limit for a translation; default: twice the source plus 50"
     )
     parser.add_argument("--window", type=at_least_one, default=1024, help="number of lines that are sorted by length")
-    parser.add_argument("--int8", action="store_true", help="use quantize_for_cpu")
+    parser.add_argument("--int8", action="store_true", help="use quantize_for_cpu; a saved int8 model needs no option")
+    parser.add_argument(
+        "--shortlist",
+        nargs="?",
+        const=True,
+        metavar="FILE",
+        help="only words that are probable for the source, in int8: a file of make_shortlist.py, or without a value "
+        "the one in the folder of the model",
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument(
@@ -164,7 +195,8 @@ def main() -> int:
             else:
                 from hf_capsule_mt.outputs import new_file
 
-                sources = [*arguments.files, *([arguments.score] if arguments.score else []), Path(arguments.model)]
+                others = [Path(each) for each in (arguments.score, arguments.shortlist) if each not in (None, True)]
+                sources = [*arguments.files, *others, Path(arguments.model)]
                 output = stack.enter_context(new_file(arguments.output, sources, arguments.overwrite))
             run(arguments, output, progress)
             output.flush()

@@ -8,7 +8,7 @@ import pytest
 from commands import run_script
 
 MODELS = {"train": ["em", "heads-em-all", "gdr-bow-bca", "rnmt-gdr", "caps_nmt"]}
-MODELS["decode"] = [*MODELS["train"], "caps_nmt-attention", "caps_nmt-int8"]
+MODELS["decode"] = [*MODELS["train"], "caps_nmt-attention", "caps_nmt-int8", "marian-int8-shortlist"]
 
 
 def run_models(command: str, models: list[str], target: Path, *more: str) -> tuple[dict[str, Any], str]:
@@ -22,12 +22,15 @@ def run_models(command: str, models: list[str], target: Path, *more: str) -> tup
 
 @pytest.mark.parametrize("command", ["train", "decode"])
 def test_runs_and_writes_json(command, tmp_path):
-    report, printed = run_models(command, MODELS[command], tmp_path / "out.json", "--no-memory")
+    more = ["--shortlist-words", "90"] if command == "decode" else []
+    report, printed = run_models(command, MODELS[command], tmp_path / "out.json", "--no-memory", *more)
     assert list(report["rows"]) == ["marian", *MODELS[command]]
     assert report["rows"]["marian"]["time_ratio"] == 1.0
     assert all(row["median_s"] > 0 and row["parameters"] > 0 for row in report["rows"].values())
     assert report["versions"]["torch"] and report["settings"]["seed"] == 1
     assert "time ratio" in printed
+    for row in report["rows"].values() if command == "decode" else ():
+        assert row["source_words_per_s"] == pytest.approx(2 * 5 / row["median_s"])
 
 
 @pytest.mark.exhaustive

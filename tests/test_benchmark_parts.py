@@ -41,6 +41,7 @@ def report_of(script, tmp_path):
         ("scaling --lengths 8,16,32,8", "--lengths [8, 16, 32]: at least four different ones"),
         ("scaling --lengths 8,16,many", "--lengths: invalid numbers value: '8,16,many'"),
         ("scaling --clock processor", "use --device cpu --threads 1"),
+        ("decode --clock processor --threads 2", "use --device cpu --threads 1"),
         ("scaling --sentence-rounds 0", "must be at least 1"),
         ("scaling --values 1,2", "--values are those of another --axis; for length use --lengths"),
         ("scaling --axis layers --values 0,2", "--values [0, 2]: each must be at least 1"),

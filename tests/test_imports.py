@@ -107,8 +107,8 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
     "modeling": ({"torch", "transformers"}, {"configuration", "ops", "modeling"}),
     "data": (None, {"data", "evaluation", "analysis", ""}),
     "evaluation": (None, {"data", "evaluation", "analysis", "modeling", ""}),
-    "analysis": (None, {"data", "evaluation", "analysis", "modeling", ""}),
-    "inference": ({"torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
+    "analysis": (None, {"data", "evaluation", "analysis", "modeling", "ops", ""}),
+    "inference": ({"safetensors", "torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
     "training": (None, {*BELOW, "training"}),
     "studies": (None, {*BELOW, "training", "studies"}),
     "recipes": (None, {*BELOW, "training", "recipes"}),
@@ -127,6 +127,10 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
         {"configuration", "families", "pipelines", "hub", "inference", "modeling"},
     ),
 }
+
+
+# Programs that run in an environment of their own.
+IN_ANOTHER_PYTHON = {"evaluation/scoring/comet_worker.py": {"comet"}}
 
 
 def judge(found: Import) -> list[str]:
@@ -151,6 +155,7 @@ def judge(found: Import) -> list[str]:
     if top == "triton" and not found.guarded:
         return [f"{found}: triton must be guarded"]
     allowed = declared() | {"triton"} if thirds is None else thirds
+    allowed = allowed | IN_ANOTHER_PYTHON.get(found.file, set())
     return [] if top in allowed else [f"{found}: {place} may not import {top}"]
 
 

@@ -1,7 +1,41 @@
-"""Explanations and pictures of routing: which inputs go to which capsules."""
+"""Explanations, statistics and ablations of routing, and scores by length and adequacy, with pictures."""
 
+from hf_capsule_mt.analysis.ablation.routing_ablation import routing_ablation
+from hf_capsule_mt.analysis.ablation.routing_iterations import routing_iterations
+from hf_capsule_mt.analysis.ablation.variant_scores import (
+    VariantScore,
+    VariantScores,
+    ablation_scores,
+    iteration_scores,
+)
+from hf_capsule_mt.analysis.activation_spread import ActivationSpread
+from hf_capsule_mt.analysis.adequacy import AdequacyTable, adequacy_table, align_systems
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
 from hf_capsule_mt.analysis.explain import Coverage, Explanation, explain
 from hf_capsule_mt.analysis.heat_map import plot_assignments
+from hf_capsule_mt.analysis.length_scores import LengthScores, scores_by_length
+from hf_capsule_mt.analysis.routing_statistics import RoutingStatistics, SiteStatistics, routing_statistics
 
-__all__ = ["CapsuleAttention", "Coverage", "Explanation", "capsule_attention", "explain", "plot_assignments"]
+__all__ = [
+    "ActivationSpread",
+    "AdequacyTable",
+    "CapsuleAttention",
+    "Coverage",
+    "Explanation",
+    "LengthScores",
+    "RoutingStatistics",
+    "SiteStatistics",
+    "VariantScore",
+    "VariantScores",
+    "ablation_scores",
+    "adequacy_table",
+    "align_systems",
+    "capsule_attention",
+    "explain",
+    "iteration_scores",
+    "plot_assignments",
+    "routing_ablation",
+    "routing_iterations",
+    "routing_statistics",
+    "scores_by_length",
+]

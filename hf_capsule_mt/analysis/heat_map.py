@@ -68,7 +68,7 @@ def plot_assignments(
             labels = list(tokens) if index == 0 else [""] * positions
             axes.set_yticks(range(positions), labels, parse_math=False)  # `$` in a token is a character
         figure.colorbar(image, ax=list(grid[1]), label="largest assignment", fraction=0.03)
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(title, y=1.06 if tokens is None else 0.98, parse_math=False)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, bbox_inches="tight")

@@ -35,6 +35,13 @@ def encode_texts(
     return tokens, too_long
 
 
+def check_shortlist(model: Any, tokenizer: Any) -> None:
+    """Raise a ValueError if the shortlist of an int8 model was made for another tokenizer."""
+    shortlist = getattr(model, "shortlist", None)
+    if shortlist is not None:
+        shortlist.check_tokenizer(tokenizer)
+
+
 def check_limits(model: Any, length_penalty: float, max_new_tokens: int | None = None) -> None:
     """Raise a ValueError for an infinite length penalty and for translations longer than the model can write."""
     if not math.isfinite(length_penalty):
@@ -98,6 +105,7 @@ def translate(
         raise ValueError(
             f"num_return_sequences={count}: translate returns one translation; use translate_lines, n_best"
         )
+    check_shortlist(model, tokenizer)
     limit = source_limit(model, tokenizer)
     sources, too_long = encode_texts(tokenizer, sentences, limit)
     for index, length in too_long.items():

@@ -13,8 +13,13 @@ def assignment_entropy(assignments: Tensor, mask: Tensor | None = None) -> float
     The printed formula also divides by N. But the paper reports 6.24 for uniform assignments to 512 capsules, which is
     ln 512: the sum over capsules is not averaged. `mask` `[…]` is true for real positions.
     """
-    entropy = -torch.special.xlogy(assignments, assignments).sum(dim=-1).mean(dim=-1)
+    entropy = input_entropies(assignments).mean(dim=-1)
     return float((entropy if mask is None else entropy[mask.bool()]).mean())
+
+
+def input_entropies(assignments: Tensor) -> Tensor:
+    """The entropy of each input capsule's assignments, `[…, I]`."""
+    return -torch.special.xlogy(assignments, assignments).sum(dim=-1)
 
 
 def capsule_diversity(assignments: Tensor, mask: Tensor | None = None) -> float:
@@ -22,12 +27,16 @@ def capsule_diversity(assignments: Tensor, mask: Tensor | None = None) -> float:
 
     The printed formula has `cos`. But the paper reports 0.0 for uniform assignments, so higher means more diverse.
     """
+    assignments = assignments.cpu()
+    return float(position_diversities(assignments if mask is None else assignments[mask.cpu().bool()]).mean())
+
+
+def position_diversities(assignments: Tensor) -> Tensor:
+    """Eq. (18), DLA at each position, `[…]`. Inputs that are padding have the assignments 0 and change nothing."""
     if assignments.shape[-1] < 2:
         raise ValueError("diversity compares pairs of output capsules: there must be at least two")
-    directions = torch.nn.functional.normalize(assignments.detach().cpu().double(), dim=-2)
-    if mask is not None:
-        directions = directions[mask.cpu().bool()]
+    directions = torch.nn.functional.normalize(assignments.detach().double(), dim=-2)
     count = assignments.shape[-1]
     # The sum over all pairs of columns is |sum of columns|^2. Each column paired with itself adds 1 to it.
     pairs = (directions.sum(dim=-1).square().sum(dim=-1) - count) / (count * (count - 1))
-    return float((1.0 - pairs).mean())
+    return 1.0 - pairs

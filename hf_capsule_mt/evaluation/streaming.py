@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_capsule_mt.evaluation.decoding import check_limits, encode_texts, source_limit
+from hf_capsule_mt.evaluation.decoding import check_limits, check_shortlist, encode_texts, source_limit
 from hf_capsule_mt.evaluation.texts import check_texts
 from hf_capsule_mt.modeling.translation_loop import (
     Progress,
@@ -83,6 +83,7 @@ def translate_lines(
         length_penalty = generation_setting(model, generation, "length_penalty")
         length_penalty = 1.0 if length_penalty is None else length_penalty
     check_limits(model, length_penalty, generation.get("max_new_tokens"))
+    check_shortlist(model, tokenizer)
     own = {"num_return_sequences": n_best} | ({"length_penalty": length_penalty} if beams > 1 else {})
     generation = with_settings(generation, **own)
     incoming, first = iter(lines), 1

@@ -16,6 +16,17 @@ def check_texts(**arguments: Any) -> None:
             check_text(**{f"{name}[{index}]": text})
 
 
+def check_pairs(**sides: Any) -> None:
+    """Raise a ValueError unless all arguments are lists of texts, equally many of them and at least one."""
+    check_texts(**sides)
+    counts = {name: len(texts) for name, texts in sides.items()}
+    if len(set(counts.values())) > 1:
+        numbers = " and ".join(f"{count} {name}" for name, count in counts.items())
+        raise ValueError(f"{numbers}: must be as many")
+    if not all(counts.values()):
+        raise ValueError(f"no {' and '.join(counts)}: give at least one sentence")
+
+
 def check_text(**arguments: Any) -> None:
     """Raise a TypeError for an argument that is no string, a ValueError for one that UTF-8 cannot encode."""
     for name, text in arguments.items():

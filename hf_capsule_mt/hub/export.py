@@ -9,6 +9,7 @@ from transformers.utils import logging
 from hf_capsule_mt.checkpoint_contents import (
     CARD,
     CONFIGURATION_FILES,
+    SHORTLIST,
     TOKENIZER_FILES,
     belongs_to_checkpoint,
     check_inside,
@@ -56,7 +57,7 @@ def export_checkpoint(
             raise ValueError(f"{source} holds a {type(model).__name__}, which is not a model of hf_capsule_mt")
         check_finite(model.state_dict().items(), str(source))
         model.save_pretrained(folder, export_code=True, max_shard_size=max_shard_size)
-        copy_files(source, folder, (*TOKENIZER_FILES, CARD))
+        copy_files(source, folder, (*TOKENIZER_FILES, CARD, SHORTLIST))
         for file in SETTINGS:
             dropped = drop_credentials(folder / file)
             if dropped:

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import MarianConfig, MarianMTModel
 
-from hf_capsule_mt.checkpoint_contents import TOKENIZER_FILES, belongs_to_checkpoint, copy_files
+from hf_capsule_mt.checkpoint_contents import SHORTLIST, TOKENIZER_FILES, belongs_to_checkpoint, copy_files
 from hf_capsule_mt.checkpoint_names import reading_checkpoint
 from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.families import FAMILIES
@@ -58,10 +58,10 @@ def convert_marian(
         marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
         _compute_positions(marian, str(source))
         compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
-    with new_folder(output, [folder], overwrite, belongs_to_checkpoint) as part:
-        model.save_pretrained(part, export_code=export_code)
-        copy_files(folder, part, TOKENIZER_FILES)
-        _name_tokenizer(part)
+    with new_folder(output, [folder], overwrite, belongs_to_checkpoint) as new_checkpoint:
+        model.save_pretrained(new_checkpoint, export_code=export_code)
+        copy_files(folder, new_checkpoint, (*TOKENIZER_FILES, SHORTLIST))
+        _name_tokenizer(new_checkpoint)
 
 
 def _check_settings(family: str, settings: dict[str, Any]) -> None:

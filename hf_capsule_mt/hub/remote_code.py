@@ -150,10 +150,12 @@ def _text(name: str, files: list[_Source], configuration: str) -> str:
             if other != name:
                 siblings[f".{other}"].update(imported_names)
                 names |= {imported.split(" as ")[-1]: f"from {path} import {imported}" for imported in imported_names}
-        for own, text in names.items():
-            twin, meaning = defined.setdefault(own, (source, text))
+        for defined_name, text in names.items():
+            twin, meaning = defined.setdefault(defined_name, (source, text))
             if meaning != text:
-                raise ValueError(f"{twin.path} and {source.path} both define {own}: {name}.py can hold one of them")
+                raise ValueError(
+                    f"{twin.path} and {source.path} both define {defined_name}: {name}.py can hold one of them"
+                )
         parts.append(source.body if len(files) == 1 else f"# {source.path}\n{source.docstring}\n{source.body}")
     lines = [f"import {imported}" for imported in sorted(outside.pop("", ()))]
     lines += [_import_line(module, names) for module, names in sorted(outside.items())]

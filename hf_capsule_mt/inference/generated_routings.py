@@ -74,8 +74,8 @@ def _source_arguments(inputs: Tensor | None, call: dict[str, Any]) -> dict[str, 
         source = {name: value for name, value in source.items() if name == "attention_mask"}
         # A copy, because beam search repeats the rows of this object in place.
         fields = dict(encoded) if isinstance(encoded, ModelOutput) else {"last_hidden_state": encoded[0]}
-        kind = type(encoded) if isinstance(encoded, ModelOutput) else BaseModelOutput
-        source["encoder_outputs"] = kind(**fields)
+        output_class = type(encoded) if isinstance(encoded, ModelOutput) else BaseModelOutput
+        source["encoder_outputs"] = output_class(**fields)
     return source
 
 

@@ -40,7 +40,7 @@ def _vote_limit(dtype: torch.dtype) -> float:
     return math.inf if dtype == torch.float16 else VOTE_LIMIT
 
 
-def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float) -> None:
+def _run(routing: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float) -> None:
     """Call the C code. `tensors` follow the votes in the order of `py_route` in module.c; `limit` clamps the votes."""
     positions, inputs, outputs, size = votes.shape
     if not positions:
@@ -48,7 +48,7 @@ def _run(kind: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[
     iterations, normalize, stop_gradient, inverse_temperature, variance_floor = options
     threads = min(torch.get_num_threads(), max(1, votes.numel() // VOTES_PER_THREAD))
     LIBRARY.route(
-        kind,
+        routing,
         threads,
         (address(votes, contiguous=False), *map(_address, tensors)),
         (*votes.stride()[:2], positions, inputs, outputs, size, iterations, normalize, stop_gradient),
@@ -84,7 +84,7 @@ class _NativeRouting(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        kind: int,
+        routing: int,
         options: tuple[Any, ...],
         votes: Tensor,
         log_activations: Tensor | None,
@@ -92,9 +92,9 @@ class _NativeRouting(torch.autograd.Function):
         beta_u: Tensor | None,
         mask: Tensor | None,
     ) -> Tensor:
-        ctx.kind, ctx.options = kind, options
+        ctx.routing, ctx.options = routing, options
         ctx.save_for_backward(votes, log_activations, beta_a, beta_u, mask)
-        return _capsules(kind, options, votes, log_activations, beta_a, beta_u, mask)
+        return _capsules(routing, options, votes, log_activations, beta_a, beta_u, mask)
 
     @staticmethod
     @once_differentiable
@@ -106,22 +106,22 @@ class _NativeRouting(torch.autograd.Function):
         # Zeros, because the C code writes nothing if there are no positions.
         grads = [None if each is None else torch.zeros_like(each) for each in (log_activations, beta_a, beta_u)]
         tensors = [log_activations, mask, beta_a, beta_u, grad_capsules, None, grad_votes, *grads]
-        _run(ctx.kind + 1, precise, tensors, ctx.options, _vote_limit(votes.dtype))
+        _run(ctx.routing + 1, precise, tensors, ctx.options, _vote_limit(votes.dtype))
         half = votes.dtype == torch.float16
         return None, None, half_gradient(grad_votes) if half else grad_votes.to(votes.dtype), *grads, None
 
 
-def _capsules(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+def _capsules(routing: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
     """`small` holds the log activations, the two betas and the mask."""
     log_activations, beta_a, beta_u, mask = small
     capsules = votes.new_empty(len(votes), *votes.shape[2:], dtype=torch.float32)
     tensors = [log_activations, mask, beta_a, beta_u, None, capsules, None, None, None, None]
-    _run(kind, votes.float(), tensors, options, _vote_limit(votes.dtype))
+    _run(routing, votes.float(), tensors, options, _vote_limit(votes.dtype))
     return capsules.to(votes.dtype)
 
 
-def native_routing(kind: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+def native_routing(routing: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
     # Skip autograd where no gradient is needed: in a decoding step it would take most of the time.
     if torch.is_grad_enabled():
-        return _NativeRouting.apply(kind, options, votes, *small)
-    return _capsules(kind, options, votes, *small)
+        return _NativeRouting.apply(routing, options, votes, *small)
+    return _capsules(routing, options, votes, *small)

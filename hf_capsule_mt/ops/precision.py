@@ -10,8 +10,8 @@ from torch import Tensor
 VOTE_LIMIT = 1e12
 
 # Computed once: torch.compile of older releases cannot trace `is_autocast_available`.
-AUTOCAST_KINDS = frozenset(
-    kind for kind in ("cpu", "cuda", "mps", "xpu", "hpu", "xla", "mtia") if torch.amp.is_autocast_available(kind)
+AUTOCAST_DEVICES = frozenset(
+    name for name in ("cpu", "cuda", "mps", "xpu", "hpu", "xla", "mtia") if torch.amp.is_autocast_available(name)
 )
 
 
@@ -58,7 +58,7 @@ def without_padding(tensor: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def no_autocast(tensor: Tensor | None) -> Any:
-    kind = "cpu" if tensor is None else tensor.device.type
-    if kind in AUTOCAST_KINDS and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
+    device_type = "cpu" if tensor is None else tensor.device.type
+    if device_type in AUTOCAST_DEVICES and torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
     return nullcontext()

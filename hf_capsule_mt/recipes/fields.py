@@ -1,22 +1,20 @@
-"""The keys of a recipe: three dataclasses with types, defaults and help texts."""
+"""The keys of a recipe: three dataclasses with types, defaults and help texts.
+
+`value_types.py` checks values against these types, `key_checks.py` checks the keys.
+"""
 
 import dataclasses
-import math
-import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from hf_capsule_mt.data import CleaningRules
 from hf_capsule_mt.recipes.model import FAMILIES, config_fields
-from hf_capsule_mt.recipes.strict_yaml import number_of
 from hf_capsule_mt.training.arguments import CapsuleSeq2SeqTrainingArguments
 
 HELP_ALL = "--help_all"
-# Words that are not truth values in YAML 1.2, or that are in quotes, and their replacements.
-TRUTH_WORDS = dict.fromkeys(("yes", "y", "on", "true"), "true") | dict.fromkeys(("no", "n", "off", "false"), "false")
 
 
 @dataclass
@@ -121,6 +119,20 @@ class RecipeTrainingArguments(CapsuleSeq2SeqTrainingArguments):
 PARTS: Any = (ModelRecipe, DataRecipe, RecipeTrainingArguments)
 
 
+class Recipe(NamedTuple):
+    """A complete recipe, and `explicit`: the settings of file and command line, which build the same recipe again."""
+
+    model: ModelRecipe
+    data: DataRecipe
+    training: RecipeTrainingArguments
+    explicit: dict[str, Any]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config: Any = self.model.config
+        return dict(config or {})
+
+
 def field_types() -> dict[str, Any]:
     """The type of each key of a recipe, without the nested keys."""
     return {
@@ -134,73 +146,8 @@ def field_types() -> dict[str, Any]:
 
 def nested_types(family: Any) -> dict[str, Any]:
     """The type of each key of `cleaning` and, for an existing family, of `config`. The keys are dotted names."""
-    kinds = {f"cleaning.{name}": kind for name, kind in typing.get_type_hints(CleaningRules).items()}
+    value_types = {f"cleaning.{name}": value_type for name, value_type in typing.get_type_hints(CleaningRules).items()}
     if isinstance(family, str) and family in FAMILIES:
         hints = typing.get_type_hints(FAMILIES[family].config, localns={"torch": torch})
-        kinds |= {f"config.{name}": hints[name] for name in config_fields(family)}
-    return kinds
-
-
-def convert(value: Any, kind: Any) -> tuple[Any, str]:
-    """The value converted to the type `kind`, and a description of the problem or "". Text may hold a number."""
-    kinds = _alternatives(kind)
-    if isinstance(value, str) and str not in kinds and {int, float} & set(kinds):
-        number = number_of(value)
-        value = value if number is None else number
-    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
-        value = float(value) if abs(value) < 1e300 else math.inf
-    if isinstance(value, float) and math.isnan(value):
-        return value, "is not a number"
-    if any(_fits(value, one) for one in kinds):
-        return value, ""
-    expected = " or ".join(map(_name, kinds))
-    truth_value = TRUTH_WORDS.get(value.lower()) if isinstance(value, str) and bool in kinds else None
-    fix = f"; write {truth_value}" if truth_value else ""
-    return value, f"is of type {type(value).__name__} and must be {expected}{fix}"
-
-
-def nested_truth_word(value: Any, name: str) -> tuple[str, str] | None:
-    """The dotted name of the first `no`, `off`, `yes` or `on` in lists and mappings, and its replacement.
-
-    These entries have no declared type, and libraries treat every non-empty word as true.
-    """
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, entry in entries:
-        inner = f"{name}.{key}"
-        if isinstance(entry, str) and len(entry) > 1 and entry.lower() in TRUTH_WORDS:
-            return inner, TRUTH_WORDS[entry.lower()]
-        if first_in_entry := nested_truth_word(entry, inner):
-            return first_in_entry
-    return None
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if union else (kind,)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether the value and all its entries have this type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in arguments)
-    if origin is typing.Literal:
-        return any(value == one and type(value) is type(one) for one in arguments)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(entry, arguments[0]) for entry in value)
-    if origin is dict:
-        names = isinstance(value, dict) and all(_fits(name, arguments[0]) for name in value)
-        return names and all(_fits(entry, arguments[1]) for entry in value.values())
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, origin or kind) or (kind is float and isinstance(value, int))
-
-
-def _name(kind: Any) -> str:
-    if kind is types.NoneType:
-        return "nothing"
-    return str(kind) if typing.get_origin(kind) else getattr(kind, "__name__", str(kind))
+        value_types |= {f"config.{name}": hints[name] for name in config_fields(family)}
+    return value_types

@@ -18,18 +18,18 @@ NESTED = ("config", "cleaning")
 class Setting(NamedTuple):
     """A value, and the file or command line it comes from.
 
-    `own` is False for a value from a file that `extends` names. Errors do not repeat such a value: the file may hold
-    secrets instead of a recipe. Values from the package's own recipes may be repeated.
+    `may_show` is False for a value from a file that `extends` names. Errors do not repeat such a value: the file may
+    hold secrets instead of a recipe. Values from the package's own recipes may be repeated.
     """
 
     value: Any
     where: str
-    own: bool = True
+    may_show: bool = True
 
     @property
     def shown(self) -> str:
         """The value as error messages show it."""
-        return shortened(self.value) if self.own else f"a value of type {type(self.value).__name__}"
+        return shortened(self.value) if self.may_show else f"a value of type {type(self.value).__name__}"
 
 
 Settings = dict[str, Setting]
@@ -56,11 +56,12 @@ def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> S
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds {type(content).__name__} and must hold `key: value` lines")
     base = content.pop(EXTENDS, None)
-    own = flatten_settings(content, str(path), own=not extending_files or SHIPPED in path.resolve().parents)
+    may_show = not extending_files or SHIPPED in path.resolve().parents
+    settings = flatten_settings(content, str(path), may_show)
     if base is None:
-        return own
+        return settings
     extending_files = (*extending_files, path.resolve())
-    return read_settings(_base_recipe(path, base, extending_files), extending_files) | own
+    return read_settings(_base_recipe(path, base, extending_files), extending_files) | settings
 
 
 def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Path:
@@ -81,7 +82,7 @@ def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Pa
 
 def hide_inherited_values(message: str, settings: Settings) -> str:
     """The message of a library, with the values of files that `extends` names replaced by "…"."""
-    values_to_hide = [setting.value for setting in settings.values() if not setting.own]
+    values_to_hide = [setting.value for setting in settings.values() if not setting.may_show]
     while values_to_hide:
         value = values_to_hide.pop()
         if isinstance(value, dict):
@@ -93,7 +94,7 @@ def hide_inherited_values(message: str, settings: Settings) -> str:
     return message
 
 
-def flatten_settings(content: dict[Any, Any], where: str, own: bool = True) -> Settings:
+def flatten_settings(content: dict[Any, Any], where: str, may_show: bool = True) -> Settings:
     """The settings of one file. Nested keys become dotted names. A repeated setting is an error."""
     settings: Settings = {}
     for key, value in content.items():
@@ -104,12 +105,12 @@ def flatten_settings(content: dict[Any, Any], where: str, own: bool = True) -> S
         elif value is None:
             entries = {}
         else:
-            raise ValueError(f"{where}: {key}={Setting(value, where, own).shown} must hold `key: value` lines")
+            raise ValueError(f"{where}: {key}={Setting(value, where, may_show).shown} must hold `key: value` lines")
         for name, entry in entries.items():
-            setting = Setting(entry, where, own)
+            setting = Setting(entry, where, may_show)
             if name in settings:
                 inner = name.partition(".")[2]
-                values = f", as {settings[name].shown} and {setting.shown}" if own else ""
+                values = f", as {settings[name].shown} and {setting.shown}" if may_show else ""
                 raise ValueError(
                     f"{where}: {name} occurs twice{values}; keep either {name} or {inner} under "
                     f"{name.partition('.')[0]}"

@@ -14,14 +14,14 @@ def fit_lengths(recipe: Recipe, positions: Any, owner: str) -> list[str]:
         return []  # a recurrent model has no positions
     lengths: dict[str, Any] = {"max_source_length": recipe.data, "max_target_length": recipe.data}
     lengths |= {"generation_max_length": recipe.training}
-    too_long = {name: part for name, part in lengths.items() if (getattr(part, name) or 0) > positions}
+    too_long = {name: options for name, options in lengths.items() if (getattr(options, name) or 0) > positions}
     problems = [
-        f"{name}={getattr(part, name)}: {owner} has {positions} positions; set it to {positions} or less"
-        for name, part in too_long.items()
+        f"{name}={getattr(options, name)}: {owner} has {positions} positions; set it to {positions} or less"
+        for name, options in too_long.items()
         if recipe.explicit.get(name) is not None
     ]
     if problems:
         raise ValueError("\n".join(problems))
-    for name, part in too_long.items():
-        setattr(part, name, positions)
+    for name, options in too_long.items():
+        setattr(options, name, positions)
     return [f"{name}={positions}: the number of positions of {owner}" for name in too_long]

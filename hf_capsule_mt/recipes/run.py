@@ -91,7 +91,8 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # there no process holds the whole model
         split = "validation" if "validation" in data.corpora else "train"
         pairs = (row["translation"] for row in data.corpora[split].pairs)
-        measure_bow_accuracy(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
+        with trainer.ablated_routing.in_model(built.model):
+            measure_bow_accuracy(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
     # Score before saving the model: a loss that is not finite ends the run here.
     splits = [split for split in ("validation", "test") if split in data.pairs]
     scores: dict[str, Any] = {split: score_split(trainer, recipe, data, split) for split in splits}
@@ -125,9 +126,9 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
             f"{folder / RESULTS} was not written: {non_finite_entry(results)} is not finite, and JSON has no such "
             "number; training has diverged, or a setting is infinite"
         ) from error
-    part = folder / f"{RESULTS}.part"
-    part.write_text(f"{text}\n", encoding="utf-8")
-    part.replace(folder / RESULTS)
+    unfinished = folder / f"{RESULTS}.part"
+    unfinished.write_text(f"{text}\n", encoding="utf-8")
+    unfinished.replace(folder / RESULTS)
 
 
 def non_finite_entry(value: Any, name: str = "") -> str | None:
@@ -215,9 +216,9 @@ def write_recipe(recipe: Recipe, start: Start) -> None:
     text = dump_yaml(repeatable_settings(recipe))
     if any(segment["changed"] for segment in start.record.summary()):
         text = f"# Not all steps were trained with these settings: see the segments in {RESULTS}.\n{text}"
-    part = folder / f"{RECIPE}.part"
-    part.write_text(text, encoding="utf-8")
-    part.replace(folder / RECIPE)
+    unfinished = folder / f"{RECIPE}.part"
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(folder / RECIPE)
     start.record.write(folder)
 
 
@@ -245,6 +246,12 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
         batches = len(trainer.get_train_dataloader())
         print_once(
             recipe.training, f"{batches} batches in an epoch, {100 * (trainer.padding_share or 0):.2f} % padding"
+        )
+    if recipe.training.routing_ablation is not None:
+        print_once(
+            recipe.training,
+            f"routing_ablation={recipe.training.routing_ablation!r} replaces the assignments of routing. The "
+            "checkpoint does not say so: use it inside the context routing_ablation",
         )
     trainer.missing_keys = built.missing_keys
     trainer.new_parameter_learning_rate = recipe.model.new_parameter_learning_rate

@@ -28,7 +28,12 @@ from hf_capsule_mt.recipes.run_settings import (
     refused_changes,
     schedule_description,
 )
-from hf_capsule_mt.training.checkpoints.files import last_checkpoint, named_checkpoint, put_in_place, step_in_name
+from hf_capsule_mt.training.checkpoints.files import (
+    finish_interrupted_rename,
+    last_checkpoint,
+    named_checkpoint,
+    step_in_name,
+)
 from hf_capsule_mt.training.checkpoints.record import (
     DamagedCheckpoint,
     check_checkpoint,
@@ -90,9 +95,9 @@ class RunRecord:
         return segments
 
     def write(self, folder: Path) -> None:
-        part = folder / f"{RECORD}.part"
-        part.write_text(json.dumps(vars(self), indent=1) + "\n", encoding="utf-8")
-        part.replace(folder / RECORD)
+        unfinished = folder / f"{RECORD}.part"
+        unfinished.write_text(json.dumps(vars(self), indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(folder / RECORD)
 
 
 @dataclass
@@ -119,7 +124,7 @@ def begin_run(recipe: Recipe) -> Start:
     written.
     """
     arguments, folder = recipe.training, Path(str(recipe.training.output_dir))
-    put_in_place(folder)
+    finish_interrupted_rename(folder)
     for line in set_damaged_aside(folder) if arguments.resume_from_last_good else ():
         print(line, flush=True)
     checkpoint, home = _checkpoint_to_resume(arguments, folder)

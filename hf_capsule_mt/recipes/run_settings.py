@@ -149,10 +149,10 @@ def _depends_on_evaluations(settings: Settings) -> bool:
 
 def schedule_description(settings: Settings) -> str:
     """Describes the schedule of the learning rate and the steps it covers."""
-    kind, warmup = settings["lr_scheduler_type"], settings["warmup_steps"]
+    schedule, warmup = settings["lr_scheduler_type"], settings["warmup_steps"]
     unit = "of the steps" if 0 < warmup < 1 else "steps"
-    words = f"{kind}, warm-up of {warmup:g} {unit}" if warmup else str(kind)
-    if kind in ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy"):
+    words = f"{schedule}, warm-up of {warmup:g} {unit}" if warmup else str(schedule)
+    if schedule in ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy"):
         return words
     steps, epochs = settings["max_steps"], settings["num_train_epochs"]
     return f"{words}, to step {steps}" if steps > 0 else f"{words}, to the end of epoch {epochs:g}"

@@ -49,9 +49,9 @@ class StudyResults:
 
     def add(self, run: Run) -> None:
         self.runs.append(run)
-        part = self.path.with_name(self.path.name + ".part")
-        part.write_text(json.dumps(self.content, indent=1) + "\n")
-        part.replace(self.path)
+        unfinished = self.path.with_name(self.path.name + ".part")
+        unfinished.write_text(json.dumps(self.content, indent=1) + "\n")
+        unfinished.replace(self.path)
 
     def by_settings(self) -> list[tuple[dict[str, Any], list[Run]]]:
         """The runs grouped by the `settings` of the study, in the order of their first use."""

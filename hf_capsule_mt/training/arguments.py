@@ -9,6 +9,8 @@ import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments
 
+from hf_capsule_mt.analysis.ablation.routing_ablation import ABLATIONS
+
 # Arguments that must be finite numbers of at least 0, and the bound that they must stay below.
 BELOW = {"learning_rate": math.inf, "warmup_steps": math.inf, "weight_decay": math.inf, "max_grad_norm": math.inf}
 BELOW |= {"adam_beta1": 1.0, "adam_beta2": 1.0, "adam_epsilon": math.inf, "label_smoothing_factor": 1.0}
@@ -51,6 +53,10 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             of a signal do not count, nor do those of other runs.
         average_best (`bool`, defaults to `False`):
             Average the checkpoints with the best `metric_for_best_model` instead of the last ones.
+        routing_ablation (`str`, *optional*):
+            Train and evaluate with `"uniform"`, `"random"` or `"shuffled"` assignments instead of routing; see
+            `routing_ablation` of the package, whose seed is `seed`. The checkpoint does not say so: translate with it
+            inside that context.
         skip_logits (`bool`, defaults to `False`):
             In training, compute the translation loss of a model of this package without keeping a score for every
             word at every position in memory. Its outputs then hold no logits.
@@ -75,6 +81,10 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     )
     skip_logits: bool = field(
         default=False, metadata={"help": "Train without the logits: less memory, the same loss."}
+    )
+    routing_ablation: str | None = field(
+        default=None,
+        metadata={"help": "Train with uniform, random or shuffled assignments instead of routing."},
     )
     average_best: bool = field(
         default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model instead of the last."}
@@ -145,6 +155,10 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             problems.append(
                 f"average_best=True: save_total_limit={self.save_total_limit} deletes all but one of the best: "
                 "leave it out"
+            )
+        if self.routing_ablation not in (None, *ABLATIONS):
+            problems.append(
+                f"routing_ablation={self.routing_ablation!r}: must be one of {', '.join(ABLATIONS)}, or None"
             )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and self.world_size == 1:
             problems.append(

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from hf_capsule_mt.training.ablated_routing import ablation_problems
+
 
 def check_trainer(args: Any, model: Any, has_own_loss: bool, is_fsdp: bool) -> None:
     """Raise one ValueError with everything that is wrong."""
@@ -32,5 +34,6 @@ def check_trainer(args: Any, model: Any, has_own_loss: bool, is_fsdp: bool) -> N
             f"early_stopping_patience={patience}: under FSDP evaluation is Transformers' own and reports no BLEU; "
             'set metric_for_best_model="loss"'
         )
+    problems += ablation_problems(args, model)
     if problems:
         raise ValueError("\n".join(problems))

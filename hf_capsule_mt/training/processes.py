@@ -78,9 +78,9 @@ def main_first() -> Iterator[None]:
 @contextmanager
 def replacing(path: Path, folder: Path) -> Iterator[TextIO]:
     """A file that is written in `folder`, and replaces `path` after it is completely on the disk."""
-    part = folder / f"{path.name}.{os.getpid()}.part"
-    with open(part, "w", encoding="utf-8", newline="\n") as file:
+    unfinished = folder / f"{path.name}.{os.getpid()}.part"
+    with open(unfinished, "w", encoding="utf-8", newline="\n") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
+    unfinished.replace(path)

@@ -18,6 +18,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+from hf_capsule_mt.training.ablated_routing import AblatedRouting
 from hf_capsule_mt.training.batch_maker import BatchMaker
 from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_digests
 from hf_capsule_mt.training.checkpoints.run_position import RunPosition
@@ -42,6 +43,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
       losses, `auxiliary_warmup_steps` raises them to their weights, see [`TrainingLoss`].
     - `max_tokens_per_batch` fills batches by tokens, see [`BatchMaker`]. `ema_decay` and `average_checkpoints` average
       weights, see [`WeightAverager`]. `early_stopping_patience` stops when BLEU no longer rises.
+    - `routing_ablation` replaces the assignments of routing in all of this, see [`AblatedRouting`].
     - With `predict_with_generate`, evaluation is one pass that reports BLEU and chrF, see [`TranslationEvaluator`].
     - A run can be killed at any time, see [`CheckpointKeeper`]. Resumed, it has the losses and weights, bit for bit on
       a CPU, that it would have had, see [`RunPosition`]. Only what a collator draws in a worker process is lost.
@@ -58,6 +60,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         check_trainer(self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled)
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         self.batches = BatchMaker(self.args, self.accelerator)
+        self.ablated_routing = AblatedRouting(self.args)
         self.training_loss = TrainingLoss(self.args, self.accelerator)
         self.meter = Meter(self.accelerator)
         self.evaluator = TranslationEvaluator(self.args, self.accelerator, sharded)
@@ -119,7 +122,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self._ignored_keys = ignore_keys_for_eval
         try:
             name = None if checkpoint is None else str(checkpoint)
-            output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
+            with self.ablated_routing.in_model(self.model):
+                output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
             self.averager.finish(self.model, self.state, self.interrupted)
             return output
         finally:
@@ -230,11 +234,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             return super()._evaluate(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with random_state_kept(), self.averager.in_model():
+        with random_state_kept(), self.averager.in_model(), self.ablated_routing.in_model(self.model):
             return super().evaluate(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        with random_state_kept():
+        with random_state_kept(), self.ablated_routing.in_model(self.model):
             return super().predict(*args, **kwargs)
 
     def evaluation_loop(self, dataloader: DataLoader, description: str, *args: Any, **kwargs: Any) -> EvalLoopOutput:
@@ -254,14 +258,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if not self.stopper.saves_for_signal_alone:
             self.position.due_at = self.state.global_step
         folder, write_files = Path(super()._get_output_dir(trial)), partial(super()._save_checkpoint, model, trial)
-        checkpoint = self.keeper.write(folder, self.state, write_files, self._save_beside)
+        checkpoint = self.keeper.write(folder, self.state, write_files, self._save_run_files)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
         self.keeper.remove_old(checkpoint, self.state.best_model_checkpoint)
 
     # Transformers 5.17 to 5.23: `_save_checkpoint` asks for its folder here; `output_dir` is saved with the arguments.
     def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self.keeper.part is None else str(self.keeper.part)
+        return super()._get_output_dir(trial) if self.keeper.unfinished is None else str(self.keeper.unfinished)
 
     # Transformers 5.17 to 5.23: of the saving methods only this one gets the weights that FSDP has gathered.
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -273,7 +277,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if saves:
             write_digests(folder)
 
-    def _save_beside(self, folder: Path) -> None:
+    def _save_run_files(self, folder: Path) -> None:
         sums = {"loss": float(self._tr_loss), "last_logged": self._globalstep_last_logged} | self.meter.state()
         self.position.save(folder, self.state.global_step, sums)
         self.averager.save(folder)
@@ -293,7 +297,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     # Transformers 5.17 to 5.23: it pickles the arguments, with the token, into the folder and pushes it at once.
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        is_complete = self.keeper.part is None
+        is_complete = self.keeper.unfinished is None
         if is_complete and self.is_world_process_zero() and self.pusher.is_due(self.push_in_progress):
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             checkpoint = Path(checkpoint_folder), self.state.global_step, str(self.hub_model_id)

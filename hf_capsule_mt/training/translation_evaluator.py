@@ -78,7 +78,7 @@ class TranslationEvaluator:
     ) -> EvalLoopOutput:
         """Translations, references, `loss` and speed of a data set, in its order, in all processes."""
         started = time.perf_counter()
-        part = Translations()
+        translations = Translations()
         progress = tqdm(
             zip(sampler, batches, strict=True),
             desc=description,
@@ -89,15 +89,15 @@ class TranslationEvaluator:
         with evaluation_mode(model), torch.no_grad():
             for positions, inputs in progress:
                 with autocast():
-                    tokens = self._translate_batch(model, inputs, generation, part)
+                    tokens = self._translate_batch(model, inputs, generation, translations)
                 if len(tokens) != len(positions):
                     raise ValueError(
                         f"{len(tokens)} translations of {len(positions)} sentences: evaluation needs one each, set "
                         "num_return_sequences=1"
                     )
-                part.rows += zip(positions, tokens.tolist(), inputs["labels"].tolist(), strict=True)
+                translations.rows += zip(positions, tokens.tolist(), inputs["labels"].tolist(), strict=True)
                 after_batch()
-        parts = gather_object([part]) if self.accelerator.num_processes > 1 else [part]
+        parts = gather_object([translations]) if self.accelerator.num_processes > 1 else [translations]
         rows = sorted(row for one in parts for row in one.rows)
         target_tokens = sum(one.target_tokens for one in parts)
         metrics = {
@@ -110,7 +110,7 @@ class TranslationEvaluator:
         return EvalLoopOutput(predictions.numpy(), references.numpy(), metrics, len(rows))
 
     def _translate_batch(
-        self, model: Any, inputs: dict[str, Any], generation: dict[str, Any], part: Translations
+        self, model: Any, inputs: dict[str, Any], generation: dict[str, Any], translations: Translations
     ) -> Tensor:
         """Translations `[B, T]`; adds the loss and the counts of the batch to `part`."""
         labels = inputs["labels"]
@@ -119,13 +119,13 @@ class TranslationEvaluator:
         encoded = model.get_encoder()(**source, return_dict=True)
         outputs = model(encoder_outputs=encoded, attention_mask=mask, labels=labels, return_dict=True)
         count = int((labels != -100).sum())
-        part.loss += float(outputs.loss) * count
-        part.target_tokens += count
+        translations.loss += float(outputs.loss) * count
+        translations.target_tokens += count
         settings = {name: value for name, value in generation.items() if value is not None}
         # Comes last: beam search repeats what is in the encoder's output.
         inputs = {"encoder_outputs": encoded, "attention_mask": mask}
         tokens = generate(model, inputs, source["input_ids"].shape[1], settings)
-        part.translated_tokens += int((tokens[:, 1:] != padding_token(model)).sum())
+        translations.translated_tokens += int((tokens[:, 1:] != padding_token(model)).sum())
         return tokens
 
     def score(self, output: EvalLoopOutput, model: Any, tokenizer: Any, compute_metrics: Any, prefix: str) -> Any:
@@ -135,8 +135,8 @@ class TranslationEvaluator:
             metrics |= self._bleu_and_chrf(output, padding_token(model), tokenizer)
         if compute_metrics is not None:
             labels: Any = output.label_ids
-            own = compute_metrics(EvalPrediction(output.predictions, labels))
-            metrics |= denumpify_detensorize(own)  # a checkpoint stores them as JSON
+            scores = compute_metrics(EvalPrediction(output.predictions, labels))
+            metrics |= denumpify_detensorize(scores)  # a checkpoint stores them as JSON
         prefix = f"{prefix}_"
         named = {name if name.startswith(prefix) else prefix + name: value for name, value in metrics.items()}
         return output._replace(metrics=named)

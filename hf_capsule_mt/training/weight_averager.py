@@ -128,18 +128,18 @@ class WeightAverager(TrainerCallback):
     def _write_mean(self, state: TrainerState) -> list[Path]:
         """Write the mean of as many of the wanted checkpoints as exist; returns them."""
         count, folder, history = self.count or 0, self.output.parent, state.log_history
-        kind = ""
+        with_metric = ""
         if self.args.average_best:
             metric = "eval_" + (self.args.metric_for_best_model or "bleu").removeprefix("eval_")
             checkpoints = ranked_checkpoints(folder, metric, self.args.greater_is_better is not False, history)
-            kind = f" with {metric}"
+            with_metric = f" with {metric}"
         else:
             regular = regular_checkpoints(folder, history)
             checkpoints = {step: path for step, path in regular.items() if step <= state.global_step}
         chosen = [checkpoints[step] for step in sorted(list(checkpoints)[-count:])]
         if len(chosen) < count:
             result = "the mean is of these" if chosen else "the model keeps the trained weights"
-            logger.warning(f"average_checkpoints={count}: only {len(chosen)} checkpoints{kind} exist; {result}")
+            logger.warning(f"average_checkpoints={count}: only {len(chosen)} checkpoints{with_metric} exist; {result}")
         if chosen:
             average_checkpoints(chosen, self.output, overwrite=True)
         return chosen

@@ -53,6 +53,10 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     for mode, what in (("train", "a training step"), ("decode", "generate()")):
         command = commands.add_parser(mode, parents=[model, batch, machine], help=f"time and peak memory of {what}")
         command.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
+        if mode == "decode":
+            words = "words of the shortlist of a call, for models in -shortlist; see benchmarks/shortlists.py"
+            command.add_argument("--shortlist-words", type=int, default=1000, help=words)
+            _add_clock(command)
         if mode == "train":
             command.add_argument("--end-to-end", action="store_true", help="first: see benchmarks/training.py")
 
@@ -67,8 +71,7 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     )
     scaling.add_argument("--sentence-rounds", type=int, default=5, help="rounds with whole sentences, --axis length")
     scaling.add_argument("--repeats", type=int, default=8, help="consecutive runs; their median counts")
-    clock = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
-    scaling.add_argument("--clock", default="wall", choices=("wall", "processor"), help=clock)
+    _add_clock(scaling)
     scaling.add_argument("--plot", type=Path, help="draw the results here, as PNG")
 
     memory = commands.add_parser("memory", parents=[model, machine], help="peak memory by batch and length")
@@ -122,9 +125,16 @@ def parse_arguments(
             parser.error(f"--{name} {getattr(args, name)}: each must be at least 1")
     if args.command == "scaling":
         _check_scaling(args, parser)
+    if getattr(args, "clock", "wall") == "processor" and (args.device, args.threads) != ("cpu", 1):
+        parser.error("--clock processor adds up the time of all threads: use --device cpu --threads 1")
     if "models" in args:
         _check_models(args, parser, models, decode_only)
     return args
+
+
+def _add_clock(command: argparse.ArgumentParser) -> None:
+    text = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
+    command.add_argument("--clock", default="wall", choices=("wall", "processor"), help=text)
 
 
 def _check_scaling(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -138,8 +148,6 @@ def _check_scaling(args: argparse.Namespace, parser: argparse.ArgumentParser) ->
             parser.error(f"--values {args.values}: each must be at least 1")
     if args.sentence_rounds < 1:
         parser.error(f"--sentence-rounds {args.sentence_rounds}: must be at least 1")
-    if args.clock == "processor" and (args.device, args.threads) != ("cpu", 1):
-        parser.error("--clock processor adds up the time of all threads: use --device cpu --threads 1")
 
 
 def _check_models(

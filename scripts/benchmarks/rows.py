@@ -128,13 +128,19 @@ def speed_rows(results: Results, mode: str) -> list[list[str]]:
         for model, row in result["rows"].items():
             speed = 1 / row["time_ratio"]
             numbers = "int8" if "-int8" in model else settings["dtype"]
+            if model.endswith("-shortlist"):
+                numbers += f", {settings['shortlist_words']} words"
+            if settings.get("clock") == "processor":
+                numbers += ", processor time"
             sizes = f"{settings['size']}, {settings['batch']} x {lengths}, {numbers}{beams}"
+            words = [f"{settings['batch'] * settings['source_length'] / row['median_s']:.0f}"]
             rows.append(
                 [
                     f"`{model}`",
                     f"{row['parameters'] / 1e6:.1f}M",
                     f"{row['median_s'] * 1e3:.0f} ({row['fastest_s'] * 1e3:.0f}–{row['slowest_s'] * 1e3:.0f})",
                     f"{speed:.2f}",
+                    *(words if mode == "decode" else ()),
                     paper(model, settings["baseline"], mode),
                     f"{row['memory_ratio']:.2f}" if "memory_ratio" in row else NOT_MEASURED,
                     sizes,

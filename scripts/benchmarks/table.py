@@ -88,8 +88,9 @@ SECTIONS = (
     ),
     (
         "Decoding",
-        "A whole call of `generate()`.",
-        "model|>parameters|>ms|>speed|>paper|>memory|sizes|device|run",
+        "A whole call of `generate()`. Source words are words of the vocabulary; `-shortlist` models write words of a "
+        "random shortlist of the size of a real one.",
+        "model|>parameters|>ms|>speed|>source words a second|>paper|>memory|sizes|device|run",
         lambda results: speed_rows(results, "decode"),
     ),
     (

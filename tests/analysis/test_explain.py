@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_marian import SMALL_MARIAN
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, train_tokenizer
 from hf_capsule_mt.analysis import Coverage, explain
@@ -22,13 +23,7 @@ def tokenizer() -> Any:
 
 def model(tokenizer: Any, **options: Any) -> GDRMarianForConditionalGeneration:
     sizes = {
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 24,
-        "decoder_ffn_dim": 24,
+        **SMALL_MARIAN,
         "max_position_embeddings": 100,
         "capsule_dim": 8,
         "past_capsules": 3,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_marian import SMALL_MARIAN
 from transformers import pipeline
 
 import hf_capsule_mt
@@ -23,13 +24,7 @@ def tokenizer() -> Any:
 
 
 SIZES = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
+    **SMALL_MARIAN,
     "max_position_embeddings": 200,
     "capsule_dim": 8,
     "dropout": 0.5,

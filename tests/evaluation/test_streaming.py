@@ -182,6 +182,12 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     quantized = [part[0].text for part in translate_lines(quantize_for_cpu(model), tokenizer, lines, num_beams=2)]
     assert done.stdout.split("\n")[:-1] == [one_line(text) for text in quantized]
+    quantize_for_cpu(model).save_pretrained(tmp_path / "int8")
+    tokenizer.save_pretrained(tmp_path / "int8")
+    again = call(tmp_path, "--beam", "2", "--model", "int8", text="\n".join(lines))
+    assert again.returncode == 0 and again.stdout == done.stdout, again.stderr
+    failed = call(tmp_path, "--model", "int8", "--dtype", "bfloat16", text="x\n")
+    assert failed.returncode == 1 and "error: --model int8 is in int8, which needs the CPU" in failed.stderr
     (tmp_path / "source.txt").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
     (tmp_path / "target.txt").write_text("\n".join(pair["de"] for pair in PAIRS) + "\n", encoding="utf-8")
     done = call(tmp_path, "--score", "target.txt", "source.txt", "-o", "scores.txt")

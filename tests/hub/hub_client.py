@@ -134,6 +134,24 @@ def everything_loads_by_id(work: Path) -> None:
 
 
 @WITH_PACKAGE.append
+def an_int8_model_is_pushed_and_loads_by_id(work: Path) -> None:
+    import torch
+    from transformers import pipeline
+
+    from hf_capsule_mt import load_quantized, quantize_for_cpu
+
+    quantized = quantize_for_cpu(new_model(3))
+    quantized.push_to_hub("me/int8")
+    new_tokenizer().push_to_hub("me/int8")
+    assert {"config.json", "generation_config.json", "int8.safetensors", "tokenizer.json"} <= files("me/int8")
+    assert not [name for name in files("me/int8") if name.endswith(".py")]
+    tokens = torch.tensor([[5, 6, 7, 0]])
+    assert torch.equal(load_quantized("me/int8").generate(tokens), quantized.generate(tokens))
+    assert type(pipeline("translation", model="me/int8", device="cpu").model) is type(quantized)
+    assert "load_quantized" in fails(ValueError, lambda: load("me/int8"))
+
+
+@WITH_PACKAGE.append
 def revisions_keep_what_they_had(work: Path) -> None:
     from transformers import AutoModel, AutoTokenizer, pipeline
 

@@ -231,11 +231,13 @@ def test_the_tokenizer_goes_along_with_both_of_its_vocabularies(tmp_path):
     assert scores == pytest.approx([one["score"] for one in wanted]) and scores[0] != scores[1]
 
 
-def test_the_second_vocabulary_is_copied(tmp_path):
+def test_the_second_vocabulary_and_the_shortlist_are_copied(tmp_path):
     folder = write_opus(tmp_path / "opus", **SEPARATE)
-    (folder / "target_vocab.json").write_text("{}")
+    for name in ("target_vocab.json", "shortlist.safetensors"):
+        (folder / name).write_text("{}")
     convert_marian(folder, tmp_path / "new", "gdr_marian")
-    assert (tmp_path / "new" / "target_vocab.json").is_file()
+    for name in ("target_vocab.json", "shortlist.safetensors"):
+        assert (tmp_path / "new" / name).read_text() == "{}"
 
 
 @pytest.mark.parametrize("kind", ["guided_routing", "classifier", "attention", "none"])

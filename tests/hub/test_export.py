@@ -44,7 +44,9 @@ def run_script(monkeypatch, *options: object) -> object:
 
 
 def test_what_belongs_to_the_model_goes_along_and_nothing_else(trained, verified, tmp_path):
+    (trained / "shortlist.safetensors").write_bytes(b"words")
     names = {path.name for path in export.export_checkpoint(trained, tmp_path / "new")}
+    assert (tmp_path / "new" / "shortlist.safetensors").read_bytes() == b"words"
     assert names >= {"config.json", "model.safetensors", "tokenizer.json", "README.md", "modeling_caps_nmt.py"}
     assert "training_args.bin" not in names
     assert [folder.name for folder in verified] == ["new"] and verified != [tmp_path / "new"], "it was beside"
@@ -57,7 +59,14 @@ def test_only_files_of_the_list_go_along(trained, verified, tmp_path):
     for name in ("tokenizer.secret", "tokenizer_evil.py", "vocab_private.txt", "notes.model", "run.sh", ".env"):
         (trained / name).write_text("secret")
     names = {path.name for path in export.export_checkpoint(trained, tmp_path / "new")}
-    own = {*export.TOKENIZER_FILES, "config.json", "generation_config.json", "model.safetensors", "README.md"}
+    own = {
+        *export.TOKENIZER_FILES,
+        export.SHORTLIST,
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "README.md",
+    }
     assert all(name in own or (name.endswith(".py") and "evil" not in name) for name in names), names
 
 

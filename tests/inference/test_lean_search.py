@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_capsule_mt.inference.search import choose
 from hf_capsule_mt.inference.search.loops import FinishedTranslations, Limits, beam_search, greedy_search
+from hf_capsule_mt.inference.search.processors import Processors
 
 CASES = [Case(CAPS_NMT, name) for name in ("capsules", "hybrid", "pooling", "two_vocabularies")]
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -247,7 +248,7 @@ class Written:
 def test_greedy_by_hand():
     """The first sentence ends at once, the second never: it is cut at the longest length."""
     steps = Written([0.6, 0.3, 0.1], [0.1, 0.3, 0.6])
-    found = greedy_search(steps, torch.tensor([[1], [1]]), [], Limits(4, torch.tensor([0]), pad=1))
+    found = greedy_search(steps, torch.tensor([[1], [1]]), Processors([], 3), Limits(4, torch.tensor([0]), pad=1))
     assert found.tolist() == [[1, 0, 1, 1], [1, 2, 2, 2]]
 
 
@@ -255,10 +256,11 @@ def test_beams_by_hand():
     """Ending after `k` words has the probability 0.6^k 0.4 and, with the penalty 0, the shortest wins."""
     settings = GenerationConfig(num_beams=2, length_penalty=0.0, num_return_sequences=2, early_stopping="never")
     steps = Written(*[[0.4, 1e-9, 0.6, 1e-9]] * 2)
-    found = beam_search(steps, torch.tensor([[1], [1]]), [], Limits(5, torch.tensor([0]), pad=1), settings)
+    start, limits = torch.tensor([[1], [1]]), Limits(5, torch.tensor([0]), pad=1)
+    found = beam_search(steps, start, Processors([], 4), limits, settings)
     assert found is not None and found.tolist() == [[1, 0, 1], [1, 2, 0]]
     settings.length_penalty = 2.0
-    found = beam_search(steps, torch.tensor([[1], [1]]), [], Limits(5, torch.tensor([0]), pad=1), settings)
+    found = beam_search(steps, start, Processors([], 4), limits, settings)
     assert found is not None and found.tolist() == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 0]]
 
 

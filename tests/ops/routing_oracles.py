@@ -78,13 +78,14 @@ def em(
             total = sum(weight.values())
             cost = 0.0
             for h in range(size):
-                mean = sum(weight[i] * votes[i][n][h] for i in real) / total if real else 0.0  # Eq. (11)
+                mean = sum(weight[i] * votes[i][n][h] for i in real) / total if real else 0.0  # Eq. (11), DLA
                 spread = sum(weight[i] * (votes[i][n][h] - mean) ** 2 for i in real)
                 means[n][h] = mean
-                variances[n][h] = (spread / total if real else 0.0) + variance_floor  # Eq. (12) and the floor
+                variances[n][h] = (spread / total if real else 0.0) + variance_floor  # Eq. (12), DLA, and the floor
                 deviation = math.sqrt(variances[n][h])
-                cost += (math.log(deviation) + (1.0 + math.log(2.0 * math.pi)) / 2.0) * total  # Eq. (13)
-            presence[n] = 1.0 / (1.0 + math.exp(-temperature * (beta_a[n] - beta_u[n] * total - cost)))  # Eq. (14)
+                cost += (math.log(deviation) + (1.0 + math.log(2.0 * math.pi)) / 2.0) * total  # Eq. (13), DLA
+            # Eq. (14), DLA
+            presence[n] = 1.0 / (1.0 + math.exp(-temperature * (beta_a[n] - beta_u[n] * total - cost)))
         for i in real:  # E step
             densities = []
             for n in range(outputs):

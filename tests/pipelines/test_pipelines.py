@@ -42,7 +42,15 @@ from transformers import (
 )
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_capsule_mt import CapsuleTranslationPipeline, analysis, explain, quantize_for_cpu, score_pairs, translate
+from hf_capsule_mt import (
+    CapsuleTranslationPipeline,
+    Shortlist,
+    analysis,
+    explain,
+    quantize_for_cpu,
+    score_pairs,
+    translate,
+)
 from hf_capsule_mt.pipelines import split_sentences
 
 # What goes in
@@ -437,6 +445,36 @@ def test_int8_models(family: Family) -> None:
     assert texts_of(found) == wanted
     assert set(found[0]["routings"]) == set(family.routing_sites(quantized.config))
     assert_scores(quantized, TEXTS, found, 1.0)
+
+
+def test_int8_models_with_a_shortlist() -> None:
+    model = built(CAPS_NMT.name)
+    shortlist = Shortlist.from_alignments(model, TOKENIZER, TEXTS, TEXTS, frequent=1, translations=1)
+    quantized = quantize_for_cpu(model, shortlist)
+    translator = pipeline("translation", model=quantized, tokenizer=TOKENIZER, device="cpu")
+    found = translator(TEXTS, return_scores=True)
+    assert texts_of(found) == [translate(quantized, TOKENIZER, text) for text in TEXTS]
+    assert texts_of(found) != translate(quantize_for_cpu(model), TOKENIZER, TEXTS)
+    assert_scores(quantized, TEXTS, found, 1.0)  # over the whole vocabulary
+    shortlist.digest = "another"
+    with pytest.raises(ValueError, match="the shortlist does not fit the tokenizer"):
+        translator(TEXTS)
+
+
+@pytest.mark.parametrize("name", [CAPS_NMT.name, MARIAN])
+def test_int8_checkpoints(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    quantized = quantize_for_cpu(built(name))
+    made = pipeline("translation", model=quantized, tokenizer=TOKENIZER, device="cpu")
+    made.save_pretrained(tmp_path)
+    wanted = texts_of(made(TEXTS))
+    loaded = pipeline("translation", model=str(tmp_path), device="cpu")
+    assert type(loaded.model) is type(quantized) and texts_of(loaded(TEXTS)) == wanted
+    with caplog.at_level("WARNING", logger="transformers"):
+        loaded = pipeline("translation", model=str(tmp_path), device="cpu", dtype="bfloat16")
+    assert texts_of(loaded(TEXTS)) == wanted and loaded.model.dtype == torch.float32
+    (tmp_path / "int8.safetensors").unlink()
+    with pytest.raises(ValueError, match="does not appear to have a file named int8.safetensors"):
+        pipeline("translation", model=str(tmp_path), device="cpu")
 
 
 class OfManyLanguages(PreTrainedTokenizerFast):

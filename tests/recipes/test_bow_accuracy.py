@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from commands import run_script
+from small_marian import SMALL_MARIAN
 from transformers import DataCollatorForSeq2Seq
 
 from hf_capsule_mt import (
@@ -24,13 +25,7 @@ from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy
 from hf_capsule_mt.recipes.recipe import parse_recipe
 
 SIZES: dict[str, Any] = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
+    **SMALL_MARIAN,
     "max_position_embeddings": 256,
     "capsule_dim": 8,
 }

@@ -8,9 +8,12 @@ import pytest
 import torch
 import yaml
 from commands import run_script
+from small_marian import SMALL_MARIAN
 
+from hf_capsule_mt.evaluation import compare_systems
 from hf_capsule_mt.recipes import run as recipe_run
 from hf_capsule_mt.recipes.file import flatten_settings, read_settings
+from hf_capsule_mt.recipes.finished_run import read_run
 from hf_capsule_mt.recipes.model import FAMILIES, SHAPE, build_config
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.run import run_recipe
@@ -21,13 +24,7 @@ SHARED = ("common.yaml", "from_marian.yaml", "from_marian_big.yaml")  # what oth
 SHIPPED = {path.relative_to(FOLDER).as_posix(): path for path in sorted(FOLDER.rglob("*.yaml"))}
 RECIPES = [name for name, path in SHIPPED.items() if path.name not in SHARED]
 TINY = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
+    **SMALL_MARIAN,
     "max_position_embeddings": 64,
 }
 
@@ -328,6 +325,16 @@ def test_a_run_a_warm_start_from_it_and_both_taken_up_again(recipe_file: str, tm
     assert again["steps"] == 2 and again["test"] == second["test"]
     with pytest.raises(ValueError, match="does not fit the recipe: config.d_model=32, and 16 in the checkpoint"):
         run(recipe_file, tmp_path / "third", *warm, "--config.d_model", "32")
+
+    # The translations that a run leaves have the scores that it records.
+    runs = [read_run(tmp_path / name) for name in ("first", "second")]
+    comparison = compare_systems(runs, bootstrap_samples=10, trials=10)
+    assert comparison.sentences == 4 and len(comparison.sentence_tests) == 2
+    for system, results in zip(comparison.systems, (longer, second), strict=True):
+        assert system.mean("BLEU") == pytest.approx(results["test"]["bleu"])
+        assert system.mean("chrF") == pytest.approx(results["test"]["chrf"])
+    assert comparison.warnings == ("the runs differ in their steps: 3 (first); 2 (second)",)
+    assert {"init_from", "config.layer_aggregation"} <= {row.name for row in comparison.settings}
 
 
 def test_bfloat16_is_offered_where_the_processor_has_it(

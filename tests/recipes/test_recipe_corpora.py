@@ -11,18 +11,13 @@ import pytest
 import yaml
 from commands import run_script
 from fuzz import contents
+from small_marian import SMALL_MARIAN
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.recipes.run import run_recipe
 
 TINY = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
+    **SMALL_MARIAN,
     "max_position_embeddings": 64,
 }
 LENGTHS = {"vocab_size": 300, "max_source_length": 60, "max_target_length": 60, "num_beams": 1}

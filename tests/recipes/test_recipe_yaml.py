@@ -12,10 +12,11 @@ from commands import run_script
 
 from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.data import CleaningRules
-from hf_capsule_mt.recipes.fields import PARTS, convert, field_types, nested_types
+from hf_capsule_mt.recipes.fields import PARTS, field_types, nested_types
 from hf_capsule_mt.recipes.model import FAMILIES
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.strict_yaml import MOST_CHARACTERS, dump_yaml, parse_yaml
+from hf_capsule_mt.recipes.value_types import checked_value
 
 CORE = {
     "010": 10,
@@ -157,7 +158,7 @@ def test_defaults_have_the_types_of_their_fields() -> None:
     required = {name for name, value in values.items() if value is dataclasses.MISSING}
     assert len(kinds) > 200 and len(required) < 10
     for name in kinds.keys() - required:
-        assert convert(values[name], kinds[name]) == (values[name], ""), name
+        assert checked_value(values[name], kinds[name]) == (values[name], ""), name
 
 
 def test_cleaning_rules_check_their_truth_values_in_python_too() -> None:

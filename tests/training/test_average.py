@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from test_trainer import gdr
 
 from hf_capsule_mt import GDRMarianForConditionalGeneration
+from hf_capsule_mt.checkpoint_contents import SHORTLIST
 from hf_capsule_mt.training.checkpoints import average
 from hf_capsule_mt.training.checkpoints.average import (
     average_checkpoints,
@@ -42,7 +43,9 @@ def run_folder(folder: Path, scores: dict[int, float]) -> Path:
 def test_every_weight_is_the_mean(tmp_path: Path) -> None:
     shifts = (0.0, 0.5, -0.2)
     states = [save(tmp_path / str(index), shift) for index, shift in enumerate(shifts)]
+    (tmp_path / "2" / SHORTLIST).write_bytes(b"words")
     output = average_checkpoints([tmp_path / str(index) for index in range(3)], tmp_path / "mean")
+    assert (output / SHORTLIST).read_bytes() == b"words"
     model, info = GDRMarianForConditionalGeneration.from_pretrained(output, output_loading_info=True)
     assert not any(info.values()), info
     for name, value in model.state_dict().items():

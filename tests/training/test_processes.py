@@ -13,7 +13,7 @@ from accelerate.utils import DistributedType
 from safetensors import SafetensorError
 
 from hf_capsule_mt.training import processes
-from hf_capsule_mt.training.checkpoints import files as checkpoint_files
+from hf_capsule_mt.training.checkpoints import disk
 from hf_capsule_mt.training.checkpoints.folder_lock import only_run
 
 FILE = str(Path(__file__).parents[2] / "hf_capsule_mt" / "training" / "processes.py")
@@ -94,9 +94,9 @@ def test_no_error_of_the_main_process_lets_the_others_wait(monkeypatch: pytest.M
 def test_without_posix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What needs a lock says so; a checkpoint is written without the flush that a folder must be opened for."""
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(checkpoint_files, "POSIX", False)
+    monkeypatch.setattr(disk, "POSIX", False)
     monkeypatch.setattr(os, "open", None)
-    checkpoint_files.flush(tmp_path)
+    disk.flush(tmp_path)
     with pytest.raises(OSError, match="Windows has no fcntl: use Linux, macOS or WSL"), only_run(tmp_path):
         pass
 

@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 from training_run import checkpoints, ends_like, history, run, weights
 from transformers import TrainerCallback, TrainingArguments
 
-from hf_capsule_mt.training.checkpoints.files import REPLACED, UNFINISHED, disk_is_full, last_checkpoint
+from hf_capsule_mt.training.checkpoints.disk import disk_is_full
+from hf_capsule_mt.training.checkpoints.files import REPLACED_CHECKPOINT, UNFINISHED, last_checkpoint
 from hf_capsule_mt.training.checkpoints.record import write_file_record
 
 PROGRAM = Path(__file__).with_name("training_run.py")
@@ -78,7 +79,7 @@ def test_killed_while_an_older_checkpoint_is_replaced(tmp_path: Path) -> None:
     """Between the two renamings, when no folder has the name: the new one is whole and takes it."""
     run(tmp_path, max_steps=4, seed=9).train()
     (tmp_path / UNFINISHED).mkdir()
-    (tmp_path / "checkpoint-4").rename(tmp_path / UNFINISHED / REPLACED)
+    (tmp_path / "checkpoint-4").rename(tmp_path / UNFINISHED / REPLACED_CHECKPOINT)
     whole = run(tmp_path / "new", max_steps=6)
     whole.train()
     (tmp_path / "new" / "checkpoint-4").rename(tmp_path / UNFINISHED / "checkpoint-4")

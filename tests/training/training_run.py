@@ -14,6 +14,7 @@ import datasets
 import numpy as np
 import torch
 from accelerate import DistributedType, PartialState
+from small_marian import SMALL_MARIAN
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, set_seed
 
@@ -23,13 +24,7 @@ from hf_capsule_mt.training.processes import close_process_group
 
 SIZES: dict[str, Any] = {
     "vocab_size": 31,
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
+    **SMALL_MARIAN,
     "max_position_embeddings": 20,
     "pad_token_id": 1,
     "eos_token_id": 0,

@@ -1,5 +1,6 @@
 """Models whose matrices are int8, for the CPU."""
 
+from hf_capsule_mt.inference.int8.checkpoint import load_quantized
 from hf_capsule_mt.inference.int8.quantization import quantize_for_cpu
 
-__all__ = ["quantize_for_cpu"]
+__all__ = ["load_quantized", "quantize_for_cpu"]

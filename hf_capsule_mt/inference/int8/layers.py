@@ -9,12 +9,13 @@ Legend: `B` batch, `S` positions, `in` and `out` widths of a linear map, `H` wid
 import functools
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hf_capsule_mt.inference.int8.native import NativeWeights, native_levels, row_scales
+from hf_capsule_mt.inference.int8.native import NativeWeights, RoundedWeights, native_levels, row_scales
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, BidirectionalRNN, WordOrder, gather_positions
 
 ENGINE = "fbgemm"
@@ -52,6 +53,10 @@ class PyTorchWeights:
     def _product(self, rows: Tensor, levels: int) -> Tensor:
         return _operator()(rows, 1 / levels, levels + 1, self.packed)
 
+    def unpacked(self) -> RoundedWeights:
+        weight, _ = self.packed.unpack()
+        return RoundedWeights(weight.int_repr(), weight.q_per_channel_scales().float())
+
 
 @functools.cache
 def _operator() -> Callable[..., Tensor]:
@@ -60,18 +65,39 @@ def _operator() -> Callable[..., Tensor]:
     return getattr(packet, "_op", packet)
 
 
+@dataclass
+class MissingWeights:
+    """The weight of a model without values, whose tensors are on the meta device. Loading replaces it."""
+
+    rounded: RoundedWeights
+
+    def unpacked(self) -> RoundedWeights:
+        return self.rounded
+
+
+PackedWeights = NativeWeights | PyTorchWeights | MissingWeights
+
+
 @torch.no_grad()
-def pack(weight: Tensor) -> NativeWeights | PyTorchWeights:
-    """Round `weight` `[out, in]` to bytes, in the order in which the processor reads them."""
+def rounded(weight: Tensor) -> RoundedWeights:
+    """`weight` `[out, in]` in int8."""
     scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)  # [out]
-    rounded = (weight / scales.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
+    return RoundedWeights((weight / scales.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8), scales)
+
+
+@torch.no_grad()
+def pack(weights: RoundedWeights) -> PackedWeights:
+    """The bytes in the order in which this processor reads them."""
+    weight, scales = weights
+    if weight.is_meta:
+        return MissingWeights(weights)
     if native_levels():
-        return NativeWeights(rounded, scales)
+        return NativeWeights(weight, scales)
     before = torch.backends.quantized.engine
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*quantized tensor creation.*")
         zeros = torch.zeros(len(weight), dtype=torch.long)
-        tensor = torch._make_per_channel_quantized_tensor(rounded, scales.double(), zeros, 0)
+        tensor = torch._make_per_channel_quantized_tensor(weight, scales.double(), zeros, 0)
         torch.backends.quantized.engine = ENGINE
         try:
             return PyTorchWeights(torch.ops.quantized.linear_prepack(tensor, None))
@@ -95,13 +121,15 @@ def int8_rounding() -> Rounding:
             "use the float model"
         )
     try:
-        largest = product(torch.ones(1, 64), pack(torch.ones(16, 64)), ALL_BITS)
+        largest = product(torch.ones(1, 64), pack(rounded(torch.ones(16, 64))), ALL_BITS)
     except (AttributeError, RuntimeError) as error:
         raise RuntimeError(f"PyTorch {torch.__version__} cannot multiply int8 here: use the float model") from error
     return ALL_BITS if torch.allclose(largest, torch.full_like(largest, 64.0), rtol=1e-3) else SEVEN_BITS
 
 
-NOT_SAVED = "int8 weights are not saved: save the float model, and call quantize_for_cpu after loading it"
+NO_STATE_DICT = (
+    "an int8 model has no state_dict: save it with model.save_pretrained(folder), load it with load_quantized(folder)"
+)
 
 
 def check_stays_on_cpu(change: Callable[[Tensor], Tensor]) -> None:
@@ -115,9 +143,18 @@ def check_stays_on_cpu(change: Callable[[Tensor], Tensor]) -> None:
 
 
 class Int8Module(nn.Module):
-    """Holds packed weights, which cannot be moved, converted, saved or loaded."""
+    """Holds packed weights, which cannot be moved or converted. `checkpoint.py` saves and loads them."""
 
     rounding: Rounding
+    packed: Any
+
+    def rounded_weights(self) -> RoundedWeights:
+        """The weights as a checkpoint has them: the same on every processor."""
+        return self.packed.unpacked()
+
+    def pack_weights(self, weights: RoundedWeights) -> None:
+        """Replace the weights by those of a checkpoint."""
+        self.packed = pack(weights)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         check_stays_on_cpu(fn)
@@ -128,14 +165,15 @@ class Int8Module(nn.Module):
         if self.rounding.levels > int8_rounding().levels:
             raise RuntimeError(
                 "these int8 weights are for a processor that multiplies eight bits, this one overflows beyond seven: "
-                "load the float model, then call quantize_for_cpu"
+                "save the model with save_pretrained and load it with load_quantized, or call quantize_for_cpu on the "
+                "float model"
             )
 
     def _save_to_state_dict(self, *args: Any) -> None:
-        raise RuntimeError(NOT_SAVED)
+        raise RuntimeError(NO_STATE_DICT)
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        raise RuntimeError("int8 weights are not loaded: load the float model, then call quantize_for_cpu")
+        raise RuntimeError(NO_STATE_DICT)
 
 
 class Int8Linear(Int8Module):
@@ -148,7 +186,7 @@ class Int8Linear(Int8Module):
         super().__init__()
         self.rounding = int8_rounding()
         self.out_features, self.in_features = weight.shape
-        self.packed = pack(weight)
+        self.packed = pack(rounded(weight))
         self.register_buffer("bias", None if bias is None else bias.detach().float().contiguous().clone())
 
     @classmethod
@@ -176,7 +214,7 @@ class Int8LSTM(Int8Module):
         self.rounding = int8_rounding()
         self.hidden_size = hidden_weight.shape[1]
         self.projection = Int8Linear(cell_last(input_weight), cell_last(bias))
-        self.packed = pack(cell_last(hidden_weight))
+        self.packed = pack(rounded(cell_last(hidden_weight)))
 
     @classmethod
     def of(cls, lstm: LSTM) -> "Int8LSTM":

@@ -6,7 +6,7 @@ Legend: `R` rows, `in` and `out` widths of a linear map.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,13 @@ def row_scales(inputs: Tensor) -> Tensor:
     return inputs.abs().amax(-1, True).clamp_min_(1e-20)  # several times as fast as the maximum norm
 
 
+class RoundedWeights(NamedTuple):
+    """The weight of a linear map in int8, `[out, in]`, and the scale of each output, `[out]`."""
+
+    weight: Tensor
+    scales: Tensor
+
+
 class NativeWeights:
     """The weight of a linear map as bytes, in the order in which `csrc/int8_linear.h` reads them."""
 
@@ -40,11 +47,22 @@ class NativeWeights:
         self.scales = scales.float().contiguous()
         self.offsets = rounded.sum(dim=1, dtype=torch.int32)
 
+    @classmethod
+    def of_groups(cls, groups: Tensor, scales: Tensor, offsets: Tensor, in_features: int) -> "NativeWeights":
+        """From rows of groups of four bytes, `[out, in / 4]` in int32, and the scale and sum of each row, `[out]`."""
+        weights = cls.__new__(cls)
+        weights.out_features, weights.in_features = len(groups), in_features
+        padded = torch.nn.functional.pad(groups, (0, 0, 0, -len(groups) % BLOCK))
+        blocks = padded.view(-1, BLOCK, groups.shape[1]).transpose(1, 2).contiguous()
+        weights.weights = blocks.view(torch.int8).view(*blocks.shape, GROUP)
+        weights.scales, weights.offsets = scales, offsets
+        return weights
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         if not native_levels():
             raise RuntimeError(
-                "these int8 weights need compiled code that is not here, or not for this processor: "
-                "load the float model, then call quantize_for_cpu"
+                "these int8 weights need compiled code that is not here, or not for this processor: save the model "
+                "with save_pretrained and load it with load_quantized, or call quantize_for_cpu on the float model"
             )
         self.__dict__.update(state)
 
@@ -60,10 +78,9 @@ class NativeWeights:
             )
         return _multiply(self, inputs, bias, levels, scaled)
 
-    def unpacked(self) -> Tensor:
-        """The rounded weights `[out, in]` as floats."""
+    def unpacked(self) -> RoundedWeights:
         rows = self.weights.transpose(1, 2).reshape(-1, self.weights.shape[1] * GROUP)
-        return rows[: self.out_features, : self.in_features].float()
+        return RoundedWeights(rows[: self.out_features, : self.in_features], self.scales)
 
 
 @torch.compiler.disable
@@ -90,7 +107,7 @@ def multiply_in_pytorch(
     """The same with PyTorch's float operations, slowly, for traced and fake tensors."""
     largest = row_scales(inputs) if scaled else torch.ones_like(inputs[..., :1])
     rounded = (inputs.float() * (levels / largest)).round().clamp(-levels, levels)
-    outputs = (rounded @ weights.unpacked().T) * (largest / levels * weights.scales)
+    outputs = (rounded @ weights.unpacked().weight.float().T) * (largest / levels * weights.scales)
     return outputs if bias is None else outputs + bias
 
 

@@ -2,15 +2,15 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from os import PathLike
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import MarianMTModel, PreTrainedModel
+from transformers import MarianMTModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.marian.modeling_marian import MarianDecoderLayer
 
 from hf_capsule_mt.inference.int8.layers import (
-    NOT_SAVED,
     Int8BidirectionalLSTM,
     Int8Linear,
     Int8LSTM,
@@ -24,7 +24,9 @@ from hf_capsule_mt.inference.int8.marian import (
     routed_combination,
     stacked_linear,
 )
+from hf_capsule_mt.inference.int8.output_layer import WeightRows, shortlisted_view
 from hf_capsule_mt.inference.int8.steps import LeanMarian
+from hf_capsule_mt.inference.shortlist.shortlist import Shortlist
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 from hf_capsule_mt.modeling.capsules.linear_maps import StackedLinear
@@ -33,15 +35,36 @@ from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAgg
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration
 from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, BidirectionalLayer
+from hf_capsule_mt.modeling.saving.code_export import untyped
 
 
 class Int8Model(nn.Module):
     """Mixin; list it before a family's translation model. It refuses operations that int8 weights do not support."""
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(NOT_SAVED)
+    shortlist: Shortlist | None = None
+    output_rows: WeightRows | None = None  # with a shortlist
 
-    push_to_hub: Any = save_pretrained
+    def use_shortlist(self, shortlist: Shortlist | None) -> None:
+        """From now on `generate()` writes only words of this shortlist; None: any words. See [`quantize_for_cpu`]."""
+        if shortlist is not None:
+            shortlist.check_model(self)
+            self.output_rows = self.output_rows or WeightRows(cast(Int8Linear, self.lm_head))
+        self.shortlist = shortlist
+
+    def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        view = self if self.shortlist is None else shortlisted_view(self, inputs, args, kwargs)
+        return super(Int8Model, view).generate(inputs, *args, **kwargs)  # type: ignore[misc]
+
+    @untyped
+    def save_pretrained(self, save_directory: str | PathLike[str], max_shard_size: Any = None) -> None:
+        """Save the int8 model into a folder, for [`load_quantized`].
+
+        There is one file of weights, int8.safetensors, whatever `max_shard_size` is. `push_to_hub` uploads the same
+        files.
+        """
+        from hf_capsule_mt.inference.int8.checkpoint import save_quantized  # it needs the classes below
+
+        save_quantized(self, save_directory)
 
     def train(self, mode: bool = True) -> Any:
         if mode:
@@ -94,10 +117,10 @@ class Int8Family(NamedTuple):
     parts: tuple[Replacement, ...]
 
 
-LINEAR: Replacement = (nn.Linear, lambda part, _: Int8Linear.of(part))
+LINEAR: Replacement = (nn.Linear, lambda linear, _: Int8Linear.of(linear))
 LSTMS: tuple[Replacement, ...] = (
-    (BidirectionalLayer, lambda part, _: Int8BidirectionalLSTM(part)),
-    (LSTM, lambda part, _: Int8LSTM.of(part)),
+    (BidirectionalLayer, lambda layer, _: Int8BidirectionalLSTM(layer)),
+    (LSTM, lambda lstm, _: Int8LSTM.of(lstm)),
 )
 MARIAN: tuple[Replacement, ...] = (
     (GatedRoutedProjection, Int8GatedProjection),
@@ -117,16 +140,23 @@ FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
 }
 
 
-def quantize_for_cpu(model: Any) -> Any:
+def quantize_for_cpu(model: Any, shortlist: Shortlist | str | PathLike[str] | bool | None = None) -> Any:
     """A copy of `model` with int8 weight matrices. It translates several times faster on a CPU.
 
-    It has the interface of the model: `generate()`, `forward`, the pipeline. It cannot be trained, saved or moved to
-    another device. `model` does not change; save it instead. Embeddings, layer norms and routing stay in float32.
+    It has the interface of the model: `generate()`, `forward`, the pipeline. `save_pretrained` saves it, and
+    [`load_quantized`] loads it without the float model. It cannot be trained or moved to another device. `model` does
+    not change. Embeddings, layer norms and routing stay in float32.
     Inputs are rounded row by row. In CapsNMT results do not depend on the other sentences of the batch. In attention,
     padding changes the last digits of sums, which sometimes changes the rounding of an input.
 
     Args:
         model: a translation model on the CPU, of one of this package's families or a `MarianMTModel`.
+        shortlist: restricts the output layer of `generate()` to words that are probable for the source. Most
+            translations stay the same, not all; `shortlist_report` measures it. A [`Shortlist`], its file, a folder
+            with one, or True for the one in the checkpoint of `model`. A batch uses the words of all its sentences.
+            Scores of `generate` are then those of a softmax over the shortlist. Scores of `forward`, of `score_pairs`
+            and of `translate_lines(with_scores=True)` are over the whole vocabulary. A call with
+            `prefix_allowed_tokens_fn` ignores the shortlist.
 
     Example:
 
@@ -137,9 +167,8 @@ def quantize_for_cpu(model: Any) -> Any:
     >>> tokens = model.generate(**tokenizer("The old fox sees the river .", return_tensors="pt"))
     ```"""
     if isinstance(model, Int8Model):
-        raise ValueError("the model is in int8 already")
-    family = FAMILIES.get(type(model))
-    if family is None:
+        raise ValueError("the model is in int8 already; model.use_shortlist(…) gives it a shortlist")
+    if type(model) not in FAMILIES:
         names = ", ".join(cls.__name__ for cls in FAMILIES)
         raise ValueError(
             f"quantize_for_cpu does not know {type(model).__name__}: it takes {names}; "
@@ -148,15 +177,51 @@ def quantize_for_cpu(model: Any) -> Any:
     devices = {parameter.device.type for parameter in model.parameters()}
     if devices != {"cpu"}:
         raise ValueError(f'the model is on {", ".join(sorted(devices))}: move it first, model.to("cpu")')
+    chosen = shortlist_of(model, shortlist)  # before the work, because it may be refused
+    quantized = _int8_copy(model)
+    quantized.use_shortlist(chosen)
+    return quantized
+
+
+def model_without_values(config: PreTrainedConfig) -> Any:
+    """The int8 model of a configuration, with all its tensors on the meta device. It needs almost no memory."""
+    families: dict[Any, Any] = {cls.config_class: cls for cls in FAMILIES}
+    if type(config) not in families:
+        names = ", ".join(sorted(each.model_type for each in families))
+        raise ValueError(f"model_type={config.model_type!r}: int8 models have one of {names}")
+    with torch.device("meta"):
+        model = families[type(config)](copy.deepcopy(config))
+    return _int8_copy(model)
+
+
+def float_class(model: Int8Model) -> type[PreTrainedModel]:
+    """The class of the float model that `model` was made from."""
+    return next(cls for cls, family in FAMILIES.items() if family.model is type(model))
+
+
+def _int8_copy(model: Any) -> Any:
+    family = FAMILIES[type(model)]
     int8_rounding()
     # deepcopy puts these int8 parts in place of the originals. Parameters that were shared stay shared.
     memo: Memo = {}
     is_float32 = all(parameter.dtype == torch.float32 for parameter in model.parameters())
     source = model if is_float32 else copy.deepcopy(model).float()
-    for part in reversed(list(source.modules())):  # inner modules first
-        make = next((make for kind, make in family.parts if isinstance(part, kind)), None)
+    for module in reversed(list(source.modules())):  # inner modules first
+        make = next((make for cls, make in family.parts if isinstance(module, cls)), None)
         if make is not None:
-            memo[id(part)] = make(part, memo)
+            memo[id(module)] = make(module, memo)
     quantized = copy.deepcopy(source, memo)
     quantized.__class__ = family.model
     return quantized.eval().requires_grad_(False)
+
+
+def shortlist_of(model: Any, shortlist: Shortlist | str | PathLike[str] | bool | None) -> Shortlist | None:
+    """The shortlist that the argument of `quantize_for_cpu` names, checked."""
+    if shortlist is None or shortlist is False:
+        return None
+    if not isinstance(shortlist, Shortlist):
+        if shortlist is True and not model.name_or_path:
+            raise ValueError("shortlist=True: the model is not from a checkpoint; give a Shortlist or its file")
+        shortlist = Shortlist.load(model.name_or_path if shortlist is True else shortlist)
+    shortlist.check_model(model)
+    return shortlist

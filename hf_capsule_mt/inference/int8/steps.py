@@ -16,6 +16,7 @@ from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.marian import routing_plan
 from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, as_int64, linear_fields, marian_step
 from hf_capsule_mt.inference.search.choose import STEP_MAKERS, runs_as_defined, search_arguments
+from hf_capsule_mt.inference.search.processors import output_layer
 from hf_capsule_mt.modeling.input_checks import check_length, word_mask
 from hf_capsule_mt.ops.native_library import address, tensors_are_traced
 
@@ -53,8 +54,8 @@ class MarianSteps:
 
     def __init__(self, model: Any, encoded: Any, attention_mask: Tensor | None) -> None:
         decoder, source = model.model.decoder, encoded["last_hidden_state"]  # [R, S, d]
-        self.decoder, self.lm_head = decoder, model.lm_head
-        self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
+        self.decoder = decoder
+        self.lm_head, self.bias, self.shortlist = output_layer(model)
         self.aggregation: Any = getattr(decoder, "layer_aggregation", None)
         self.past_future = getattr(model.model, "past_future", None)
         self.votes: tuple[Any, ...] = ()

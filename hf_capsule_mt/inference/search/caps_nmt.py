@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_capsule_mt.inference.search.processors import output_layer
 from hf_capsule_mt.inference.search.transposed import transposed_copy
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.input_checks import word_mask
@@ -33,10 +34,10 @@ class CapsNMTSteps:
     def __init__(self, model: Any, encoded: Any, attention_mask: Tensor | None) -> None:
         decoder: Any = model.model.decoder
         self.decoder = decoder
-        self.lm_head, self.transposed_head = model.lm_head, None
-        if type(self.lm_head) is SplitLinear and len(encoded["source_context"]) == 1:
-            self.transposed_head = transposed_copy(self.lm_head.weight)  # [d, V]
-        self.bias = model.final_logits_bias if model.final_logits_bias.any() else None
+        self.lm_head, self.bias, self.shortlist = output_layer(model)
+        self.transposed_head: Tensor | None = None
+        if type(model.lm_head) is SplitLinear and len(encoded["source_context"]) == 1:
+            self.transposed_head = transposed_copy(model.lm_head.weight)  # [d, V]
         self.context: Tensor = encoded["source_context"]  # [R, d]
         self.states: States = decoder.stack.initial_states(self.context)
         self.source: tuple[Any, ...] = ()

@@ -17,7 +17,8 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from hf_capsule_mt.inference.search.caps_nmt import caps_nmt_steps
 from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_steps, can_compile_beam_search
-from hf_capsule_mt.inference.search.loops import Steps, beam_search, faster_processors, greedy_search, limits_of
+from hf_capsule_mt.inference.search.loops import Steps, beam_search, greedy_search, limits_of
+from hf_capsule_mt.inference.search.processors import Processors
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 from hf_capsule_mt.modeling.translation_head import TranslationHead
@@ -64,7 +65,8 @@ def search(
     if callers_cache is None and _is_plain(model, input_ids, stopping_criteria, generation_config, model_kwargs):
         steps = _steps(model, model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))
         if steps is not None:
-            processors, limits = faster_processors(logits_processor), limits_of(generation_config)
+            processors = Processors(logits_processor, model.final_logits_bias.shape[-1], steps.shortlist)
+            limits = limits_of(generation_config)
             if not has_beams:
                 return greedy_search(steps, input_ids, processors, limits)
             translations = beam_search(steps, input_ids, processors, limits, generation_config)
@@ -80,7 +82,7 @@ def search(
 
 def _steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> Steps | None:
     """The model's decoder before its first step; None if the lean loops cannot run it."""
-    maker = next((STEP_MAKERS[kind] for kind in type(model).__mro__ if kind in STEP_MAKERS), None)
+    maker = next((STEP_MAKERS[cls] for cls in type(model).__mro__ if cls in STEP_MAKERS), None)
     return None if maker is None else maker(model, encoder_outputs, attention_mask)
 
 
@@ -108,12 +110,12 @@ def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwa
     )
 
 
-def _searches_as_defined(kind: type) -> bool:
+def _searches_as_defined(model_class: type) -> bool:
     """Whether no subclass of a user has a search of its own, or changes what a step reads."""
-    beam_search: Any = TranslationHead if issubclass(kind, TranslationHead) else GenerationMixin
-    if getattr(kind, "_beam_search", None) is not beam_search._beam_search:
+    beam_search: Any = TranslationHead if issubclass(model_class, TranslationHead) else GenerationMixin
+    if getattr(model_class, "_beam_search", None) is not beam_search._beam_search:
         return False
-    return all(getattr(kind, name) is getattr(GenerationMixin, name) for name in (*STEP_PREPARATION, "_sample"))
+    return all(getattr(model_class, name) is getattr(GenerationMixin, name) for name in (*STEP_PREPARATION, "_sample"))
 
 
 def _ends_as_configured(criteria: Any, settings: Any) -> bool:

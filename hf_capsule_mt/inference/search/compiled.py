@@ -36,8 +36,8 @@ def can_compile_beam_search(model: Any, settings: Any, model_kwargs: dict[str, A
     """Whether to compile the steps of this beam search. Warns if the settings ask for it but it is impossible."""
     if not model._valid_auto_compile_criteria(model_kwargs, settings):
         return False
-    kind = settings.cache_implementation or ""
-    static = callers_cache is None and "offloaded" not in kind
+    cache_name = settings.cache_implementation or ""
+    static = callers_cache is None and "offloaded" not in cache_name
     obstacle = ""
     if not CAN_COMPILE_STEPS:
         obstacle = "compilation needs PyTorch 2.11"

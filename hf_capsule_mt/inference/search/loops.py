@@ -4,20 +4,15 @@
 decides which calls use them.
 
 Legend: `B` sentences, `n` beams, `R` rows (`B` sentences or `B * n` beams), `K` candidates of a sentence, `V` target
-vocabulary, `L` length of the longest target.
+vocabulary, `W` words of a shortlist, `L` length of the longest target.
 """
 
-import inspect
-from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers.generation import (
-    LogitsProcessorList,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-)
+
+from hf_capsule_mt.inference.search.processors import Processors
 
 IMPOSSIBLE = -1e8  # lower than the score of any allowed word
 
@@ -25,8 +20,13 @@ IMPOSSIBLE = -1e8  # lower than the score of any allowed word
 class Steps(Protocol):
     """A decoder with its source. Each call reads one more word of each row."""
 
+    shortlist: Tensor | None  # [W], the words of the logits, ascending; None for the whole vocabulary
+
     def __call__(self, words: Tensor) -> Tensor:
-        """Read the last words `[R]`; return float32 logits `[R, V]` of the next words, which the caller may change."""
+        """Read the last words `[R]`; return float32 logits `[R, V]` of the next words, which the caller may change.
+
+        With a shortlist these are `[R, W]`.
+        """
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows `[R]`; a row may be dropped or repeated."""
@@ -51,49 +51,13 @@ def limits_of(generation_config: Any) -> Limits:
     return Limits(generation_config.max_length, ends, -1 if pad is None else int(pad))
 
 
-Processor = Callable[[Any, Any], Tensor]  # from sequences [R, L] and scores [R, V] to new scores
-
-
-class MinimumLength:
-    """No end token before `length`. Transformers' processor is slower: it compares every word with the end tokens."""
-
-    def __init__(self, length: int, ends: Tensor) -> None:
-        self.length, self.ends = length, ends.tolist()
-
-    def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
-        if sequences.shape[1] < self.length:
-            for end in self.ends:
-                if end < scores.shape[1]:
-                    scores[:, end] = -torch.inf
-        return scores
-
-
-def faster_processors(processors: Iterable[Any]) -> list[Processor]:
-    """Transformers' score processors, with faster ones in place of the two that nearly every call has."""
-    result: list[Processor] = []
-    for processor in processors:
-        if type(processor) is MinLengthLogitsProcessor:
-            result.append(MinimumLength(processor.min_length, processor.eos_token_id))
-        elif type(processor) is MinNewTokensLengthLogitsProcessor:
-            length = processor.prompt_length_to_skip + processor.min_new_tokens
-            result.append(MinimumLength(length, processor.eos_token_id))
-        elif len(inspect.signature(processor.__call__).parameters) == 2:
-            result.append(processor)
-        else:
-            result.append(LogitsProcessorList([processor]))  # its error names the missing argument
-    return result
-
-
-def greedy_search(steps: Steps, start: Tensor, processors: list[Processor], limits: Limits) -> Tensor:
+def greedy_search(steps: Steps, start: Tensor, processors: Processors, limits: Limits) -> Tensor:
     """From the start tokens `[B, 1]` to the translations `[B, L]`."""
     sequences = start.new_full((len(start), limits.max_length), limits.pad)
     sequences[:, :1] = start
     words, finished = start[:, 0], torch.zeros(len(start), dtype=torch.bool)
     for length in range(1, limits.max_length):
-        scores = steps(words)
-        for process in processors:
-            scores = process(sequences[:, :length], scores)
-        words = scores.argmax(dim=-1)
+        words = processors.words_of(processors(sequences[:, :length], steps(words)).argmax(dim=-1))
         if limits.ends is not None:
             words.masked_fill_(finished, limits.pad)
             finished |= limits.ended(words)
@@ -135,9 +99,7 @@ class FinishedTranslations:
         self.sequences = kept
 
 
-def beam_search(
-    steps: Steps, start: Tensor, processors: list[Processor], limits: Limits, settings: Any
-) -> Tensor | None:
+def beam_search(steps: Steps, start: Tensor, processors: Processors, limits: Limits, settings: Any) -> Tensor | None:
     """From the start tokens `[B * n, 1]` to the translations `[B * num_return_sequences, L]`.
 
     None if so many words are forbidden that a sentence has fewer than `n` continuations. Then the result would depend
@@ -155,14 +117,13 @@ def beam_search(
     can_improve = [True] * count
     for length in range(1, limits.max_length):
         log_probs = torch.log_softmax(steps(running[:, length - 1]), dim=-1)  # [R, V]
-        for process in processors:
-            log_probs = process(running[:, :length], log_probs)
-        vocabulary = log_probs.shape[-1]
+        log_probs = processors(running[:, :length], log_probs)
+        columns = log_probs.shape[-1]
         total = (log_probs.view(count, beams, -1) + scores.unsqueeze(-1)).view(count, -1)
         if total.shape[1] < candidates:
             return None
         best, places = total.topk(candidates)  # [B, K]
-        rows, words = places // vocabulary + offsets, places % vocabulary
+        rows, words = places // columns + offsets, processors.words_of(places % columns)
         last = length + 1 == limits.max_length
         ended = torch.ones_like(words, dtype=torch.bool) if last else limits.ended(words)
         ending = ended.clone()

@@ -124,5 +124,5 @@ class GatedRoutedProjection(CapsuleModule, nn.Linear):
 
 def routed_projection(config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> nn.Module:
     """The module that replaces `out_proj`, by `config.aggregation_output`."""
-    kind = GatedRoutedProjection if config.aggregation_output == "gated" else RoutedProjection
-    return kind(config, heads, site)
+    projection = GatedRoutedProjection if config.aggregation_output == "gated" else RoutedProjection
+    return projection(config, heads, site)

@@ -60,7 +60,7 @@ class SourceCapsules(CapsuleModule):
     """The capsule layer: routes the states of the words to M capsules, section 3, CapsNMT.
 
     Messages are `f(h_i, theta_j^t) = ReLU(h_i W_j^t)`, Eq. (8), computed as one matrix product. With
-    `separable_scoring` the same network g scores words and capsules, Eq. (14).
+    `separable_scoring` the same network g scores words and capsules, Eq. (14), CapsNMT.
 
     Positions are added to words and capsules. Those of capsules have length 1, because capsules have length 1 at most.
     Plain sinusoids, of length `sqrt(d / 2)`, would hide the capsule in the comparison. The returned capsules have no

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def _untyped(method: Any) -> Any:
+def untyped(method: Any) -> Any:
     """Hide the type of a method. Transformers wraps its own, so type checkers accept no override."""
     return method
 
@@ -18,7 +18,7 @@ class CodeExportMixin:
     _auto_class: Any  # of Transformers
 
     @classmethod
-    @_untyped
+    @untyped
     def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
         """As in Transformers, but from then on models of this package are saved with `export_code=True`.
 
@@ -53,7 +53,7 @@ class CodeExportMixin:
         vars(self.config).pop("gradient_checkpointing", None)  # a setting of one training, not of a checkpoint
         super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
-    @_untyped
+    @untyped
     def push_to_hub(self, repo_id: str, *, export_code: bool = True, **kwargs: Any) -> str:
         """As in Transformers, by default with the code of the model, see `save_pretrained`."""
         self.config.carry_code(export_code and self.can_carry_code())

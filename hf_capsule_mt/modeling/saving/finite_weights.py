@@ -10,9 +10,10 @@ from torch import Tensor
 def not_finite(tensors: Iterable[tuple[str, Any]]) -> str | None:
     """The name of the first tensor that contains an infinity or NaN."""
     for name, value in tensors:
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta or not value.numel():
             continue
-        if not bool(torch.isfinite(value).all()):
+        # Both are NaN if any value is. Unlike `isfinite(value)`, this makes no second tensor.
+        if not bool(torch.isfinite(torch.stack(value.aminmax())).all()):
             return name
     return None
 

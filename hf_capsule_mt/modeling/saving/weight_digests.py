@@ -32,23 +32,24 @@ def write_digest(path: Path) -> None:
         header = _header(source)
         if KEY in header.get("__metadata__", {}):
             return
-        header["__metadata__"] = {**header.get("__metadata__", {}), KEY: ZEROS}
+        # Sorted, because safetensors writes them in a random order: the same model gives the same file.
+        header["__metadata__"] = dict(sorted({**header.get("__metadata__", {}), KEY: ZEROS}.items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
         begin = len(text).to_bytes(8, "little") + text
         digest = hashlib.sha256(begin)
-        part = path.with_name(f".{path.name}.part")
+        unfinished = path.with_name(f".{path.name}.part")
         try:
-            with open(part, "wb") as target:
+            with open(unfinished, "wb") as target:
                 target.write(begin)
                 for data in _parts(source):
                     digest.update(data)
                     target.write(data)
                 target.seek(begin.index(ZEROS.encode()))
                 target.write(digest.hexdigest().encode())
-            os.replace(part, path)
+            os.replace(unfinished, path)
         finally:
-            part.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
 def is_damaged(path: Path) -> bool:

@@ -67,7 +67,8 @@ def _m_step(
     deviations = tile - new_means[:, None, :, :]
     variances = tl.sum(weights[:, :, :, None] * deviations * deviations, axis=1)
     log_volume = tl.sum(tl.log(tl.where(depths, variances + variance_floor, 1.0)), axis=2)
-    cost = 0.5 * (log_volume + SIZE * (1.0 + LOG_TWO_PI)) * total  # Eq. (13)
+    cost = 0.5 * (log_volume + SIZE * (1.0 + LOG_TWO_PI)) * total  # Eq. (13), DLA
+    # Eq. (14), DLA: the logits of A^Omega.
     logits = temperature * (beta_a - beta_u * total - cost)
     return weights, total, new_means, variances, log_volume, logits
 
@@ -292,17 +293,17 @@ def em_backward_kernel(
             deviations = tile - means[:, None, :, :]
             inverse = tl.where(depths, 1.0 / (variances + variance_floor), 0.0)
             presence = sigmoid(logits)
-            # Eq. (15) and (16) of this round. In the last round `grad_scores` is 0.
+            # Eq. (15) and (16), DLA, of this round. In the last round `grad_scores` is 0.
             pulls = grad_scores[:, :, :, None] * deviations
             grad_offset = tl.sum(grad_scores, axis=1)
             spread = tl.sum(pulls * deviations, axis=1) * inverse
-            # Eq. (14) and (13), and the capsules of the last round.
+            # Eq. (14) and (13), DLA, and the capsules of the last round.
             grad_presence = grad_offset + presence * tl.sum(grad_output * means, axis=2)
             grad_logits = temperature * grad_presence * sigmoid(-logits)
             grad_a += tl.sum(grad_logits, axis=0)
             grad_u -= tl.sum(grad_logits * total, axis=0)
             grad_total = -grad_logits * (cost_u + 0.5 * (log_volume + SIZE * (1.0 + LOG_TWO_PI)))
-            # Eq. (12) and (11).
+            # Eq. (12) and (11), DLA.
             grad_variances = 0.5 * inverse * (spread - (grad_offset + grad_logits * total)[:, :, None])
             grad_means = presence[:, :, None] * grad_output + tl.sum(pulls, axis=1) * inverse
             slopes = grad_means[:, None, :, :] + 2.0 * deviations * grad_variances[:, None, :, :]

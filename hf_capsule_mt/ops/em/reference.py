@@ -72,9 +72,9 @@ def m_step(
     means = weighted_votes(weights, votes)
     squares = (votes - means.unsqueeze(-3)).square()
     variances = weighted_votes(weights, squares) + variance_floor
-    # Eq. (13): log(sigma) + (1 + log 2 pi) / 2 = (log(sigma^2) + 1 + log 2 pi) / 2, summed over the D dimensions.
+    # Eq. (13), DLA: log(sigma) + (1 + log 2 pi) / 2 = (log(sigma^2) + 1 + log 2 pi) / 2, summed over the D dimensions.
     cost = 0.5 * sum_size(variances.log() + (1.0 + LOG_TWO_PI)) * total
-    # Eq. (14): A = sigmoid(lambda (beta_a - beta_u R - cost))
+    # Eq. (14), DLA: A = sigmoid(lambda (beta_a - beta_u R - cost))
     log_presence = torch.nn.functional.logsigmoid(temperature * (beta_a - beta_u * total - cost))
     return means, variances, squares, log_presence
 

@@ -41,7 +41,7 @@ def em_routing(
     Args:
         votes: `[…, I, O, D]`.
         activations: `[…, I]`, the probability in [0, 1] that an input capsule is present; None means 1 for all.
-        beta_a, beta_u: `[O]`, the two learned costs of Eq. (14).
+        beta_a, beta_u: `[O]`, the two learned costs of Eq. (14), DLA.
         iterations: rounds of an M step and an E step. The last round has no E step, because nothing would read it.
         inverse_temperature: lambda of Eq. (14) is this times `1 - 0.95^t` in round t = 1, 2, …. The papers give no
             schedule; this one is from Hinton et al. (2018). They use 0.01 for a cost summed over 16 dimensions and

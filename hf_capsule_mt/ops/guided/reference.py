@@ -31,6 +31,7 @@ def reference_guided_routing(
     """
     batch, inputs, outputs, _ = votes.shape
     steps = guide.shape[1]
+    # `guided_routing` has set the votes of padding to 0. The mask keeps padding out of the returned assignments.
     step_mask = None if mask is None else mask[:, None]
     logits = votes.new_zeros(batch, steps, inputs, outputs)
     trace: Assignments = []

@@ -55,6 +55,7 @@ def guided_routing(
     check_shape("score_weight", score_weight, (size,))
     scores = _guided_scores(votes, implementation)
     with no_autocast(votes):
+        # Padding is masked twice: its votes are 0 here, and its assignments are 0 in `reference_guided_routing`.
         capsules, trace = reference_guided_routing(
             working_votes(votes, mask),
             to_precise(guide),

@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from hf_capsule_mt.checkpoint_contents import (
     CONFIGURATION_FILES,
+    SHORTLIST,
     TOKENIZER_FILES,
     belongs_to_copy_of,
     code_files,
@@ -119,7 +120,7 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path, overw
         save_file(averaged, folder / WEIGHTS, metadata={"format": "pt"})
         write_digest(folder / WEIGHTS)
         code = [path.name for path in code_files(sources[-1])]
-        copy_files(sources[-1], folder, (*CONFIGURATION_FILES, *TOKENIZER_FILES, *code))
+        copy_files(sources[-1], folder, (*CONFIGURATION_FILES, *TOKENIZER_FILES, SHORTLIST, *code))
     return Path(output)
 
 

@@ -1,23 +1,20 @@
-"""The files of a checkpoint: their names, whether they are complete, and what they say about the run."""
+"""The checkpoints in a folder: their names, which can be resumed, and what their files say about the run.
 
-import errno
+`keeper.py` writes checkpoints, `record.py` checks them for damage.
+"""
+
 import json
-import os
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 UNFINISHED = "_unfinished_checkpoints"  # pushes to the Hub leave out names that begin with _
-REPLACED = "replaced"  # in it, a checkpoint of an earlier run while a new one takes its name
+REPLACED_CHECKPOINT = "replaced"  # in it, a checkpoint of an earlier run while a new one takes its name
 STATE = "trainer_state.json"
 RUNNING = "running_{}.json"  # one for each process
 FILE_RECORD = "files.json"  # sizes and digests of the other files
-POSIX = os.name == "posix"
-FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # error numbers
 
 
 def step_in_name(checkpoint: Path) -> int:
@@ -54,17 +51,17 @@ def named_checkpoint(name: str) -> str:
     return name
 
 
-def put_in_place(folder: str | Path) -> None:
-    """Finish what a killed run began: rename its complete checkpoint, whose name an older one had before."""
-    part = Path(folder) / UNFINISHED
-    for path in part.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (part / REPLACED).is_dir() else ():
+def finish_interrupted_rename(folder: str | Path) -> None:
+    """Rename a complete checkpoint, if its run was killed after it had moved an older one of that name away."""
+    unfinished = Path(folder) / UNFINISHED
+    for path in unfinished.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (unfinished / REPLACED_CHECKPOINT).is_dir() else ():
         if not (Path(folder) / path.name).exists():
             with suppress(FileNotFoundError):  # another process of this run did it first
                 path.rename(Path(folder) / path.name)
 
 
 def running_state(folder: Path, process: int = 0) -> dict[str, Any]:
-    """What a process of our trainer has saved beside the checkpoint; empty for other trainers."""
+    """What a process of our trainer saved in the checkpoint about its run; empty for other trainers."""
     file = folder / RUNNING.format(process)
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -80,38 +77,3 @@ def logged(folder: Path) -> list[dict[str, Any]]:
         return json.loads((folder / STATE).read_text(encoding="utf-8"))["log_history"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder}: its {STATE} cannot be read ({error}): name the checkpoints to average") from error
-
-
-def disk_is_full(error: BaseException | None) -> bool:
-    """Whether a file could not be written because the disk is full.
-
-    Python gives an error number, safetensors has that number in its text, and torch.save only says that it failed.
-    """
-    while error is not None:
-        text = str(error)
-        if isinstance(error, OSError) and error.errno in FULL_DISK:
-            return True
-        if isinstance(error, SafetensorError) and FULL_DISK & set(
-            map(int, re.findall(r"(?:error|code:) (\d+)", text))
-        ):
-            return True
-        if isinstance(error, RuntimeError) and re.search(r"PytorchStreamWriter failed writing|unexpected pos", text):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def flush(folder: Path, files: bool = True) -> None:
-    """Write the content of `folder` and the names in it to the disk.
-
-    Windows cannot open a folder, so nothing is done there: a checkpoint survives a killed process, not a power cut.
-    """
-    if not POSIX:
-        return
-    paths = list(folder.rglob("*")) if files else []
-    for path in [*paths, folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -1,7 +1,7 @@
 """A checkpoint appears only after it is completely written.
 
-It is written into a folder beside the others, flushed to disk, and renamed last. One that a dying process or a full
-disk cut short is never seen as a checkpoint, and the earlier ones stay as they are.
+It is written into the folder `_unfinished_checkpoints`, flushed to disk, and renamed last. One that a dying process or
+a full disk cut short is never seen as a checkpoint, and the earlier ones stay as they are.
 """
 
 import shutil
@@ -14,15 +14,14 @@ from transformers import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from hf_capsule_mt.modeling.saving.weight_digests import weight_files, write_digest
+from hf_capsule_mt.training.checkpoints.disk import disk_is_full, flush
 from hf_capsule_mt.training.checkpoints.files import (
-    REPLACED,
+    REPLACED_CHECKPOINT,
     STATE,
     UNFINISHED,
-    disk_is_full,
-    flush,
+    finish_interrupted_rename,
     last_checkpoint,
     named_checkpoint,
-    put_in_place,
     was_due,
 )
 from hf_capsule_mt.training.checkpoints.record import check_checkpoint, write_file_record
@@ -31,29 +30,29 @@ from hf_capsule_mt.training.checkpoints.record import check_checkpoint, write_fi
 class CheckpointKeeper:
     """Writes and removes the checkpoints of a run, and finds the one that it is resumed from.
 
-    `part` is the folder that a checkpoint is being written into, None between checkpoints. A full disk is an `OSError`
-    that names the last complete checkpoint.
+    `unfinished` is the folder that a checkpoint is being written into, None between checkpoints. A full disk is an
+    `OSError` that names the last complete checkpoint.
     """
 
     def __init__(self, args: Any, accelerator: Accelerator) -> None:
         self.args, self.accelerator = args, accelerator
-        self.part: Path | None = None
-        self._stopgap: Path | None = None  # the checkpoint that the run was resumed from, found by itself
+        self.unfinished: Path | None = None
+        self._resumed_from: Path | None = None  # the newest checkpoint, if the user named none
 
     def checkpoint_to_resume(self, name: str | bool | None) -> Path | None:
         """The checked checkpoint of this name, the newest in `output_dir` for True, None for a new run."""
         folder = self.args.output_dir
-        put_in_place(folder)
-        self._stopgap = None
+        finish_interrupted_rename(folder)
+        self._resumed_from = None
         if not name:
             return None
         if name is True:
-            self._stopgap = last_checkpoint(folder)
-            if self._stopgap is None:
+            self._resumed_from = last_checkpoint(folder)
+            if self._resumed_from is None:
                 raise ValueError(
                     f"{folder} has no checkpoint to resume from: leave resume_from_checkpoint out for a new run"
                 )
-            name = str(self._stopgap)
+            name = str(self._resumed_from)
         checkpoint = Path(named_checkpoint(name))
         check_checkpoint(checkpoint)
         return checkpoint
@@ -63,41 +62,41 @@ class CheckpointKeeper:
         folder: Path,
         state: TrainerState,
         write_files: Callable[[], None],
-        write_beside: Callable[[Path], None],
+        write_run_files: Callable[[Path], None],
     ) -> Path:
         """Write the checkpoint of a step into the folder of the run; every process calls this.
 
-        `write_files` writes into `part` what Transformers writes. `write_beside` gets the folder of the checkpoint and
-        writes everything else.
+        `write_files` writes into `unfinished` what Transformers writes. `write_run_files` gets the folder of the
+        checkpoint and writes into it what our trainer adds.
         """
         name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        part = folder / UNFINISHED
+        unfinished = folder / UNFINISHED
         if self.args.local_process_index == 0:
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        self.part = part
+        self.unfinished = unfinished
         try:
             write_files()
-            (part / name).mkdir(parents=True, exist_ok=True)  # of a process that had nothing to write
-            write_beside(part / name)
-            self._name_best(folder, part / name, state)
+            (unfinished / name).mkdir(parents=True, exist_ok=True)  # of a process that had nothing to write
+            write_run_files(unfinished / name)
+            self._name_best(folder, unfinished / name, state)
             self.accelerator.wait_for_everyone()  # every process has written its files
             if self.args.local_process_index == 0:
-                write_file_record(part / name, state.global_step)
-                flush(part / name)
+                write_file_record(unfinished / name, state.global_step)
+                flush(unfinished / name)
         except Exception as error:
             if not disk_is_full(error):
                 raise
             self._report_full_disk(folder, name, error)
         finally:
-            self.part = None
-        self._rename(part, folder, name)
+            self.unfinished = None
+        self._rename(unfinished, folder, name)
         return folder / name
 
     def remove_old(self, checkpoint: Path, best: str | None) -> None:
         """Remove what `checkpoint` makes superfluous."""
         if self.args.should_save:
-            self._remove_stopgap(checkpoint)
+            self._remove_signal_checkpoint(checkpoint)
             rotate_checkpoints(
                 output_dir=str(checkpoint.parent),
                 save_total_limit=self.args.save_total_limit,
@@ -113,25 +112,25 @@ class CheckpointKeeper:
             if self.args.should_save:
                 state.save_to_json(str(written / STATE))
 
-    def _rename(self, part: Path, folder: Path, name: str) -> None:
+    def _rename(self, unfinished: Path, folder: Path, name: str) -> None:
         self.accelerator.wait_for_everyone()  # the files are on the disk
         # The main process of all comes first. Nodes may have disks of their own.
         for renames in (self.args.process_index == 0, self.args.local_process_index == 0):
-            if renames and (part / name).is_dir():
+            if renames and (unfinished / name).is_dir():
                 if (folder / name).exists():  # of an earlier run
-                    (folder / name).rename(part / REPLACED)
-                (part / name).rename(folder / name)
-                shutil.rmtree(part, ignore_errors=True)
+                    (folder / name).rename(unfinished / REPLACED_CHECKPOINT)
+                (unfinished / name).rename(folder / name)
+                shutil.rmtree(unfinished, ignore_errors=True)
                 flush(folder, files=False)
             self.accelerator.wait_for_everyone()
 
-    def _remove_stopgap(self, written: Path) -> None:
+    def _remove_signal_checkpoint(self, written: Path) -> None:
         """Remove the checkpoint of a signal that this run was resumed from, now that a later one exists.
 
         If it stayed, it would count in `save_total_limit`, and a regular checkpoint would be removed. The run would
         then end with other files than a run that was never stopped. A checkpoint that the user named stays.
         """
-        start = self._stopgap
+        start = self._resumed_from
         if start is None or not start.is_dir() or start.resolve().parent != written.resolve().parent:
             return
         if start.name != written.name and not was_due(start):

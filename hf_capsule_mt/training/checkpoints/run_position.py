@@ -38,7 +38,7 @@ class RunPosition(TrainerCallback):
     def reset(self, checkpoint: Path | None) -> None:
         """Training begins, from `checkpoint` if it is resumed."""
         self.checkpoint = checkpoint
-        self._left: dict[str, Any] = {}  # what the main process wrote into the checkpoint, until it is made up for
+        self._unfinished_step: dict[str, Any] = {}  # state of the checkpoint, until `left_to_do` has used it
         self.evaluates_later = False  # a signal came before the evaluation of this step
         self.epoch_ended = False  # the callbacks know that the epoch ended with this step
         self.due_at: int | None = None  # last step with a checkpoint that was not written for a signal alone
@@ -64,7 +64,7 @@ class RunPosition(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         if self.checkpoint is None:
             return
-        self._load_left(self.checkpoint, state.global_step)
+        self._load_unfinished_step(self.checkpoint, state.global_step)
         sums = self._sums_of_this_process(self.checkpoint)
         if sums is not None:
             self.load_sums(sums)
@@ -93,7 +93,7 @@ class RunPosition(TrainerCallback):
     @property
     def something_is_left(self) -> bool:
         """Whether `left_to_do` was not asked since the run was resumed."""
-        return bool(self._left)
+        return bool(self._unfinished_step)
 
     def left_to_do(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[bool, Any, float | None]]:
         """The logging, evaluation and saving that belong to the checkpoint's step and had not happened yet.
@@ -103,26 +103,26 @@ class RunPosition(TrainerCallback):
         Yields whether the epoch ends, the norm of the gradient and the learning rate, for the Trainer to log, evaluate
         and save what `control` asks for.
         """
-        left, self._left = self._left, {}
-        if not left:
+        state_then, self._unfinished_step = self._unfinished_step, {}
+        if not state_then:
             return
-        step = left["grad_norm"], left["learning_rate"]
-        if left["evaluates_later"]:
-            control.should_evaluate, control.should_save = True, left["due"]
+        step = state_then["grad_norm"], state_then["learning_rate"]
+        if state_then["evaluates_later"]:
+            control.should_evaluate, control.should_save = True, state_then["due"]
             yield False, *step
         at_end = float(state.epoch or 0.0).is_integer() or state.global_step >= state.max_steps
         if at_end and not self.epoch_ended and not self.evaluates_later:
             yield True, *step
 
-    def _load_left(self, checkpoint: Path, step: int) -> None:
+    def _load_unfinished_step(self, checkpoint: Path, step: int) -> None:
         """Read what the main process wrote, so that all processes agree, whatever their number is now."""
         state = running_state(checkpoint)
         shared = [state if "epoch_ended" in state else {}]  # checkpoints of the first versions lack it
         broadcast_object_list(shared)
-        self._left = shared[0]
-        self._seconds_before = self._left.get("seconds", 0.0)
-        self.epoch_ended = self._left.get("epoch_ended", True)
-        self.due_at = step if self._left.get("due", True) else None
+        self._unfinished_step = shared[0]
+        self._seconds_before = self._unfinished_step.get("seconds", 0.0)
+        self.epoch_ended = self._unfinished_step.get("epoch_ended", True)
+        self.due_at = step if self._unfinished_step.get("due", True) else None
 
     def _sums_of_this_process(self, checkpoint: Path) -> dict[str, Any] | None:
         state = running_state(checkpoint, self.args.process_index)

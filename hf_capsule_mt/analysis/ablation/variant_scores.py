@@ -1,0 +1,236 @@
+"""Scores of one model with its routing, with ablations of it, and with other numbers of iterations, side by side."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from hf_capsule_mt.analysis.ablation.routing_ablation import ABLATIONS, routing_ablation
+from hf_capsule_mt.analysis.ablation.routing_iterations import routing_iterations
+from hf_capsule_mt.analysis.adequacy import adequacy_table
+from hf_capsule_mt.analysis.figures import COLORS, new_figure, save_figure
+from hf_capsule_mt.analysis.routing_sites import routing_sites
+from hf_capsule_mt.analysis.sentence_words import text_table
+from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit, translate
+from hf_capsule_mt.evaluation.scores import corpus_scores
+from hf_capsule_mt.evaluation.texts import check_pairs
+from hf_capsule_mt.modeling.translation_loop import force_decode
+
+REAL = "real"
+SEEDED = ("random", "shuffled")  # ablations that draw something
+
+
+@dataclass(frozen=True)
+class VariantScore:
+    """The scores of one variant of the model.
+
+    Args:
+        name: `real`, the name of an ablation, or a number of iterations.
+        bleu, chrf: mean over the seeds; one value for a variant that draws nothing.
+        bleus: BLEU with each seed.
+        loss: mean negative log-probability of a reference token, in nats; mean over the seeds.
+        length_ratio: words of the translations by words of the references; mean over the seeds.
+    """
+
+    name: str
+    bleu: float
+    chrf: float
+    bleus: tuple[float, ...]
+    loss: float
+    length_ratio: float
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of BLEU over the seeds; None with one seed."""
+        return stdev(self.bleus) if len(self.bleus) > 1 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "bleus": list(self.bleus), "deviation": self.deviation}
+
+
+@dataclass(frozen=True)
+class VariantScores:
+    """The result of `ablation_scores` and `iteration_scores`. The first row is the model as it is."""
+
+    title: str
+    rows: tuple[VariantScore, ...]
+    sentences: int
+    seeds: tuple[int, ...]
+    signature: str
+
+    def __getitem__(self, name: str) -> VariantScore:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"no variant {name!r}: must be one of {', '.join(row.name for row in self.rows)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = {name: getattr(self, name) for name in ("title", "sentences", "signature")}
+        return facts | {"seeds": list(self.seeds), "rows": [row.as_dict() for row in self.rows]}
+
+    def __str__(self) -> str:
+        """A table with one row a variant, and the difference to the first row."""
+        lines = [[self.title, "BLEU", "difference", "chrF", "loss", "length ratio"]]
+        for row in self.rows:
+            spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
+            difference = "" if row is self.rows[0] else f"{row.bleu - self.rows[0].bleu:+.2f}"
+            numbers = [f"{row.chrf:.2f}", f"{row.loss:.3f}", f"{row.length_ratio:.3f}"]
+            lines.append([row.name, f"{row.bleu:.2f}{spread}", difference, *numbers])
+        seeds = f"; seeds {', '.join(map(str, self.seeds))}" if any(len(row.bleus) > 1 for row in self.rows) else ""
+        return f"{text_table(lines)}\n({self.sentences} sentences; {self.signature}{seeds})"
+
+    def plot(self, path: str | Path) -> Path:
+        """Writes a PNG with one bar a variant: BLEU, its deviation over seeds. Grey is the model itself."""
+        figure = new_figure(2.0 + 1.1 * len(self.rows), 4.0)
+        axes = figure.subplots()
+        places = range(len(self.rows))
+        colors = ["0.6", *[COLORS[0]] * (len(self.rows) - 1)]
+        errors = [row.deviation or 0.0 for row in self.rows]
+        bars = axes.bar(places, [row.bleu for row in self.rows], yerr=errors, color=colors, capsize=4)
+        axes.bar_label(bars, fmt="%.1f", fontsize=9)
+        axes.set_xticks(places, [row.name for row in self.rows])
+        axes.set_xlabel(self.title)
+        axes.set_ylabel("BLEU")
+        return save_figure(figure, path)
+
+
+def ablation_scores(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    references: Sequence[str],
+    ablations: Sequence[str] = ABLATIONS,
+    seeds: Sequence[int] = (0,),
+    batch_size: int = 32,
+    show_progress: bool = False,
+    **generation: Any,
+) -> VariantScores:
+    """Translate and score with the model's routing and with each ablation of `routing_ablation`.
+
+    A trained model has adapted to its routing. So a worse score of an ablation says that the model uses its routing,
+    not that routing is needed: train with `routing_ablation` for that. An equal score says that routing does nothing.
+
+    Args:
+        model, tokenizer, sources, references: a model of this package and a test set of at least two sentences.
+        ablations: names of ablations.
+        seeds: for `random` and `shuffled`. Several seeds give a mean and a deviation.
+        batch_size: sentences of a batch; it becomes larger where one sentence would be left alone.
+        show_progress: whether to show a progress bar.
+        generation: goes to `model.generate`, for example `num_beams`.
+    """
+    routing_sites(model)
+    check_pairs(sources=sources, references=references)
+    if "shuffled" in ablations and len(sources) < 2:
+        raise ValueError(
+            "one sentence: 'shuffled' takes assignments from another; give at least two, or leave it out of ablations"
+        )
+    unknown = [name for name in ablations if name not in ABLATIONS]
+    if unknown:
+        raise ValueError(f"ablations: {unknown[0]!r} must be one of {', '.join(ABLATIONS)}")
+    if not seeds:
+        raise ValueError("seeds is empty: give at least one, such as (0,)")
+    variants: list[Variant] = [(REAL, [nullcontext])]
+    for name in ablations:
+        chosen = seeds if name in SEEDED else seeds[:1]
+        variants.append((name, [_context(routing_ablation, model, name, seed) for seed in chosen]))
+    scorer = _Scorer(model, tokenizer, sources, references, batch_size, show_progress, generation)
+    return scorer("assignments", variants, tuple(seeds))
+
+
+def iteration_scores(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    references: Sequence[str],
+    iterations: Iterable[int] = (1, 2, 3, 4, 5),
+    batch_size: int = 32,
+    show_progress: bool = False,
+    **generation: Any,
+) -> VariantScores:
+    """Translate and score with other numbers of routing iterations than in training, see `routing_iterations`.
+
+    The arguments are those of `ablation_scores`. Numbers that CapsNMT has no weights for are left out.
+    """
+    numbers = [number for number in iterations if _can_iterate(model, number)]
+    check_pairs(sources=sources, references=references)
+    variants: list[Variant] = [(REAL, [nullcontext])]
+    variants += [(str(number), [_context(routing_iterations, model, number)]) for number in numbers]
+    scorer = _Scorer(model, tokenizer, sources, references, batch_size, show_progress, generation)
+    return scorer("iterations", variants, ())
+
+
+Variant = tuple[str, list[Callable[[], AbstractContextManager[Any]]]]
+
+
+def _context(function: Callable[..., AbstractContextManager[Any]], *arguments: Any) -> Callable[[], Any]:
+    return lambda: function(*arguments)
+
+
+def _can_iterate(model: Any, number: int) -> bool:
+    """Whether the model has weights for so many iterations. Other problems are errors."""
+    trained = [site.module.iterations for site in routing_sites(model) if site.algorithm == "sequence_routing"]
+    shared = getattr(model.config, "share_routing_weights", True)
+    if trained and number > max(trained) and not (shared and max(trained) > 1):
+        return False
+    with routing_iterations(model, number):
+        return True
+
+
+class _Scorer:
+    """Translates and scores one test set with one variant after the other."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        sources: Sequence[str],
+        references: Sequence[str],
+        batch_size: int,
+        show_progress: bool,
+        generation: dict[str, Any],
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: must be at least 1")
+        self.model, self.tokenizer, self.sources, self.references = model, tokenizer, sources, references
+        # No batch of one sentence, unless there is only one.
+        sizes, total = count(max(2, batch_size)), len(sources)
+        self.batch_size = next(size for size in sizes if total % size != 1 or size > total)
+        self.show_progress, self.generation = show_progress, generation
+
+    def __call__(self, title: str, variants: list[Variant], seeds: tuple[int, ...]) -> VariantScores:
+        from tqdm.auto import tqdm
+
+        rows, signature = [], ""
+        total = sum(len(contexts) for _, contexts in variants)
+        with tqdm(total=total, desc=title, unit="variant", disable=not self.show_progress) as bar:
+            for name, contexts in variants:
+                runs = []
+                for context in contexts:
+                    with context():
+                        scores, signature = self._scores()
+                    runs.append(scores)
+                    bar.update()
+                bleu, chrf, loss, ratio = (fmean(values) for values in zip(*runs, strict=True))
+                rows.append(VariantScore(name, bleu, chrf, tuple(run[0] for run in runs), loss, ratio))
+        return VariantScores(title, tuple(rows), len(self.sources), seeds, signature)
+
+    def _scores(self) -> tuple[tuple[float, float, float, float], str]:
+        """BLEU, chrF, loss and length ratio, and the signature of BLEU."""
+        texts = translate(
+            self.model, self.tokenizer, self.sources, self.batch_size, self.show_progress, **self.generation
+        )
+        scores = corpus_scores(texts, self.references)
+        ratio = adequacy_table(self.references, texts).rows[0].length_ratio
+        return (scores.bleu, scores.chrf, self._loss(), ratio), scores.bleu_signature
+
+    def _loss(self) -> float:
+        limit = source_limit(self.model, self.tokenizer)
+        inputs, _ = encode_texts(self.tokenizer, self.sources, limit)
+        labels, _ = encode_texts(self.tokenizer, self.references, limit, "text_target")
+        sums = force_decode(self.model, inputs, labels, self.tokenizer.pad_token_id, self.batch_size)
+        return -sum(sums) / sum(map(len, labels))

@@ -1,0 +1,70 @@
+"""The modules of a model that route, and the pictures and tables that a model without any still has."""
+
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from hf_capsule_mt.modeling.capsules.past_future import SITE as PAST_FUTURE
+from hf_capsule_mt.modeling.capsules.past_future import PastFuture
+from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
+from hf_capsule_mt.modeling.capsules.source_capsules import SITE as SOURCE_CAPSULES
+from hf_capsule_mt.modeling.capsules.source_capsules import SourceCapsules
+
+# Fields of the configurations that decide whether a model routes.
+OPTIONS = ("layer_aggregation", "head_aggregation", "past_future", "source_aggregation")
+
+
+class RoutingSite(NamedTuple):
+    """One routing module.
+
+    Args:
+        name: its name in `routings`.
+        module: the module.
+        method: the method of the module that calls the routing function.
+        algorithm: `em_routing`, `dynamic_routing`, `simple_routing`, `guided_routing`, `classifier`, `attention` or
+            `sequence_routing`.
+    """
+
+    name: str
+    module: Any
+    method: str
+    algorithm: str
+
+    @property
+    def has_iterations(self) -> bool:
+        """False for CLF and ATTN of section 4.3, GDR, which compute their assignments at once."""
+        return self.algorithm not in ("classifier", "attention")
+
+    @property
+    def inputs(self) -> str:
+        """What is routed."""
+        if self.name in (PAST_FUTURE, SOURCE_CAPSULES):
+            return "source word"
+        return "layer" if self.name.endswith("layer_aggregation") else "head"
+
+
+def routing_sites(model: nn.Module) -> list[RoutingSite]:
+    """The routing modules of a model, in the order in which a call runs them. A model without any is an error."""
+    sites = [site for module in model.modules() if (site := _site(module)) is not None]
+    if not sites:
+        config = getattr(model, "config", None)
+        options = [f"{name}={getattr(config, name)!r}" for name in OPTIONS if hasattr(config, name)]
+        has = f" ({', '.join(options)} in its configuration)" if options else ""
+        raise ValueError(
+            f"{type(model).__name__} routes nothing{has}: it has no assignments to measure or to replace. Scores by "
+            "length (scores_by_length) and adequacy (adequacy_table) need no routing"
+        )
+    order = ("encoder", "decoder", PAST_FUTURE)
+    return sorted(
+        sites, key=lambda site: next(place for place, name in enumerate(order) if site.name.startswith(name))
+    )
+
+
+def _site(module: nn.Module) -> RoutingSite | None:
+    if isinstance(module, CapsuleRouter):
+        return RoutingSite(module.site, module, "_route", module.algorithm)
+    if isinstance(module, PastFuture) and module.guide is not None:
+        return RoutingSite(PAST_FUTURE, module, "_contents", module.kind)
+    if isinstance(module, SourceCapsules):
+        return RoutingSite(SOURCE_CAPSULES, module, "forward", "sequence_routing")
+    return None

@@ -1,0 +1,188 @@
+"""Analyze a trained model on a test set: what its routing does, whether that matters, where it translates well.
+
+    python scripts/analyze.py --model runs/demo --sources test.en --references test.de
+    python scripts/analyze.py --model runs/demo --sources test.en --references test.de --tables length adequacy
+    python scripts/analyze.py --model runs/demo --sources test.en --references test.de --output runs/demo-analysis
+
+Tables:
+
+    routing     entropy and diversity by iteration, spread of activations (DLA, section 4.4)
+    length      BLEU and length of the translations by source length
+    adequacy    repetition, omission, length ratio; r_OL of models with past and future; CDR with --alignments
+    ablations   scores with uniform, random and shuffled assignments
+    iterations  scores with 1 to 5 routing iterations
+
+Without `--tables` it makes all that the model has. `--output` also writes `analysis.json` and a picture of each table.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.analysis.length_scores import EDGES
+from hf_capsule_mt.cli.command_line import at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.metric_options import print_warnings, shows_progress
+from hf_capsule_mt.evaluation.sentences import read_sentences
+from hf_capsule_mt.outputs import check_folder, new_folder
+
+TABLES = ("routing", "length", "adequacy", "ablations", "iterations")
+WITHOUT_ROUTING = ("length", "adequacy")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
+    parser.add_argument("--sources", type=Path, required=True, metavar="FILE", help="source text, one sentence a line")
+    parser.add_argument("--references", type=Path, required=True, metavar="FILE", help="a reference for each line")
+    parser.add_argument("--translations", type=Path, metavar="FILE", help="by this model; default: translate")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, help="default: all that the model has")
+    parser.add_argument(
+        "--alignments",
+        nargs=2,
+        type=Path,
+        metavar=("REFERENCES", "TRANSLATIONS"),
+        help="word alignments of the sources with both, in Pharaoh format; needs --translations",
+    )
+    parser.add_argument("--format", choices=["text", "json"], default="text")
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="a new folder for JSON and pictures")
+    parser.add_argument(
+        "--edges", nargs="+", type=int, default=EDGES, help="source words above which the groups of `length` begin"
+    )
+    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    parser.add_argument("--batch-size", type=at_least_one, default=32, help="sentences that are translated together")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="of random and shuffled assignments")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show progress bars on standard error; default: only on a terminal",
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    print_warnings()
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: analyze(arguments))
+
+
+def analyze(arguments: argparse.Namespace) -> int:
+    """Compute, print and write the tables; returns the exit code."""
+    files = [arguments.sources, arguments.references, arguments.translations, *(arguments.alignments or ())]
+    inputs = [file for file in files if file is not None]
+    if arguments.alignments and arguments.translations is None:
+        raise ValueError("--alignments: name the translations that were aligned, with --translations")
+    if arguments.output is not None:
+        check_folder(arguments.output, inputs)
+    sources, references = read_sentences(arguments.sources), read_sentences(arguments.references)
+    translations = None if arguments.translations is None else read_sentences(arguments.translations)
+    counts = {"sources": len(sources), "references": len(references)}
+    if translations is not None:
+        counts["translations"] = len(translations)
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"lines: {', '.join(f'{count} {name}' for name, count in counts.items())}: must be as many")
+    analysis = Analysis(arguments, sources, references, translations)
+    results: dict[str, Any] = {}
+    for name in analysis.tables():
+        results[name] = getattr(analysis, name)()
+        if arguments.format == "text":
+            print(f"{name}\n{results[name]}\n", flush=True)
+    text = json.dumps({name: result.as_dict() for name, result in results.items()}, indent=1, allow_nan=False)
+    if arguments.format == "json":
+        print(text)
+    if arguments.output is not None:
+        with new_folder(arguments.output, inputs) as folder:
+            (folder / "analysis.json").write_text(f"{text}\n", encoding="utf-8")
+            draw(folder, results)
+        print(f"{arguments.output}: {len(list(arguments.output.iterdir()))} files", file=sys.stderr)
+    return 0
+
+
+def draw(folder: Path, results: dict[str, Any]) -> None:
+    """Writes a picture of each table, and one of the mean assignments at each site that has them."""
+    for name, result in results.items():
+        result.plot(folder / f"{name}.png")
+    for site in results["routing"].sites if "routing" in results else ():
+        if site.mean_assignments is not None:
+            results["routing"].plot_agreement(folder / f"agreement.{site.site}.png", site.site)
+
+
+class Analysis:
+    """A model with its test set, and a method for each table. It translates at most once."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, sources: list[str], references: list[str], translations: list[str] | None
+    ) -> None:
+        from transformers import AutoTokenizer
+
+        import hf_capsule_mt  # noqa: F401  (registers its families)
+        from hf_capsule_mt.checkpoint_names import reading_checkpoint
+        from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+
+        self.arguments, self.sources, self.references = arguments, sources, references
+        self.translations = translations
+        device = usable_device(arguments.device)
+        with reading_checkpoint(arguments.model):
+            self.tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+            self.model: Any = load_translation_model(arguments.model).to(device).eval()
+        self.progress: dict[str, Any] = {"show_progress": shows_progress(arguments)}
+        self.search: dict[str, Any] = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
+        self.name = Path(arguments.model).name
+
+    def tables(self) -> tuple[str, ...]:
+        """The tables that were asked for, or all that the model has."""
+        from hf_capsule_mt.analysis.routing_sites import routing_sites
+
+        if self.arguments.tables:
+            return tuple(self.arguments.tables)
+        try:
+            sites = routing_sites(self.model)
+        except ValueError:
+            return WITHOUT_ROUTING
+        has_iterations = any(site.has_iterations for site in sites)
+        return tuple(name for name in TABLES if has_iterations or name != "iterations")
+
+    def translated(self) -> dict[str, list[str]]:
+        """The translations by the name of the model."""
+        from hf_capsule_mt import translate
+
+        if self.translations is None:
+            self.translations = translate(self.model, self.tokenizer, self.sources, **self.search, **self.progress)
+        return {self.name: self.translations}
+
+    def routing(self) -> Any:
+        from hf_capsule_mt import routing_statistics
+
+        return routing_statistics(self.model, self.tokenizer, self.sources, self.references, **self.progress)
+
+    def length(self) -> Any:
+        from hf_capsule_mt import scores_by_length
+
+        texts = self.sources, self.references, self.translated()
+        return scores_by_length(*texts, edges=self.arguments.edges, **self.progress)
+
+    def adequacy(self) -> Any:
+        from hf_capsule_mt import adequacy_table, overlap_rates, read_alignments
+
+        options: dict[str, Any] = {}
+        if self.arguments.alignments:
+            of_references, of_translations = map(read_alignments, self.arguments.alignments)
+            options = {"reference_alignments": of_references, "alignments": {self.name: of_translations}}
+        if getattr(getattr(self.model, "auxiliary_losses", None), "has_bow", False):
+            rates = overlap_rates(self.model, self.tokenizer, self.sources, self.references, **self.progress)
+            options["overlaps"] = {self.name: rates}
+        return adequacy_table(self.references, self.translated(), **options)
+
+    def ablations(self) -> Any:
+        from hf_capsule_mt import ablation_scores
+
+        options = {"seeds": tuple(self.arguments.seeds), **self.search, **self.progress}
+        return ablation_scores(self.model, self.tokenizer, self.sources, self.references, **options)
+
+    def iterations(self) -> Any:
+        from hf_capsule_mt import iteration_scores
+
+        options = {**self.search, **self.progress}
+        return iteration_scores(self.model, self.tokenizer, self.sources, self.references, **options)

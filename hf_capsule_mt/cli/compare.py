@@ -1,0 +1,111 @@
+"""Compare systems: one table of scores, parameters and speed, with tests of significance.
+
+    python scripts/compare.py runs/marian runs/dla_em
+    python scripts/compare.py runs/marian runs/marian-seed2 runs/dla_em runs/dla_em-seed2 --format markdown
+    python scripts/compare.py a=first.txt b=second.txt --references references.txt
+    python scripts/compare.py results/*.json --format json -o comparison.json
+    python scripts/compare.py --from comparison.json --format latex
+
+A run is the output folder of a recipe, a file of the form of results.json (its name ends in .json), or a file of
+translations. NAME=PATH gives it a name. The first system is the one that the others are compared with.
+
+Runs with the same settings but for the seed become one system. --group names systems by hand. Tests over sentences
+need translations: the paired bootstrap, approximate randomisation, and the sign test of Collins et al. (2005). Tests
+over seeds need only results.json: Student's t and a permutation test on the differences of runs with the same seed.
+"""
+
+import argparse
+from pathlib import Path
+
+from hf_capsule_mt.cli.command_line import at_least_one, run_command
+from hf_capsule_mt.cli.metric_options import (
+    add_metric_options,
+    add_output_options,
+    metric_arguments,
+    print_warnings,
+    read_references,
+    shows_progress,
+    write_output,
+)
+from hf_capsule_mt.evaluation.comparison.compare import compare_systems
+from hf_capsule_mt.evaluation.comparison.pair_tests import TESTS
+from hf_capsule_mt.evaluation.comparison.record import read_comparison
+from hf_capsule_mt.evaluation.comparison.render import FORMATS, render_comparison
+from hf_capsule_mt.evaluation.comparison.systems import Run, group_runs
+from hf_capsule_mt.evaluation.sentences import read_sentences
+from hf_capsule_mt.evaluation.significance.sentence_tests import BOOTSTRAP_SAMPLES, RANDOMIZATION_TRIALS
+from hf_capsule_mt.recipes.finished_run import read_run
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", metavar="[NAME=]RUN", help="runs, results files, or files of translations")
+    parser.add_argument("--from", dest="saved", type=Path, metavar="FILE", help="show a comparison in JSON again")
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="NAME=RUN,RUN",
+        help="runs that are one system; may be repeated",
+    )
+    parser.add_argument("--baseline", help="the system that the others are compared with; default: the first one")
+    add_metric_options(parser, ("bleu", "chrf"))
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help="of runs")
+    parser.add_argument("--tests", nargs="*", choices=TESTS, default=list(TESTS), help="tests over sentences")
+    parser.add_argument("--bootstrap-samples", type=at_least_one, default=BOOTSTRAP_SAMPLES)
+    parser.add_argument("--trials", type=at_least_one, default=RANDOMIZATION_TRIALS, help="of randomisation")
+    add_output_options(parser, FORMATS)
+    return parser
+
+
+def named_run(text: str, split: str) -> Run:
+    """The run of `[NAME=]PATH`."""
+    name, separator, place = text.partition("=")
+    if not separator or Path(text).exists():
+        name, place = "", text
+    path = Path(place)
+    if path.is_dir() or path.suffix == ".json":
+        return read_run(path, name or None, split)
+    return Run(name or path.name, translations=read_sentences(path), place=str(path.resolve()))
+
+
+def named_groups(texts: list[str]) -> dict[str, list[str]]:
+    """Names of runs by the name of their system, from `NAME=RUN,RUN`."""
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, members = text.partition("=")
+        if not name or not members:
+            raise ValueError(f"--group {text}: must be NAME=RUN,RUN with the names of runs")
+        if name in groups:
+            raise ValueError(f"--group {name} is given twice: name its runs once")
+        groups[name] = members.split(",")
+    return groups
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.saved is not None:
+        if arguments.runs:
+            raise ValueError("--from shows a saved comparison: give no runs with it")
+        comparison, inputs = read_comparison(arguments.saved), [arguments.saved]
+    else:
+        runs = [named_run(text, arguments.split) for text in arguments.runs]
+        inputs = [Path(one.place) for one in runs if one.place is not None]
+        comparison = compare_systems(
+            group_runs(runs, named_groups(arguments.group)),
+            read_references(arguments.references),
+            baseline=arguments.baseline,
+            tests=arguments.tests,
+            bootstrap_samples=arguments.bootstrap_samples,
+            trials=arguments.trials,
+            show_progress=shows_progress(arguments),
+            **metric_arguments(arguments, runs),
+        )
+    text = render_comparison(comparison, arguments.format)
+    write_output(text, arguments, [*inputs, *(arguments.references or [])])
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    print_warnings()
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: run(arguments))

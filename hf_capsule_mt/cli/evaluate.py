@@ -1,0 +1,96 @@
+"""Score translations.
+
+    python scripts/evaluate_translations.py translations.txt --references references.txt
+    python scripts/evaluate_translations.py runs/model
+    python scripts/evaluate_translations.py translations.txt --references a.txt b.txt --lowercase --format json
+    python scripts/evaluate_translations.py runs/model --paper-bleu --paper-tokenizer moses --language de --lowercase
+    python scripts/evaluate_translations.py translations.txt --references references.txt --sources sources.txt --comet
+
+Scores are sacreBLEU's, each with its signature. `--paper-bleu` adds tokenised BLEU as multi-bleu.perl computes it.
+A run is the output folder of a recipe. Its test set is read from the corpus that the run names, or from --references.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.cli.command_line import at_least_one, run_command
+from hf_capsule_mt.cli.metric_options import (
+    add_metric_options,
+    add_output_options,
+    metric_arguments,
+    print_warnings,
+    read_references,
+    shows_progress,
+    write_output,
+)
+from hf_capsule_mt.evaluation.comparison.systems import Run
+from hf_capsule_mt.evaluation.scoring.comet import DEFAULT_MODEL, PYTHON_VARIABLE, comet_scores
+from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SACREBLEU_METRICS
+from hf_capsule_mt.evaluation.scoring.translation_scores import score_translations
+from hf_capsule_mt.evaluation.sentences import read_sentences
+from hf_capsule_mt.recipes.finished_run import read_run
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("translations", type=Path, help="translations, one a line; or the folder of a run")
+    add_metric_options(parser, SACREBLEU_METRICS)
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help="of a run")
+    parser.add_argument("--sources", type=Path, metavar="FILE", help="sources, one a line, for --comet")
+    parser.add_argument(
+        "--comet",
+        nargs="?",
+        const=DEFAULT_MODEL,
+        metavar="MODEL",
+        help=f"also COMET, by a model on the Hub or a checkpoint file; default: {DEFAULT_MODEL}",
+    )
+    parser.add_argument(
+        "--comet-python", help=f"the Python of an environment with unbabel-comet; default: {PYTHON_VARIABLE}"
+    )
+    parser.add_argument("--comet-batch-size", type=at_least_one, default=8)
+    add_output_options(parser, ("text", "json"))
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    references = read_references(arguments.references)
+    sources = None if arguments.sources is None else read_sentences(arguments.sources)
+    runs: list[Run] = []
+    if arguments.translations.is_dir():
+        finished = read_run(arguments.translations, split=arguments.split)
+        runs = [finished]
+        if finished.translations is None:
+            raise ValueError(f"{arguments.translations} has no {arguments.split}.translations.txt: translate again")
+        translations = list(finished.translations)
+        if references is None and finished.references is not None:
+            references = [list(texts) for texts in finished.references]
+        sources = list(finished.sources) if sources is None and finished.sources is not None else sources
+    else:
+        translations = read_sentences(arguments.translations)
+    if references is None:
+        raise ValueError(f"no references for {arguments.translations}: name them, --references FILE")
+    scores = score_translations(
+        translations, references, show_progress=shows_progress(arguments), **metric_arguments(arguments, runs)
+    )
+    content: dict[str, Any] = scores.as_dict()
+    lines = [str(scores)]
+    if arguments.comet is not None:
+        if sources is None:
+            raise ValueError("--comet needs the sources: name them, --sources FILE")
+        comet = comet_scores(
+            sources, translations, references[0], arguments.comet, arguments.comet_python, arguments.comet_batch_size
+        )
+        content["scores"]["COMET"] = {"score": comet.score, "signature": comet.signature, "higher_is_better": True}
+        lines.append(str(comet))
+    text = json.dumps(content, indent=1, allow_nan=False) if arguments.format == "json" else "\n".join(lines)
+    inputs = [arguments.translations, *(arguments.references or []), arguments.sources]
+    write_output(f"{text}\n", arguments, [path for path in inputs if path is not None])
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    print_warnings()
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: run(arguments))

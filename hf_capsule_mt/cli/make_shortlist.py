@@ -1,0 +1,119 @@
+"""Make the shortlist of a model, for translation in int8, and measure what it changes.
+
+    python scripts/make_shortlist.py --model runs/demo --source train.en --target train.de
+    python scripts/make_shortlist.py --model runs/demo --source train.en --from-model --output demo.safetensors
+    python scripts/make_shortlist.py --model runs/demo --test valid.en valid.de
+    python scripts/translate.py --model runs/demo --int8 --shortlist < source.txt
+
+The shortlist has the probable translations of every source word and the most frequent target words. It is learned
+from the training corpus: by IBM model 1, from alignments of its tokens (`--alignments`, `--aligner eflomal`), or from
+the model's own translations (`--from-model`). It is written into the folder of the model, unless `--output` names
+another folder or a file in .safetensors. `--test` translates with and without it; alone, with the shortlist of the
+model. Files have one sentence a line; names in .gz are gzip files.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.cli.command_line import at_least_one, finite_number, run_command
+
+FREQUENT, TRANSLATIONS, PAIRS = 100, 100, 200_000
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
+    parser.add_argument("--source", type=Path, help="source side of the training corpus")
+    parser.add_argument("--target", type=Path, help="target side of the training corpus")
+    parser.add_argument("--output", type=Path, help="default: the folder of the model")
+    parser.add_argument("--overwrite", action="store_true", help="replace the shortlist there")
+    parser.add_argument("--pairs", type=at_least_one, default=PAIRS, help=f"the first so many; default: {PAIRS}")
+    parser.add_argument("--frequent", type=int, default=FREQUENT, help="frequent words of every shortlist")
+    parser.add_argument("--translations", type=int, default=TRANSLATIONS, help="translations of a source word")
+    parser.add_argument("--least", type=finite_number, default=0.0, help="leave out less probable translations")
+    learning = parser.add_mutually_exclusive_group()
+    learning.add_argument("--aligner", choices=["ibm1", "eflomal"], default="ibm1")
+    learning.add_argument("--alignments", type=Path, help="alignments of the tokens, in Pharaoh format")
+    learning.add_argument("--from-model", action="store_true", help="translate the sources; needs no --target")
+    parser.add_argument("--test", type=Path, nargs=2, metavar=("SOURCE", "REFERENCE"), help="measure what it changes")
+    parser.add_argument("--beam", type=at_least_one, default=4, help="beams of --test and --from-model")
+    parser.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch in --test")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from transformers import AutoTokenizer
+
+    from hf_capsule_mt import Shortlist
+    from hf_capsule_mt.checkpoint_names import reading_checkpoint
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+    from hf_capsule_mt.evaluation.shortlist_report import shortlist_report
+    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+
+    check(arguments)
+    with reading_checkpoint(arguments.model):
+        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        model: Any = load_translation_model(arguments.model).eval()
+    if arguments.source is None:
+        shortlist = Shortlist.load(arguments.output or arguments.model, tokenizer)
+    else:
+        shortlist = learn(arguments, model, tokenizer)
+        print(f"{shortlist.save(arguments.output or arguments.model)}: {shortlist}")
+    if arguments.test is not None:
+        sources, references = map(read_sentences, arguments.test)
+        options = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
+        print(shortlist_report(model, tokenizer, shortlist, sources, references, **options))
+    return 0
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise before the model is loaded: combinations of options, and an output that exists."""
+    from hf_capsule_mt.inference.shortlist.file import FILE_NAME
+    from hf_capsule_mt.inference.shortlist.shortlist import check_sizes
+
+    check_sizes(arguments.frequent, arguments.translations, arguments.least)
+    if arguments.source is None:
+        if arguments.test is None:
+            raise ValueError("give --source and --target to make a shortlist, or --test to measure one")
+        return
+    if arguments.target is None and not arguments.from_model:
+        raise ValueError("--source needs --target, its translations, or --from-model")
+    if arguments.target is not None and arguments.from_model:
+        raise ValueError("--from-model translates the sources itself: leave out --target")
+    output = arguments.output or Path(arguments.model)
+    if arguments.output is None and not output.is_dir():
+        raise ValueError(f"--model {arguments.model} is no folder: name an --output")
+    path = output if output.suffix == ".safetensors" else output / FILE_NAME
+    if path.exists() and not arguments.overwrite:
+        raise ValueError(f"{path} exists: name another --output, or replace it (--overwrite)")
+
+
+def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
+    """The shortlist that the options ask for."""
+    from hf_capsule_mt import Shortlist, align_words, read_alignments
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+    from hf_capsule_mt.inference.shortlist.shortlist import tokenized
+
+    sizes = {name: getattr(arguments, name) for name in ("frequent", "translations", "least")}
+    sources = read_sentences(arguments.source)
+    if arguments.from_model:
+        options = {"num_beams": arguments.beam, "n_best": arguments.beam}
+        return Shortlist.from_model(model, tokenizer, sources[: arguments.pairs], **options, **sizes)
+    targets = read_sentences(arguments.target)
+    alignments = None if arguments.alignments is None else read_alignments(arguments.alignments)
+    for name, lines in (("--target", targets), ("--alignments", alignments)):
+        if lines is not None and len(lines) != len(sources):
+            raise ValueError(f"{name} has {len(lines)} lines, and --source has {len(sources)}: must be as many")
+    pairs = tokenized(tokenizer, sources[: arguments.pairs], targets[: arguments.pairs])
+    if alignments is not None:
+        alignments = alignments[: arguments.pairs]
+    elif arguments.aligner == "eflomal":
+        lines = [[" ".join(map(str, sentence)) for sentence in side] for side in pairs]
+        alignments = align_words(lines[0], lines[1])
+    return Shortlist.from_tokens(model, tokenizer, *pairs, alignments, **sizes)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: run(arguments))

@@ -1,0 +1,100 @@
+"""Options of the commands `evaluate` and `compare`: references, metrics, and where the output goes."""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+from hf_capsule_mt.evaluation.comparison.systems import Run
+from hf_capsule_mt.evaluation.scoring.paper_bleu import PAPER_TOKENIZERS
+from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SACREBLEU_METRICS
+from hf_capsule_mt.evaluation.sentences import read_sentences
+from hf_capsule_mt.outputs import new_file
+
+
+def add_metric_options(parser: argparse.ArgumentParser, metrics: tuple[str, ...]) -> None:
+    """Adds the options that choose metrics; `metrics` are those without `--metrics`."""
+    parser.add_argument(
+        "--references",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="references, one sentence a line; several files are several references of each sentence; .gz is read too",
+    )
+    parser.add_argument(
+        "--metrics", nargs="*", choices=SACREBLEU_METRICS, default=list(metrics), help=f"default: {' '.join(metrics)}"
+    )
+    case = parser.add_mutually_exclusive_group()
+    case.add_argument("--lowercase", action="store_true", default=None, help="score lower-cased text by every metric")
+    case.add_argument(
+        "--cased",
+        action="store_false",
+        dest="lowercase",
+        help="score cased text by every metric; default: sacreBLEU's, where only TER lower-cases",
+    )
+    parser.add_argument("--tokenizer", help="sacreBLEU's tokenizer for BLEU by name, such as intl; default: 13a")
+    parser.add_argument(
+        "--paper-bleu",
+        action="store_true",
+        help="also the papers' tokenised BLEU, as multi-bleu.perl computes it",
+    )
+    parser.add_argument(
+        "--paper-tokenizer",
+        choices=PAPER_TOKENIZERS,
+        default="none",
+        help="for --paper-bleu: none for text that is already tokenised, moses for plain text (extra: moses)",
+    )
+    parser.add_argument("--language", help="language of the translations, for moses; default: that of runs, else en")
+
+
+def metric_arguments(arguments: argparse.Namespace, runs: Sequence[Run]) -> dict[str, Any]:
+    """The arguments of `score_translations` and `compare_systems` that choose metrics."""
+    languages = {str(run.data["target"]) for run in runs if "target" in run.data}
+    language = languages.pop() if len(languages) == 1 else "en"
+    return {
+        "metrics": [*arguments.metrics, *(["paper_bleu"] if arguments.paper_bleu else [])],
+        "lowercase": arguments.lowercase,
+        "tokenizer": arguments.tokenizer,
+        "paper_tokenizer": arguments.paper_tokenizer,
+        "language": arguments.language or language,
+    }
+
+
+def read_references(files: list[Path] | None) -> list[list[str]] | None:
+    """One reference set a file; None if no file was named."""
+    return None if files is None else [read_sentences(file) for file in files]
+
+
+def add_output_options(parser: argparse.ArgumentParser, formats: tuple[str, ...]) -> None:
+    parser.add_argument("--format", choices=formats, default="text")
+    parser.add_argument("-o", "--output", type=Path, help="a file; default: standard output")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show progress bars on standard error; default: only on a terminal",
+    )
+
+
+def shows_progress(arguments: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() if arguments.progress is None else bool(arguments.progress)
+
+
+def write_output(text: str, arguments: argparse.Namespace, sources: list[Path]) -> None:
+    """Writes `text` to the output. Files in `sources` are never replaced."""
+    with ExitStack() as stack:
+        output: TextIO = sys.stdout
+        if arguments.output is not None:
+            output = stack.enter_context(new_file(arguments.output, sources, arguments.overwrite))
+        elif hasattr(output, "reconfigure"):
+            output.reconfigure(encoding="utf-8")
+        output.write(text)
+        output.flush()
+
+
+def print_warnings() -> None:
+    """From now on a warning is one line on standard error, without its place in the code."""
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)

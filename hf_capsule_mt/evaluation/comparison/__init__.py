@@ -1,0 +1,1 @@
+"""Compares systems: one table of scores, parameters and speed, tests over sentences and over seeds."""

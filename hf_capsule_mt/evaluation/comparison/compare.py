@@ -1,0 +1,101 @@
+"""Compares systems by their scores, with tests over sentences and over seeds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hf_capsule_mt.evaluation.comparison.differences import comparison_warnings, setting_differences
+from hf_capsule_mt.evaluation.comparison.pair_tests import TESTS, SentenceTestOptions, SystemPair
+from hf_capsule_mt.evaluation.comparison.record import Comparison, MetricRow, SentenceTests, SystemRow, SystemSeedTest
+from hf_capsule_mt.evaluation.comparison.scored_runs import add_recorded_scores, run_row, score_run, signatures_of
+from hf_capsule_mt.evaluation.comparison.systems import Run, System, group_runs
+from hf_capsule_mt.evaluation.scoring.metric import reference_sets
+from hf_capsule_mt.evaluation.scoring.translation_scores import make_metrics
+from hf_capsule_mt.evaluation.significance.sentence_tests import BOOTSTRAP_SAMPLES, RANDOMIZATION_TRIALS
+
+
+def compare_systems(
+    systems: Sequence[System | Run],
+    references: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    baseline: str | None = None,
+    tests: Sequence[str] = TESTS,
+    bootstrap_samples: int = BOOTSTRAP_SAMPLES,
+    trials: int = RANDOMIZATION_TRIALS,
+    show_progress: bool = False,
+    **metric_options: Any,
+) -> Comparison:
+    """Compares two or more systems with a baseline.
+
+    Args:
+        systems: systems, or runs, which `group_runs` makes systems of.
+        references: references for all runs, as in `score_translations`; None takes those of each run.
+        metrics: names of metrics, as in `score_translations`.
+        baseline: the name of the system that the others are compared with; None for the first one.
+        tests: the tests over sentences, out of "bootstrap", "randomization" and "sign".
+        bootstrap_samples: samples of the paired bootstrap.
+        trials: trials of approximate randomisation.
+        show_progress: whether progress bars are shown.
+        metric_options: `lowercase`, `tokenizer`, `paper_tokenizer` and `language`, as in `score_translations`.
+
+    A run without translations or without references takes part with its recorded scores that have the same signature.
+    It takes part in tests over seeds, not in tests over sentences.
+    """
+    options = SentenceTestOptions(tests, bootstrap_samples, trials, show_progress)
+    rows = _systems(systems)
+    base = _baseline(rows, baseline)
+    chosen = make_metrics(metrics, **metric_options)
+    shared = None if references is None else reference_sets(references)
+    warnings, notes = comparison_warnings(rows), list[str]()
+    scored = {
+        system.name: [score_run(run, chosen, shared, warnings, show_progress) for run in system.runs]
+        for system in rows
+    }
+    signatures = signatures_of(chosen, [run for runs in scored.values() for run in runs])
+    for runs in scored.values():
+        for run in runs:
+            add_recorded_scores(run, chosen, signatures, warnings)
+    if not any(run.scores for runs in scored.values() for run in runs):
+        names = ", ".join(run.run.name for runs in scored.values() for run in runs)
+        raise ValueError(f"{names}: no scores and no references to compute them; give references (--references)")
+    untested: dict[str, list[str]] = {}
+    sentence_tests: list[SentenceTests] = []
+    seed_tests: list[SystemSeedTest] = []
+    for system in rows:
+        if system is not base:
+            pair = SystemPair(base, system, scored[base.name], scored[system.name], notes, untested)
+            sentence_tests += pair.sentence_tests(chosen, options)
+            seed_tests += pair.seed_tests(chosen)
+    notes += [f"no tests over sentences, {reason}: {', '.join(names)}" for reason, names in untested.items()]
+    if len(rows) > 2 and (sentence_tests or seed_tests):
+        notes.append("p-values are not corrected for the number of comparisons")
+    lengths = {len(run.run.translations or ()) for runs in scored.values() for run in runs if run.counts}
+    return Comparison(
+        baseline=base.name,
+        metrics=tuple(MetricRow(one.name, signatures[one.name], one.higher_is_better) for one in chosen),
+        systems=tuple(SystemRow(name, tuple(map(run_row, runs))) for name, runs in scored.items()),
+        sentences=lengths.pop() if len(lengths) == 1 else None,
+        sentence_tests=tuple(sentence_tests),
+        seed_tests=tuple(seed_tests),
+        settings=tuple(setting_differences(rows)),
+        warnings=tuple(dict.fromkeys(warnings)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _systems(systems: Sequence[System | Run]) -> list[System]:
+    runs = [run for system in systems for run in (system.runs if isinstance(system, System) else [system])]
+    groups = {system.name: [run.name for run in system.runs] for system in systems if isinstance(system, System)}
+    if len(groups) < sum(isinstance(system, System) for system in systems):
+        raise ValueError("two systems have the same name: give one of them another name")
+    rows = group_runs(runs, groups)
+    if len(rows) < 2:
+        names = ", ".join(run.name for run in runs) or "none"
+        raise ValueError(f"one system ({names}) cannot be compared: give runs of at least two systems")
+    return rows
+
+
+def _baseline(systems: list[System], name: str | None) -> System:
+    for system in systems:
+        if name is None or name == system.name or (len(system.runs) == 1 and name == system.runs[0].name):
+            return system
+    raise ValueError(f"baseline={name!r}: must be one of {', '.join(system.name for system in systems)}")

@@ -1,0 +1,87 @@
+"""Tables as plain text, Markdown or LaTeX, and a whole comparison in each of the formats."""
+
+from collections.abc import Callable
+
+from hf_capsule_mt.evaluation.comparison.record import Comparison
+from hf_capsule_mt.evaluation.comparison.tables import Table, comparison_remarks, comparison_tables
+
+FORMATS = ("text", "json", "markdown", "latex")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "…": r"\dots{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+}
+
+
+def render_comparison(comparison: Comparison, output_format: str = "text") -> str:
+    """A comparison as "text", "json", "markdown" or "latex". LaTeX needs no package."""
+    if output_format not in FORMATS:
+        raise ValueError(f"format={output_format!r}: must be one of {', '.join(FORMATS)}")
+    if output_format == "json":
+        return comparison.as_json()
+    tables, remarks = comparison_tables(comparison), comparison_remarks(comparison)
+    table, remark = _WRITERS[output_format]
+    parts = [table(one) for one in tables]
+    return "\n\n".join([*parts, *(["\n".join(map(remark, remarks))] if remarks else [])]) + "\n"
+
+
+def text_table(table: Table) -> str:
+    """A table in columns of equal width, numbers at the right."""
+    grid = [table.columns, *table.rows]
+    widths = [max(len(row[column]) for row in grid) for column in range(len(table.columns))]
+    lines = [
+        "  ".join(
+            text.ljust(width) if column == 0 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in grid
+    ]
+    return "\n".join([table.title, "", lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def markdown_table(table: Table) -> str:
+    """A table of Markdown under its title."""
+    grid = [[text.replace("|", "\\|") for text in row] for row in (table.columns, *table.rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in grid]
+    rule = "| --- |" + " ---: |" * (len(table.columns) - 1)
+    return "\n".join([f"**{table.title}**", "", lines[0], rule, *lines[1:]])
+
+
+def latex_table(table: Table) -> str:
+    """A `table` environment with a caption."""
+    rows = [" & ".join(map(latex_text, row)) + r" \\" for row in (table.columns, *table.rows)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{latex_text(table.title)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            r"\hline",
+            rows[0],
+            r"\hline",
+            *rows[1:],
+            r"\hline",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def latex_text(text: str) -> str:
+    """Text in which LaTeX sees no commands."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+_WRITERS: dict[str, tuple[Callable[[Table], str], Callable[[str], str]]] = {
+    "text": (text_table, str),
+    "markdown": (markdown_table, lambda line: f"- {line}"),
+    "latex": (latex_table, lambda line: f"% {line}"),
+}

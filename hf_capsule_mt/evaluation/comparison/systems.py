@@ -1,0 +1,145 @@
+"""Runs, and systems: runs that differ only in their seed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_capsule_mt.evaluation.scoring.metric import Score
+
+SEED_SETTINGS = ("seed", "data_seed")  # in which runs of one system may differ
+_SEED_IN_NAME = re.compile(r"[-_.]?seed[-_.]?\d+$")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trained model and its results on one test set, or only its translations. None means not known.
+
+    Args:
+        name: its name in tables.
+        seed: the seed of training, by which runs of two systems are paired.
+        translations: the translations of the test set.
+        sources: the sources of the test set.
+        references: the reference sets, each with one reference a translation.
+        scores: recorded scores by the name of the metric in tables.
+        parameters: the number of trained numbers in the model.
+        steps: the steps of training.
+        vocabulary: the entries of the vocabulary.
+        training_speed: target tokens a second in training.
+        translation_speed: translated tokens a second in the last evaluation.
+        data: corpora, languages and the number of training pairs.
+        settings: all settings that may change the result, by name.
+        recipe_settings: the names of the settings that its recipe gives; the others are defaults.
+        environment: device and versions.
+        place: the folder or file that the run was read from.
+    """
+
+    name: str
+    seed: int | None = None
+    translations: Sequence[str] | None = None
+    sources: Sequence[str] | None = None
+    references: Sequence[Sequence[str]] | None = None
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    parameters: int | None = None
+    steps: int | None = None
+    vocabulary: int | None = None
+    training_speed: float | None = None
+    translation_speed: float | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    recipe_settings: frozenset[str] = frozenset()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    """Runs of the same recipe with different seeds."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+
+def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None = None) -> list[System]:
+    """The systems of some runs, in the order of their first runs.
+
+    Runs with the same settings, data, vocabulary and steps, but for the seed, are one system. A run without settings,
+    such as a file of translations, is a system by itself. `groups` names systems by hand: the names of their runs, by
+    the name of the system.
+    """
+    _check_names(runs)
+    system_of_run: dict[str, str] = {}
+    for name, members in (groups or {}).items():
+        for member in members:
+            if member not in {run.name for run in runs}:
+                raise ValueError(f"group {name}: no run is called {member}; the runs are {_listed(runs)}")
+            if member in system_of_run:
+                raise ValueError(f"run {member} is in the groups {system_of_run[member]} and {name}: choose one")
+            system_of_run[member] = name
+    systems: list[tuple[str | None, list[Run]]] = []
+    for run in runs:
+        given = system_of_run.get(run.name)
+        for group, grouped in systems:
+            if given == group and (given is not None or _same_recipe(run, grouped[0])):
+                grouped.append(run)
+                break
+        else:
+            systems.append((given, [run]))
+    named = [System(group or _system_name(grouped), tuple(grouped)) for group, grouped in systems]
+    for system in named:
+        _check_seeds(system)
+    names = [system.name for system in named]
+    if len({*names}) == len(names):
+        return named
+    # Removing the seeds from the names made two of them the same.
+    named = [System(group or grouped[0].name, tuple(grouped)) for group, grouped in systems]
+    twice = next((name for name in groups or {} if [system.name for system in named].count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"group {twice}: a run outside of the group has this name; choose another name")
+    return named
+
+
+def _same_recipe(run: Run, other: Run) -> bool:
+    return bool(run.settings) and _recipe(run) == _recipe(other)
+
+
+def _recipe(run: Run) -> tuple[Any, ...]:
+    settings = {name: value for name, value in run.settings.items() if name not in SEED_SETTINGS}
+    return settings, dict(run.data), run.vocabulary, run.steps
+
+
+def _system_name(runs: Sequence[Run]) -> str:
+    name = _SEED_IN_NAME.sub("", runs[0].name)
+    return name if len(runs) > 1 and name else runs[0].name
+
+
+def _check_names(runs: Sequence[Run]) -> None:
+    names: set[str] = set()
+    places: dict[str, str] = {}
+    for run in runs:
+        if run.place is not None and run.place in places:
+            raise ValueError(f"{places[run.place]} and {run.name} are the same run, {run.place}: give it once")
+        if run.name in names:
+            raise ValueError(f"two runs are called {run.name}: give one of them another name, NAME=PATH")
+        names.add(run.name)
+        if run.place is not None:
+            places[run.place] = run.name
+
+
+def _check_seeds(system: System) -> None:
+    runs: dict[int, str] = {}
+    for run in system.runs:
+        if run.seed is None:
+            if len(system.runs) > 1:
+                raise ValueError(f"system {system.name}: run {run.name} has no seed, so it cannot be one of several")
+        elif run.seed in runs:
+            raise ValueError(
+                f"system {system.name}: the runs {runs[run.seed]} and {run.name} both have seed {run.seed}; "
+                "a seed counts once, leave one of them out"
+            )
+        else:
+            runs[run.seed] = run.name
+
+
+def _listed(runs: Sequence[Run]) -> str:
+    return ", ".join(run.name for run in runs)

@@ -1,0 +1,127 @@
+"""A comparison as tables of texts: scores, tests over sentences, tests over seeds, settings."""
+
+from dataclasses import dataclass
+
+from hf_capsule_mt.evaluation.comparison.record import Comparison, MetricRow, SystemRow
+
+EMPTY = "-"  # a value that is not known, or a test that was not run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, names of columns, and rows of texts. The first column names the row."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """The tables of a comparison. A table without rows is left out."""
+    tables = [_scores(comparison), _sentence_tests(comparison), _seed_tests(comparison), _settings(comparison)]
+    return [_without_empty_column(table, "seed") for table in tables if table.rows]
+
+
+def comparison_remarks(comparison: Comparison) -> list[str]:
+    """The signatures, warnings and notes of a comparison, one line each."""
+    signatures = [f"{metric.name}: {metric.signature}" for metric in comparison.metrics if metric.signature]
+    warnings = [f"Warning: {text}" for text in comparison.warnings]
+    return [*signatures, *warnings, *(f"Note: {text}" for text in comparison.notes)]
+
+
+def _scores(comparison: Comparison) -> Table:
+    several = any(len(system.runs) > 1 for system in comparison.systems)
+    columns = ["system", *(["runs"] if several else [])]
+    columns += [f"{metric.name} {'↑' if metric.higher_is_better else '↓'}" for metric in comparison.metrics]
+    columns += ["parameters", "training tok/s", "translation tok/s"]
+    rows = []
+    for system in comparison.systems:
+        row = [system.name, *([str(len(system.runs))] if several else [])]
+        row += [_score(system, metric) for metric in comparison.metrics]
+        row += [_count(system.average(name)) for name in ("parameters", "training_speed", "translation_speed")]
+        rows.append(tuple(row))
+    sentences = f" on {comparison.sentences:,} sentences" if comparison.sentences else ""
+    spread = "; mean and standard deviation over seeds" if several else ""
+    return Table(f"Scores{sentences}{spread}", tuple(columns), tuple(rows))
+
+
+def _sentence_tests(comparison: Comparison) -> Table:
+    columns: tuple[str, ...] = ("system", "seed", "metric", "difference", "95 % interval of the score", "p bootstrap")
+    columns += ("p randomisation", "better / worse / equal", "p sign test")
+    rows = []
+    for tests in comparison.sentence_tests:
+        bootstrap, randomization, sign = tests.bootstrap, tests.randomization, tests.sign
+        rows.append(
+            (
+                tests.system,
+                EMPTY if tests.seed is None else str(tests.seed),
+                tests.metric,
+                f"{tests.difference:+.2f}",
+                EMPTY if bootstrap is None else f"{bootstrap.mean:.2f} ± {bootstrap.half_width:.2f}",
+                p_text(None if bootstrap is None else bootstrap.p_value),
+                p_text(None if randomization is None else randomization.p_value),
+                EMPTY if sign is None else f"{sign.better} / {sign.worse} / {sign.equal}",
+                p_text(None if sign is None else sign.p_value),
+            )
+        )
+    return Table(f"Tests over sentences, against {comparison.baseline}", columns, tuple(rows))
+
+
+def _seed_tests(comparison: Comparison) -> Table:
+    columns: tuple[str, ...] = ("system", "metric", "seeds", "mean difference", "deviation", "95 % interval", "t")
+    columns += ("p Student", "p permutation", "smallest p")
+    rows = []
+    for row in comparison.seed_tests:
+        test = row.test
+        interval = (
+            EMPTY if test.interval is None else f"{test.mean - test.interval:+.2f} … {test.mean + test.interval:+.2f}"
+        )
+        rows.append(
+            (
+                row.system,
+                row.metric,
+                str(len(test.seeds)),
+                f"{test.mean:+.2f}",
+                EMPTY if test.deviation is None else f"{test.deviation:.2f}",
+                interval,
+                EMPTY if test.t is None else f"{test.t:.2f}",
+                p_text(test.t_p_value),
+                p_text(test.permutation_p_value),
+                p_text(test.smallest_permutation_p_value),
+            )
+        )
+    return Table(f"Tests over seeds, against {comparison.baseline}", columns, tuple(rows))
+
+
+def _settings(comparison: Comparison) -> Table:
+    names = [system.name for system in comparison.systems]
+    rows = [(row.name, *(row.values.get(name, EMPTY) for name in names)) for row in comparison.settings]
+    return Table("Settings that differ", ("setting", *names), tuple(rows))
+
+
+def _without_empty_column(table: Table, column: str) -> Table:
+    if column not in table.columns:
+        return table
+    place = table.columns.index(column)
+    if any(row[place] != EMPTY for row in table.rows):
+        return table
+    columns, *rows = (row[:place] + row[place + 1 :] for row in (table.columns, *table.rows))
+    return Table(table.title, columns, tuple(rows))
+
+
+def _score(system: SystemRow, metric: MetricRow) -> str:
+    mean, deviation = system.mean(metric.name), system.deviation(metric.name)
+    if mean is None:
+        return EMPTY
+    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+
+
+def _count(value: float | None) -> str:
+    return EMPTY if value is None else f"{value:,.0f}"
+
+
+def p_text(value: float | None) -> str:
+    """A p-value with three decimals; a smaller one as "<0.001"."""
+    if value is None:
+        return EMPTY
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

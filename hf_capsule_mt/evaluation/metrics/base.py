@@ -1,0 +1,58 @@
+"""What the modules for `evaluate` share.
+
+A module imports this file, not its class: `evaluate` uses the first class in the module.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import datasets
+import evaluate
+
+from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, check_translations
+
+Texts = Sequence[str] | Sequence[Sequence[str]]
+
+
+class CorpusMetricModule(evaluate.Metric):
+    """A metric of `hf_capsule_mt` for `evaluate`. Subclasses make the metric from the options of `compute`."""
+
+    description = ""
+
+    def _info(self) -> Any:
+        text = datasets.Value("string")
+        forms = [{"predictions": text, "references": text}]
+        forms.append({"predictions": text, "references": datasets.Sequence(text)})
+        return evaluate.MetricInfo(
+            description=self.description,
+            citation="",
+            inputs_description="predictions: translations. references: one text a translation, or a list of texts.",
+            features=[datasets.Features(form) for form in forms],
+        )
+
+    def make_metric(self, **options: Any) -> CorpusMetric:
+        """The metric with the options of `compute`."""
+        raise NotImplementedError
+
+    def _compute(self, predictions: Sequence[str], references: Texts, **options: Any) -> dict[str, Any]:
+        sets = sets_of(references)
+        check_translations(predictions, sets)
+        metric = self.make_metric(**options)
+        score = metric.score(metric.counts(predictions, sets))
+        return {"score": score.score, "signature": score.signature, **score.details}
+
+
+def sets_of(references: Texts) -> list[list[str]]:
+    """Reference sets from the references of each translation."""
+    if all(isinstance(text, str) for text in references):
+        return [[str(text) for text in references]]
+    counts = {len(texts) for texts in references}
+    if len(counts) != 1:
+        raise ValueError(f"translations have {sorted(counts)} references each: all must have as many")
+    return [list(texts) for texts in zip(*references, strict=True)]
+
+
+def check_options(unknown: dict[str, Any]) -> None:
+    """Raises a `ValueError` for an option of `compute` that a metric does not have."""
+    if unknown:
+        raise ValueError(f"{next(iter(unknown))}: not an option of this metric; see its docstring")

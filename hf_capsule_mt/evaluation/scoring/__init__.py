@@ -1,0 +1,1 @@
+"""Scores of translations: sacreBLEU's metrics, the BLEU of the papers, COMET."""

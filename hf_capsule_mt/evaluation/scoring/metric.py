@@ -1,0 +1,113 @@
+"""A metric of a corpus as counts of each sentence and a score of their sums. Significance tests need both.
+
+Legend: `N` sentences, `S` counts of a sentence.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hf_capsule_mt.evaluation.texts import check_texts
+
+Counts = NDArray[np.float64]  # [N, S] or [S]
+BLOCK = 1000  # sentences whose n-grams are in memory at a time
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a corpus. `signature` says how it was computed, `details` holds what it was computed from."""
+
+    name: str
+    score: float
+    signature: str
+    higher_is_better: bool = True
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.score:.2f} ({self.signature})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The score as JSON values."""
+        fields = {"score": self.score, "signature": self.signature, "higher_is_better": self.higher_is_better}
+        return fields | ({"details": self.details} if self.details else {})
+
+
+class CorpusMetric(ABC):
+    """A metric whose score depends on sums over sentences. All counts are exact in float64."""
+
+    name: str  # in tables: "BLEU"
+    higher_is_better: bool = True
+
+    @abstractmethod
+    def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
+        """The counts `[N, S]` of some sentences. `references` holds one list of sentences a reference set."""
+
+    @abstractmethod
+    def score_of(self, sums: Counts) -> float:
+        """The score of a corpus from the sums of its counts, `[S]`."""
+
+    @abstractmethod
+    def signature(self) -> str:
+        """How the score is computed. Known after the first counts."""
+
+    def details(self, sums: Counts) -> dict[str, Any]:
+        """What else a table of this metric shows."""
+        return {}
+
+    def counts(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], show_progress: bool = False
+    ) -> Counts:
+        """The counts of each sentence, `[N, S]`. Memory holds the n-grams of one block of sentences."""
+        from tqdm.auto import tqdm
+
+        starts = range(0, len(hypotheses), BLOCK)
+        blocks = [
+            self.block_counts(
+                hypotheses[start : start + BLOCK], [texts[start : start + BLOCK] for texts in references]
+            )
+            for start in tqdm(starts, self.name, unit=f"×{BLOCK} sentences", disable=not show_progress, leave=False)
+        ]
+        return np.concatenate(blocks)
+
+    def score(self, counts: Counts) -> Score:
+        """The score of a corpus with the counts `[N, S]`."""
+        sums = counts.sum(axis=0)
+        return Score(self.name, self.score_of(sums), self.signature(), self.higher_is_better, self.details(sums))
+
+
+def reference_sets(references: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+    """The references as one list of sentences a reference set. A list of strings is one set."""
+    if isinstance(references, str | bytes):
+        raise ValueError("references is one string and must be a list of strings; pass [text]")
+    if all(isinstance(text, str) for text in references):
+        return [[str(text) for text in references]]
+    for number, texts in enumerate(references):
+        if isinstance(texts, str | bytes):
+            raise ValueError(f"references[{number}] is one string; a list of reference sets holds lists of strings")
+    return [list(texts) for texts in references]
+
+
+def check_translations(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Raises a `ValueError` unless each translation has one reference in each set. Warns of empty translations."""
+    check_texts(hypotheses=hypotheses)
+    for number, texts in enumerate(references):
+        check_texts(**{"references" if len(references) == 1 else f"references[{number}]": texts})
+    if not hypotheses:
+        raise ValueError("no translations to score: give at least one")
+    if not references:
+        raise ValueError("no references to score against: give at least one set")
+    for number, texts in enumerate(references, 1):
+        if len(texts) != len(hypotheses):
+            which = "references" if len(references) == 1 else f"references in set {number}"
+            raise ValueError(f"{len(hypotheses)} translations and {len(texts)} {which}: must be as many")
+        if not any(text.strip() for text in texts):
+            raise ValueError(f"every reference in set {number} is empty: give the right file")
+    if not any(text.strip() for text in hypotheses):
+        warnings.warn(
+            f"all {len(hypotheses)} translations are empty: the scores are the worst possible ones", stacklevel=3
+        )

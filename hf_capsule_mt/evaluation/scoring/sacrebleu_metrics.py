@@ -1,0 +1,66 @@
+"""sacreBLEU's BLEU, chrF, chrF++ and TER, as metrics with counts of each sentence."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts
+
+SACREBLEU_METRICS = ("bleu", "chrf", "chrf++", "ter")
+_TITLES = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
+
+
+class SacrebleuMetric(CorpusMetric):
+    """One of sacreBLEU's metrics.
+
+    Args:
+        name: "bleu", "chrf", "chrf++" or "ter".
+        lowercase: whether texts are lower-cased; None for sacreBLEU's default, which lower-cases for TER alone.
+        tokenizer: the name of sacreBLEU's tokenizer for BLEU; None for its default, "13a".
+    """
+
+    def __init__(self, name: str, lowercase: bool | None = None, tokenizer: str | None = None) -> None:
+        if name not in _TITLES:
+            raise ValueError(f"metric={name!r}: must be one of {', '.join(SACREBLEU_METRICS)}")
+        self.name = _TITLES[name]
+        self.higher_is_better = name != "ter"
+        self._metric: Any = _sacrebleu_metric(name, lowercase, tokenizer)
+
+    def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
+        # The statistics that sacreBLEU's own significance tests use.
+        return np.array(self._metric._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
+
+    def score_of(self, sums: Counts) -> float:
+        return float(self._metric._compute_score_from_stats(sums.tolist()).score)
+
+    def signature(self) -> str:
+        return str(self._metric.get_signature())
+
+    def details(self, sums: Counts) -> dict[str, Any]:
+        if self.name != "BLEU":
+            return {}
+        score = self._metric._compute_score_from_stats(sums.tolist())
+        return {
+            "precisions": list(score.precisions),
+            "brevity_penalty": score.bp,
+            "hypothesis_length": score.sys_len,
+            "reference_length": score.ref_len,
+        }
+
+
+def _sacrebleu_metric(name: str, lowercase: bool | None, tokenizer: str | None) -> Any:
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    if name == "ter":
+        return TER(case_sensitive=lowercase is False)
+    if name != "bleu":
+        return CHRF(word_order=2 if name == "chrf++" else 0, lowercase=bool(lowercase))
+    names = list(BLEU.TOKENIZERS)
+    if tokenizer is not None and tokenizer not in names:
+        raise ValueError(f"tokenizer={tokenizer!r}: must be one of sacreBLEU's, {', '.join(map(str, names))}")
+    try:
+        return BLEU(lowercase=bool(lowercase), tokenize=tokenizer, force=True)
+    except (ImportError, RuntimeError) as error:  # tokenizers for Japanese and Korean need packages of their own
+        reason = " ".join(str(error).split())
+        raise ValueError(f"tokenizer={tokenizer!r} cannot be used here: {reason}") from error

@@ -1,0 +1,24 @@
+"""Reads a file of sentences, one a line. A name in `.gz` is a gzip file."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+
+def read_sentences(path: str | Path) -> list[str]:
+    """The lines of a file. A line ends with a line feed, or with CR and LF. An empty file is a `ValueError`."""
+    path = Path(path)
+    sentences: list[str] = []
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path}, line {number}: must be UTF-8 ({error}); convert it first") from error
+                sentences.append(text.removesuffix("\n").removesuffix("\r"))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a complete gzip file ({error}): compress it again") from error
+    if not sentences:
+        raise ValueError(f"{path} is empty: give a file with one sentence a line")
+    return sentences

@@ -1,0 +1,161 @@
+"""Whether a difference between two systems holds over the sentences of a test set.
+
+Paired bootstrap (Koehn 2004) and approximate randomisation (Riezler and Maxwell 2005) are those of sacreBLEU: the same
+random numbers, the same p-values. sacreBLEU holds all samples at once, which takes over 8 GB for 100,000 sentences.
+Here one block of samples is in memory. The sign test is that of Collins et al. (2005), which DLA reports.
+
+Legend: `N` sentences, `S` counts of a sentence, `R` samples of a block.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts
+from hf_capsule_mt.evaluation.significance.distributions import sign_p_value
+
+BOOTSTRAP_SAMPLES, RANDOMIZATION_TRIALS = 1000, 10_000  # sacreBLEU's defaults
+SEED = 12345  # sacreBLEU's default
+_BLOCK_ENTRIES = 4_000_000  # entries of a block of samples
+
+Advance = Callable[[int], object]  # called with a number of samples that are done
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """The paired bootstrap. `mean` and `half_width` describe the system's score: the 95 % interval is their sum."""
+
+    p_value: float
+    mean: float
+    half_width: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Randomization:
+    """Approximate randomisation."""
+
+    p_value: float
+    trials: int
+
+
+@dataclass(frozen=True)
+class SignTest:
+    """How many sentences make the baseline's corpus score better, worse, or leave it as it is.
+
+    `p_value` is None if no sentence changes the score.
+    """
+
+    better: int
+    worse: int
+    equal: int
+    p_value: float | None
+
+
+def check_pair(baseline: Counts, system: Counts) -> None:
+    """Raises a `ValueError` unless both systems have counts of the same sentences, and more than one sentence."""
+    if baseline.shape != system.shape:
+        raise ValueError(f"{len(baseline)} and {len(system)} sentences: a paired test needs the same sentences")
+    if len(baseline) < 2:
+        raise ValueError("one sentence has no p-value: a test over sentences needs at least two")
+
+
+def paired_bootstrap(
+    metric: CorpusMetric,
+    baseline: Counts,
+    system: Counts,
+    samples: int = BOOTSTRAP_SAMPLES,
+    seed: int = SEED,
+    advance: Advance = lambda samples: None,
+) -> Bootstrap:
+    """The paired bootstrap on the counts `[N, S]` of two systems. Two-sided, as in sacreBLEU."""
+    check_pair(baseline, system)
+    difference = abs(_score(metric, baseline) - _score(metric, system))
+    scores: list[tuple[float, float]] = []
+    for weights in bootstrap_weights(len(baseline), samples, seed):
+        scores.append((metric.score_of(weights @ baseline), metric.score_of(weights @ system)))
+        advance(1)
+    drawn = np.array(scores)  # [samples, 2]
+    differences = np.abs(drawn[:, 1] - drawn[:, 0])
+    p_value = _exceeding_share(differences - differences.mean(), difference)
+    mean, half_width = confidence_interval(drawn[:, 1])
+    return Bootstrap(p_value, mean, half_width, samples)
+
+
+def bootstrap_interval(
+    metric: CorpusMetric, counts: Counts, samples: int = BOOTSTRAP_SAMPLES, seed: int = SEED
+) -> tuple[float, float]:
+    """Mean and half width of the 95 % interval of one system's score, from its counts `[N, S]`."""
+    scores = [metric.score_of(weights @ counts) for weights in bootstrap_weights(len(counts), samples, seed)]
+    return confidence_interval(np.array(scores))
+
+
+def bootstrap_weights(sentences: int, samples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """For each sample how often each sentence was drawn, `[N]`."""
+    generator = np.random.default_rng(seed)
+    for _ in range(samples):
+        drawn = generator.choice(sentences, size=sentences, replace=True)
+        yield np.bincount(drawn, minlength=sentences).astype(np.float64)
+
+
+def confidence_interval(scores: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and half width of the middle 95 % of bootstrap scores, as sacreBLEU counts them."""
+    ordered = np.sort(scores)
+    cut = len(ordered) // 40
+    return float(ordered.mean()), float(ordered[len(ordered) - cut - 1] - ordered[cut]) / 2
+
+
+def approximate_randomization(
+    metric: CorpusMetric,
+    baseline: Counts,
+    system: Counts,
+    trials: int = RANDOMIZATION_TRIALS,
+    seed: int = SEED,
+    advance: Advance = lambda trials: None,
+) -> Randomization:
+    """Approximate randomisation on the counts `[N, S]` of two systems: each trial swaps half of the sentences."""
+    check_pair(baseline, system)
+    generator = np.random.default_rng(seed)
+    sentences, exchange, total = len(baseline), baseline - system, (baseline + system).sum(axis=0)
+    # NumPy draws 32 bits at a time. Blocks of 32 trials draw the same bits as one large block.
+    block = 32 * max(1, _BLOCK_ENTRIES // (32 * sentences))
+    differences: list[float] = []
+    for start in range(0, trials, block):
+        rows = min(block, trials - start)
+        chosen = generator.integers(2, size=(rows, sentences), dtype=bool)  # [R, N]
+        first = chosen.astype(np.float64) @ exchange + system.sum(axis=0)  # [R, S]
+        second = total - first
+        differences += [abs(metric.score_of(a) - metric.score_of(b)) for a, b in zip(first, second, strict=True)]
+        advance(rows)
+    observed = abs(_score(metric, baseline) - _score(metric, system))
+    return Randomization(_exceeding_share(np.array(differences), observed), trials)
+
+
+def sign_test(metric: CorpusMetric, baseline: Counts, system: Counts) -> SignTest:
+    """The sign test of Collins et al. (2005) on the counts `[N, S]` of two systems.
+
+    Sentence by sentence, the system's translation replaces the baseline's in the whole corpus. The sentence counts as
+    better or worse if the corpus score rises or falls. Both are equally likely if the systems are equally good.
+    """
+    check_pair(baseline, system)
+    sums = baseline.sum(axis=0)
+    score = metric.score_of(sums)
+    direction = 1 if metric.higher_is_better else -1
+    better = worse = 0
+    for index in np.flatnonzero((baseline != system).any(axis=1)):
+        change = direction * (metric.score_of(sums - baseline[index] + system[index]) - score)
+        better += change > 0
+        worse += change < 0
+    p_value = sign_p_value(better, worse) if better + worse else None
+    return SignTest(better, worse, len(baseline) - better - worse, p_value)
+
+
+def _score(metric: CorpusMetric, counts: Counts) -> float:
+    return metric.score_of(counts.sum(axis=0))
+
+
+def _exceeding_share(statistics: NDArray[np.float64], observed: float) -> float:
+    # sacreBLEU counts the observed difference as one more sample.
+    return (int((statistics > observed).sum()) + 1) / (len(statistics) + 1)

@@ -1,0 +1,144 @@
+"""The score processors of a `generate()` call, as the lean loops run them.
+
+Legend: `R` rows (sentences or beams), `L` words so far, `V` target vocabulary, `W` words of a shortlist.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import (
+    ForcedEOSTokenLogitsProcessor,
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+)
+
+Processor = Callable[[Any, Any], Tensor]  # from sequences [R, L] and scores [R, V] to new scores
+
+
+class Processors:
+    """Runs the processors one after another.
+
+    The scores of a shortlist are `[R, W]`. Processors that read or change few words run on these. Before the first one
+    that may read any word, the scores become `[R, V]`, with -inf for words outside of the shortlist.
+    """
+
+    def __init__(self, processors: Iterable[Any], vocabulary: int, shortlist: Tensor | None = None) -> None:
+        self.shortlist = shortlist  # [W], the words of the columns, ascending; None: all words
+        self.run: list[Processor] = []
+        for processor in processors:
+            short = None if self.shortlist is None else on_shortlist(processor, self.shortlist, vocabulary)
+            if self.shortlist is not None and short is None:
+                self.run.append(AllWords(self.shortlist, vocabulary))
+                self.shortlist = None
+            self.run.append(short or faster(processor))
+
+    def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
+        for process in self.run:
+            scores = process(sequences, scores)
+        return scores
+
+    def words_of(self, columns: Tensor) -> Tensor:
+        """The words of columns of the processed scores."""
+        return columns if self.shortlist is None else self.shortlist[columns]
+
+
+class AllWords:
+    """Scores `[R, V]` of all words from the scores `[R, W]` of a shortlist."""
+
+    def __init__(self, shortlist: Tensor, vocabulary: int) -> None:
+        self.shortlist, self.vocabulary = shortlist, vocabulary
+
+    def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
+        return scores.new_full((len(scores), self.vocabulary), -torch.inf).index_copy_(1, self.shortlist, scores)
+
+
+class MinimumLength:
+    """No end token before `length`. Transformers' processor is slower: it compares every word with the end tokens."""
+
+    def __init__(self, length: int, ends: list[int]) -> None:
+        self.length, self.ends = length, ends
+
+    def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
+        if sequences.shape[1] < self.length:
+            for end in self.ends:
+                if end < scores.shape[1]:
+                    scores[:, end] = -torch.inf
+        return scores
+
+
+class ForcedEnd:
+    """Only end tokens at the last position."""
+
+    def __init__(self, length: int, ends: list[int]) -> None:
+        self.length, self.ends = length, ends
+
+    def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
+        if sequences.shape[1] == self.length - 1:
+            scores = torch.full_like(scores, -torch.inf)
+            scores[:, self.ends] = 0.0
+        return scores
+
+
+class Forbidden:
+    """These columns never."""
+
+    def __init__(self, columns: list[int]) -> None:
+        self.columns = columns
+
+    def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
+        scores[:, self.columns] = -torch.inf
+        return scores
+
+
+def minimum_length(processor: Any) -> int | None:
+    """The first position at which this processor allows an end token; None if it is another processor."""
+    if type(processor) is MinLengthLogitsProcessor:
+        return int(processor.min_length)
+    if type(processor) is MinNewTokensLengthLogitsProcessor:
+        return int(processor.prompt_length_to_skip + processor.min_new_tokens)
+    return None
+
+
+def faster(processor: Any) -> Processor:
+    """A processor of scores `[R, V]`, with faster ones in place of the two that nearly every call has."""
+    length = minimum_length(processor)
+    if length is not None:
+        return MinimumLength(length, processor.eos_token_id.tolist())
+    if len(inspect.signature(processor.__call__).parameters) == 2:
+        return processor
+    return LogitsProcessorList([processor])  # its error names the missing argument
+
+
+def on_shortlist(processor: Any, shortlist: Tensor, vocabulary: int) -> Processor | None:
+    """The same for scores `[R, W]` of a shortlist; None for a processor that may read other words, or would raise."""
+    length = minimum_length(processor)
+    if length is not None:
+        return MinimumLength(length, columns_of(processor.eos_token_id.tolist(), shortlist))
+    if type(processor) is ForcedEOSTokenLogitsProcessor:
+        ends = processor.eos_token_id.tolist()
+        columns = columns_of(ends, shortlist)
+        return ForcedEnd(processor.max_length, columns) if len(columns) == len(ends) else None
+    if type(processor) is NoBadWordsLogitsProcessor:
+        sequences: list[tuple[int, ...]] = list(processor.sequence_bias)
+        if all(len(words) == 1 and words[0] < vocabulary for words in sequences):
+            return Forbidden(columns_of([words[0] for words in sequences], shortlist))
+    return None
+
+
+def columns_of(words: list[int], shortlist: Tensor) -> list[int]:
+    """The columns of these words; words outside of the shortlist have none."""
+    return torch.isin(shortlist, torch.tensor(words, dtype=shortlist.dtype)).nonzero().flatten().tolist()
+
+
+def output_layer(model: Any) -> tuple[Callable[[Tensor], Tensor], Tensor | None, Tensor | None]:
+    """The output layer of a model, the bias of its logits (None for zeros), and the words of both, None for all."""
+    shortlist = getattr(model.lm_head, "words", None)
+    bias = model.final_logits_bias if model.final_logits_bias.any() else None
+    if shortlist is None:
+        return model.lm_head, bias, None
+    return model.lm_head.of_words, None if bias is None else bias[:, shortlist], shortlist

@@ -1,0 +1,74 @@
+"""The file of a shortlist: safetensors with a version in one metadata field. A file appears only when it is complete.
+
+The translations of all source words stand one after another (`translations` `[N]`, `counts` `[V]`), because most words
+have fewer than the most frequent ones. `frequent` and `always` are lists of target words.
+"""
+
+import json
+import os
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.utils import cached_file
+
+FILE_NAME = "shortlist.safetensors"
+FORMAT, VERSION = "hf_capsule_mt_shortlist", 1  # key of the metadata, and `version` in its value
+TENSORS = {"always", "counts", "frequent", "translations"}
+REMEDY = "make it again with scripts/make_shortlist.py"
+
+
+def write(path: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -> None:
+    """Write a file with these tensors and fields. A program that is killed leaves the old file or none."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    # One key: safetensors writes several in any order, and equal shortlists should have equal files.
+    metadata = {FORMAT: json.dumps({"version": VERSION, **fields})}
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def locate(place: str | PathLike[str]) -> Path:
+    """The shortlist of a checkpoint folder or a name on the Hub, or the file itself."""
+    path = Path(place)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        if not (path / FILE_NAME).is_file():
+            raise OSError(f"{path} has no {FILE_NAME}: make one with scripts/make_shortlist.py, or name its file")
+        return path / FILE_NAME
+    missing = f"{place}: no such file or folder"
+    try:
+        return Path(str(cached_file(str(place), FILE_NAME)))
+    except (OSError, ValueError) as error:
+        raise OSError(f"{missing}, and no checkpoint on the Hub with a {FILE_NAME}: {error}") from error
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and fields of a file. Raises `ValueError` for one that is damaged, or of another version."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if FORMAT not in metadata:
+                raise ValueError(f"{path} is no shortlist: its metadata has no {FORMAT}; {REMEDY}")
+            fields: dict[str, Any] = json.loads(metadata[FORMAT])
+            if fields.get("version") != VERSION:
+                raise ValueError(
+                    f"{path} is a shortlist of version {fields.get('version')}, and this package reads version "
+                    f"{VERSION}: {REMEDY}"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no complete shortlist ({error}): {REMEDY}") from error
+    if tensors.keys() != TENSORS:
+        raise ValueError(f"{path} has the tensors {sorted(tensors)}: must be {sorted(TENSORS)}; {REMEDY}")
+    for name, tensor in tensors.items():
+        if tensor.dim() != 1 or tensor.dtype != torch.int32:
+            raise ValueError(f"{path}: {name} must be a list of int32, not {list(tensor.shape)} of {tensor.dtype}")
+    return tensors, fields

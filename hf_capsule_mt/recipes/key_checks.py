@@ -1,0 +1,102 @@
+"""Checks the keys of a recipe: unknown and missing keys, values out of range, settings that exclude one another."""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from transformers.integrations import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
+
+from hf_capsule_mt.data import CleaningRules
+from hf_capsule_mt.recipes.fields import HELP_ALL, Recipe, field_types
+from hf_capsule_mt.recipes.file import Settings, closest
+from hf_capsule_mt.recipes.model import FAMILIES, FROM_TOKENIZER, config_fields
+from hf_capsule_mt.training.arguments import number_problems
+
+
+def valid_keys(families: Iterable[str]) -> list[str]:
+    """All keys of a recipe; those below `config` are the fields of the families' configurations."""
+    config_keys = [f"config.{name}" for family in families for name in config_fields(family)]
+    return [*field_types(), *(f"cleaning.{item.name}" for item in dataclasses.fields(CleaningRules)), *config_keys]
+
+
+def unknown_keys(settings: Settings) -> list[str]:
+    """Describes keys that no recipe has, or no recipe of this family."""
+    family = str(settings["family"].value) if "family" in settings else ""
+    valid = valid_keys([family] if family in FAMILIES else [])
+    problems = []
+    # Unknown keys of files that `extends` names are only counted: their text must not be repeated.
+    unknown_counts: Counter[str] = Counter()
+    for key, (_, where, may_show) in settings.items():
+        prefix, dot, name = key.partition(".")
+        if key in valid or (prefix == "config" and family not in FAMILIES):
+            continue
+        if prefix == "config" and name in FROM_TOKENIZER:
+            problems.append(f"{where}: {key} is set by the tokenizer; remove it, and set vocab_size")
+            continue
+        same_prefix = [one for one in valid if one.startswith(f"{prefix}.")] if dot else []
+        in_family = f" in family {family}" if prefix == "config" else ""
+        dashes = "--" if where == "command line" else ""
+        hint = suggestion(key, same_prefix, dashes) or suggestion(key, valid, dashes)
+        if may_show or closest(key, valid):
+            problems.append(f"{where}: no key {key!r}{in_family}{hint or f'; {HELP_ALL} lists the keys of a recipe'}")
+        else:
+            unknown_counts[where] += 1
+    return problems + [
+        f"{where}: {count} keys that no recipe has; is it a recipe?" for where, count in unknown_counts.items()
+    ]
+
+
+def suggestion(name: str, valid_names: Iterable[str], dashes: str = "") -> str:
+    """A hint that names the closest valid name; empty if none is close."""
+    close = closest(name, valid_names)
+    return f"; did you mean {dashes}{close}?" if close else ""
+
+
+def missing_keys(settings: Settings, name: str) -> list[str]:
+    """Describes keys that every recipe needs and this one lacks."""
+    problems = []
+    for key, fix in (("family", ""), ("train", ": the training corpus"), ("output_dir", ": the folder of the run")):
+        if key not in settings or settings[key].value is None:
+            problems.append(f"{name}: {key} is missing{fix or ': one of ' + ', '.join(FAMILIES)}")
+    if "family" in settings and settings["family"].value not in (None, *FAMILIES):
+        setting = settings["family"]
+        where, hint = setting.where, suggestion(str(setting.value), FAMILIES)
+        problems.append(f"{where}: family={setting.shown} must be one of {', '.join(FAMILIES)}{hint}")
+    return problems
+
+
+def conflicts(recipe: Recipe, name: str) -> list[str]:
+    """Describes values out of range and settings that exclude one another."""
+    model, data, training = recipe.model, recipe.data, recipe.training
+    problems = number_problems(vars(model), {"new_parameter_learning_rate": math.inf})
+    if not math.isfinite(model.length_penalty):
+        problems.append(f"length_penalty={model.length_penalty!r}: must be a finite number")
+    if model.new_parameter_learning_rate is not None and model.init_from is None:
+        problems.append("new_parameter_learning_rate needs init_from: without it all parameters are new")
+    if training.eval_strategy != "no" and data.validation is None:
+        problems.append(
+            f"eval_strategy={str(training.eval_strategy)!r} needs a validation corpus; set one, or write no"
+        )
+    positions = recipe.config.get("max_position_embeddings")
+    for key in ("max_source_length", "max_target_length"):
+        length = getattr(data, key)
+        is_explicit = recipe.explicit.get(key) is not None  # a default is lowered to the positions
+        if length < 2 or (is_explicit and isinstance(positions, int) and length > positions):
+            most = "" if positions is None else f" and at most config.max_position_embeddings={positions}"
+            problems.append(f"{key}={length} must be at least 2{most}")
+    installed = get_available_reporting_integrations()
+    for place in [place for place in training.report_to or () if place not in installed]:
+        wrong = "its library is not installed; install it, or" if place in INTEGRATION_TO_CALLBACK else "is unknown;"
+        problems.append(f"report_to={place!r}: {wrong} choose from {', '.join(['none', *installed])}")
+    for key in ("seed", "data_seed"):
+        seed = getattr(training, key)
+        if seed is not None and not 0 <= seed < 2**32:
+            problems.append(f"{key}={seed}: must be an integer of at least 0 and below 2**32")
+    for key in ("generation_num_beams", "generation_max_length"):
+        value = getattr(training, key)
+        if value is not None and value < 1:
+            problems.append(f"{key}={value} must be at least 1")
+    if model.num_beams < 1:
+        problems.append(f"num_beams={model.num_beams} must be at least 1")
+    return [f"{name}: {problem}" for problem in problems]

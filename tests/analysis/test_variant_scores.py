@@ -1,0 +1,132 @@
+"""`ablation_scores` and `iteration_scores`: every row is what translating and scoring by hand gives."""
+
+import json
+from statistics import stdev
+from typing import Any
+
+import pytest
+import torch
+
+from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
+    CapsuleAggregatedMarianForConditionalGeneration,
+    ablation_scores,
+    corpus_scores,
+    iteration_scores,
+    routing_ablation,
+    routing_iterations,
+    translate,
+)
+from hf_capsule_mt.analysis.ablation import variant_scores
+from hf_capsule_mt.data import marian_token_ids
+from hf_capsule_mt.studies import small_config, small_task
+
+SIZES = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+
+
+@pytest.fixture(scope="module")
+def task() -> Any:
+    return small_task(train_size=200, test_size=9, vocab_size=300, max_words=7)
+
+
+@pytest.fixture(scope="module")
+def model(task: Any) -> Any:
+    torch.manual_seed(3)
+    config = small_config(task.tokenizer, **SIZES, init_std=0.4, layer_aggregation="dynamic_routing")
+    return CapsuleAggregatedMarianForConditionalGeneration(config)
+
+
+def by_hand(model: Any, task: Any) -> tuple[float, float]:
+    """chrF of the translations, and the mean loss of a token of the references, sentence by sentence."""
+    texts = translate(model, task.tokenizer, task.test_sources, batch_size=4, max_new_tokens=12)
+    sums = tokens = 0.0
+    with torch.no_grad():
+        for source, target in zip(task.test_sources, task.test_references, strict=True):
+            ids, labels = (torch.tensor([task.tokenizer(text)["input_ids"]]) for text in (source, target))
+            sums += float(model.eval()(input_ids=ids, labels=labels).loss) * labels.numel()
+            tokens += labels.numel()
+    return corpus_scores(texts, task.test_references).chrf, sums / tokens
+
+
+def test_rows_against_translating_by_hand(model: Any, task: Any):
+    arguments = (model, task.tokenizer, task.test_sources, task.test_references)
+    scores = ablation_scores(*arguments, ablations=("uniform", "random"), batch_size=4, max_new_tokens=12)
+    assert [row.name for row in scores.rows] == ["real", "uniform", "random"] and scores.sentences == 9
+    found = {row.name: (row.chrf, row.loss) for row in scores.rows}
+    assert found["real"] == pytest.approx(by_hand(model, task), rel=1e-4)
+    for name in ("uniform", "random"):
+        with routing_ablation(model, name):
+            assert found[name] == pytest.approx(by_hand(model, task), rel=1e-4)
+        assert abs(found[name][1] - found["real"][1]) > 1e-4
+    iterations = iteration_scores(*arguments, iterations=(1, 3), batch_size=4, max_new_tokens=12)
+    assert [row.name for row in iterations.rows] == ["real", "1", "3"]
+    assert iterations["3"].loss == pytest.approx(iterations["real"].loss) == pytest.approx(found["real"][1])
+    with routing_iterations(model, 1):
+        assert iterations["1"].loss == pytest.approx(by_hand(model, task)[1], rel=1e-4)
+
+
+def test_seeds(model: Any, task: Any, monkeypatch: pytest.MonkeyPatch):
+    """Only what is drawn runs once for each seed; no batch holds a single sentence."""
+    batches: list[int] = []
+    generate = model.generate
+    bleus = iter([10.0, 20.0, 1.0, 2.0, 4.0, 7.0])
+
+    def counting(inputs: Any = None, **options: Any) -> Any:
+        batches.append(len(options["input_ids"]))
+        return generate(inputs, **options)
+
+    def scored(*texts: Any) -> Any:
+        scores = corpus_scores(*texts)
+        return type(scores)(**{**scores.as_dict(), "bleu": next(bleus)})
+
+    monkeypatch.setattr(model, "generate", counting)
+    monkeypatch.setattr(variant_scores, "corpus_scores", scored)
+    arguments = (model, task.tokenizer, task.test_sources, task.test_references)
+    scores = ablation_scores(*arguments, ablations=("uniform", "random"), seeds=(5, 6, 7), batch_size=4, max_length=3)
+    assert sum(batches) == 9 * 5 and min(batches) > 1
+    assert scores["random"].bleus == (1.0, 2.0, 4.0) and scores["random"].bleu == pytest.approx(7 / 3)
+    assert scores["random"].deviation == pytest.approx(stdev((1.0, 2.0, 4.0)))
+    assert scores["uniform"].bleus == (20.0,) and scores["uniform"].deviation is None
+    lines = str(scores).splitlines()
+    assert "2.33 ± 1.53" in lines[3] and "-7.67" in lines[3] and "+10.00" in lines[2] and "seeds 5, 6, 7" in lines[4]
+
+
+def test_numbers_and_picture(model: Any, task: Any, tmp_path: Any):
+    from matplotlib import image
+
+    arguments = (model, task.tokenizer, task.test_sources[:3], task.test_references[:3])
+    scores = ablation_scores(*arguments, max_length=4)
+    assert [row["name"] for row in json.loads(json.dumps(scores.as_dict()))["rows"]] == [
+        "real",
+        "uniform",
+        "random",
+        "shuffled",
+    ]
+    assert image.imread(scores.plot(tmp_path / "new" / "bars.png")).std() > 0.05
+    with pytest.raises(KeyError, match="no variant 'x': must be one of real, uniform"):
+        scores["x"]
+
+
+def test_capsnmt_leaves_out_iterations_that_it_has_no_weights_for(task: Any):
+    tokens = marian_token_ids(task.tokenizer)
+    model = CapsNMTForConditionalGeneration(CapsNMTConfig(d_model=8, encoder_layers=1, decoder_layers=1, **tokens))
+    pairs = task.test_sources[:2], task.test_references[:2]
+    names = [row.name for row in iteration_scores(model, task.tokenizer, *pairs, max_length=3).rows]
+    assert names == ["real", "1", "2", "3"]
+
+
+def test_clear_errors(model: Any, task: Any):
+    with pytest.raises(ValueError, match="one sentence: 'shuffled' takes assignments from another"):
+        ablation_scores(model, task.tokenizer, ["a"], ["b"])
+    assert ablation_scores(model, task.tokenizer, ["a"], ["b"], ablations=("uniform",), max_length=3).sentences == 1
+    with pytest.raises(ValueError, match="2 sources and 1 references"):
+        ablation_scores(model, task.tokenizer, ["a", "b"], ["a"])
+    with pytest.raises(ValueError, match="seeds is empty"):
+        ablation_scores(model, task.tokenizer, ["a", "b"], ["a", "b"], seeds=())
+    with pytest.raises(ValueError, match="ablations: 'mean' must be one of uniform"):
+        ablation_scores(model, task.tokenizer, ["a", "b"], ["a", "b"], ablations=("mean",))
+    with pytest.raises(ValueError, match="batch_size=0: must be at least 1"):
+        ablation_scores(model, task.tokenizer, ["a", "b"], ["a", "b"], batch_size=0)
+    with pytest.raises(ValueError, match="iterations=0"):
+        iteration_scores(model, task.tokenizer, ["a", "b"], ["a", "b"], iterations=(0,))

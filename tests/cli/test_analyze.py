@@ -1,0 +1,112 @@
+"""The command `analyze`, on a checkpoint that was never trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import run_script
+
+from hf_capsule_mt import (
+    CapsNMTConfig,
+    CapsNMTForConditionalGeneration,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+    coverage_difference_ratio,
+    overlap_rates,
+    read_alignments,
+    routing_statistics,
+)
+from hf_capsule_mt.cli.analyze import main
+from hf_capsule_mt.data import marian_token_ids
+from hf_capsule_mt.studies import small_config, small_task
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    """Checkpoints `gdr` and `pooling`, and the test set `test.en`, `test.de`."""
+    folder = tmp_path_factory.mktemp("analyze")
+    task = small_task(train_size=200, test_size=3, vocab_size=300, max_words=6)
+    torch.manual_seed(5)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "layer_aggregation": "none", "capsule_dim": 4}
+    gdr = GDRMarianForConditionalGeneration(small_config(task.tokenizer, GDRMarianConfig, **sizes))
+    tokens = marian_token_ids(task.tokenizer)
+    pooling = CapsNMTForConditionalGeneration(
+        CapsNMTConfig(d_model=8, encoder_layers=1, decoder_layers=1, source_aggregation="pooling", **tokens)
+    )
+    for name, model in (("gdr", gdr), ("pooling", pooling)):
+        model.generation_config.max_length = 6
+        model.save_pretrained(folder / name)
+        task.tokenizer.save_pretrained(folder / name)
+    for name, lines in (("test.en", task.test_sources), ("test.de", task.test_references)):
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def arguments(folder: Path, model: str, *more: str) -> list[str]:
+    files = ["--sources", str(folder / "test.en"), "--references", str(folder / "test.de")]
+    return ["--model", str(folder / model), *files, "--beam", "1", *more]
+
+
+def test_all_tables_of_a_model_with_past_and_future(folder: Path, capsys: pytest.CaptureFixture[str]):
+    from transformers import AutoTokenizer
+
+    output = folder / "analysis"
+    assert main(arguments(folder, "gdr", "--edges", "0", "5", "--output", str(output))) == 0
+    printed = capsys.readouterr().out
+    written = json.loads((output / "analysis.json").read_text())
+    assert list(written) == ["routing", "length", "adequacy", "ablations", "iterations"]
+    for name in written:
+        assert (output / f"{name}.png").is_file() and f"{name}\n" in printed
+    model = GDRMarianForConditionalGeneration.from_pretrained(folder / "gdr")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "gdr")
+    pairs = [(folder / name).read_text().splitlines() for name in ("test.en", "test.de")]
+    assert written["routing"] == json.loads(json.dumps(routing_statistics(model, tokenizer, *pairs).as_dict()))
+    overlap = written["adequacy"]["systems"][0]["past_overlap"]
+    assert overlap == pytest.approx(overlap_rates(model, tokenizer, *pairs).past)
+    assert written["length"]["systems"] == ["gdr"]
+    assert [group["name"] for group in written["length"]["groups"]][-1] in ("1-5", "> 5")
+    assert [row["name"] for row in written["ablations"]["rows"]] == ["real", "uniform", "random", "shuffled"]
+    assert main(arguments(folder, "gdr", "--output", str(output))) == 1
+    assert "is not empty: name a new folder" in capsys.readouterr().err
+
+
+def test_a_model_without_routing_has_the_other_tables(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(arguments(folder, "pooling", "--format", "json")) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["length", "adequacy"]
+    assert main(arguments(folder, "pooling", "--tables", "routing")) == 1
+    assert "routes nothing (source_aggregation='pooling'" in capsys.readouterr().err
+
+
+def test_given_translations_and_alignments(folder: Path, capsys: pytest.CaptureFixture[str]):
+    translations = folder / "given.de"
+    translations.write_text((folder / "test.de").read_text())
+    lines = {"references.align": "0-0 1-1\n0-0\n2-1\n", "translations.align": "0-0\n0-0 1-1\n0-0\n"}
+    for name, text in lines.items():
+        (folder / name).write_text(text)
+    files = [str(folder / name) for name in lines]
+    more = ["--translations", str(translations), "--tables", "adequacy", "--format", "json", "--alignments", *files]
+    assert main(arguments(folder, "pooling", *more)) == 0
+    (row,) = json.loads(capsys.readouterr().out)["adequacy"]["systems"]
+    assert row["cdr"] == coverage_difference_ratio(*map(read_alignments, files)).ratio == 0.5
+    assert (row["repetition"], row["omission"], row["length_ratio"]) == (0.0, 0.0, 1.0)
+    assert main(arguments(folder, "pooling", "--alignments", *files)) == 1
+    assert "--alignments: name the translations" in capsys.readouterr().err
+
+
+def test_files_of_different_length(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "short.de").write_text("one\n")
+    given = arguments(folder, "gdr")
+    given[given.index("--references") + 1] = str(folder / "short.de")
+    assert main(given) == 1
+    assert "3 sources, 1 references: must be as many" in capsys.readouterr().err
+    (folder / "empty.de").write_text("")
+    given[given.index("--references") + 1] = str(folder / "empty.de")
+    assert main(given) == 1
+    assert "empty.de is empty" in capsys.readouterr().err
+
+
+def test_the_script(folder: Path):
+    done = run_script("scripts/analyze.py", *arguments(folder, "pooling", "--tables", "adequacy"))
+    assert done.returncode == 0 and done.stdout.startswith("adequacy\nsystem"), done.stderr

@@ -1,0 +1,162 @@
+"""The commands `evaluate` and `compare`: what they read, print and write, and their errors."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run_script
+from translation_texts import sentences, worsened
+
+from hf_capsule_mt.cli import compare, evaluate
+from hf_capsule_mt.evaluation import paper_bleu, read_comparison, score_translations
+
+REFERENCES = sentences(20)
+TEXTS = {"ref": REFERENCES, "a": worsened(REFERENCES, 0.2, 1), "b": worsened(REFERENCES, 0.4, 2), "empty": []}
+FEW = ["--bootstrap-samples", "30", "--trials", "30"]
+SIGNATURE = score_translations(TEXTS["a"], REFERENCES, ["bleu"]).scores["BLEU"].signature
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, texts in TEXTS.items():
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_run(name: str, seed: int, bleu: float, **changes: Any) -> None:
+    """A run of 20 synthetic sentences, with the translations of the file `a`."""
+    model = {"family": name.partition("-")[0]}
+    data = {"test": "synthetic:20", "source": "en", "target": "de", "cache_dir": "cache"}
+    scores = {"bleu": bleu, "bleu_signature": SIGNATURE}
+    results = {"model": model, "data": data, "training": {"seed": seed}, "seeds": {"run": seed}, "test": scores}
+    Path(name).mkdir()
+    Path(name, "results.json").write_text(json.dumps(results | changes))
+    Path(name, "test.translations.txt").write_text(Path("a").read_text())
+
+
+def test_evaluate_prints_scores_with_signatures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main(["a", "--references", "ref"]) == 0
+    assert capsys.readouterr().out == f"{score_translations(TEXTS['a'], REFERENCES)}\n"
+    options = ["--metrics", "bleu", "--lowercase", "--tokenizer", "intl", "--paper-bleu"]
+    assert evaluate.main(["a", "--references", "ref", "b", *options, "--format", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    sets = [REFERENCES, TEXTS["b"]]
+    expected = score_translations(TEXTS["a"], sets, ["bleu", "paper_bleu"], lowercase=True, tokenizer="intl")
+    assert content == json.loads(json.dumps(expected.as_dict())) and content["reference_sets"] == 2
+    assert "case:lc|eff:no|tok:intl" in content["scores"]["BLEU"]["signature"]
+
+
+def test_evaluate_reads_a_run_and_its_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    write_run("marian", 1, 20.0)
+    options = ["--paper-bleu", "--paper-tokenizer", "moses", "--cased", "--metrics", "ter"]
+    assert evaluate.main(["marian", *options]) == 0
+    by_corpus = capsys.readouterr().out
+    assert "TER" in by_corpus and "case:mixed|tok:tercom" in by_corpus and "tok:moses-de" in by_corpus
+    assert evaluate.main(["marian", *options, "--references", "ref"]) == 0
+    score = paper_bleu(TEXTS["a"], REFERENCES, tokenizer="moses", language="de").score
+    assert f"paper BLEU (multi-bleu) {score:.2f}" in capsys.readouterr().out
+    assert evaluate.main(["marian", *options[:3], "--language", "fr", "--metrics"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "tok:moses-fr" in line, "the only metric"
+
+
+def test_evaluate_writes_a_file_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["a", "--references", "ref", "--metrics", "chrf", "-o", "scores.txt"]
+    assert evaluate.main(command) == 0 and (folder / "scores.txt").read_text().startswith("chrF ")
+    assert evaluate.main(command) == 1 and "scores.txt exists" in capsys.readouterr().err
+    assert evaluate.main([*command, "--overwrite"]) == 0
+    assert evaluate.main([*command[:-1], "ref", "--overwrite"]) == 1
+    assert "ref is an input" in capsys.readouterr().err and (folder / "ref").read_text().splitlines() == REFERENCES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a"], "no references for a: name them, --references FILE"),
+        (["a", "--references", "empty"], "empty is empty: give a file with one sentence a line"),
+        (["nowhere", "--references", "ref"], "nowhere"),
+        (["a", "--references", "ref", "--tokenizer", "14a"], "tokenizer='14a': must be one of"),
+        (["a", "--references", "ref", "--comet"], "--comet needs the sources"),
+        (["a", "--references", "ref", "--comet", "--sources", "a"], "COMET needs unbabel-comet"),
+        (["."], "has no results.json"),
+    ],
+)
+def test_errors_of_evaluate(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if "--comet" in arguments:
+        arguments = [*arguments, "--comet-python", sys.executable, "--metrics", "bleu"]
+    assert evaluate.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error
+
+
+def test_compare_files_of_translations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(["a", "worse=b", "--references", "ref", "--metrics", "bleu", *FEW, "--progress"]) == 0
+    output = capsys.readouterr()
+    assert "Scores on 20 sentences" in output.out and "Tests over sentences, against a" in output.out
+    row = output.out.splitlines()[-3].split()
+    assert row[:2] == ["worse", "BLEU"] and float(row[2]) < 0
+    assert "60/60" in output.err, "progress is shown"
+
+
+def test_compare_keeps_a_comparison_and_shows_it_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["a", "b", "--references", "ref", "--tests", "sign", "--baseline", "b"]
+    assert compare.main([*command, "--format", "json", "-o", "comparison.json"]) == 0
+    assert read_comparison("comparison.json").baseline == "b"
+    for output_format in ("text", "markdown", "latex", "json"):
+        assert compare.main([*command, "--format", output_format]) == 0
+        direct = capsys.readouterr().out
+        assert compare.main(["--from", "comparison.json", "--format", output_format]) == 0
+        assert capsys.readouterr().out == direct
+    assert compare.main(["--from", "comparison.json", "a"]) == 1
+    assert "--from shows a saved comparison: give no runs" in capsys.readouterr().err
+
+
+def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, (marian, dla) in enumerate([(20.0, 21.0), (22.0, 22.5), (21.0, 22.5)], 1):
+        write_run(f"marian-seed{seed}", seed, marian)
+        write_run(f"dla-seed{seed}", seed, dla)
+    runs = [f"{name}-seed{seed}/results.json" for name in ("marian", "dla") for seed in (1, 2, 3)]
+    for run in Path().glob("*/test.translations.txt"):
+        run.unlink()
+    assert compare.main([*runs, "--format", "json", "--metrics", "bleu"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [system["name"] for system in content["systems"]] == ["marian", "dla"]
+    (test,) = content["seed_tests"]
+    assert test["test"]["differences"] == [1.0, 0.5, 1.5] and test["test"]["mean"] == 1.0
+    assert test["test"]["t"] == pytest.approx(1 / (0.5 / 3**0.5))
+    assert compare.main(["x=marian-seed1", "marian-seed2", "--group", "one=x", "--group", "two=marian-seed2"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[4:6]] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a"], "one system (a) cannot be compared"),
+        (["a", "x=a", "--references", "ref"], "a and x are the same run"),
+        (["a", "empty"], "empty is empty"),
+        (["a", "b"], "a, b: no scores and no references to compute them"),
+        (["a", "b", "--group", "x"], "--group x: must be NAME=RUN,RUN"),
+        (["a", "b", "--group", "x=a", "--group", "x=b"], "--group x is given twice"),
+        (["a", "b", "--baseline", "c"], "baseline='c': must be one of a, b"),
+        (["--from", "a"], "a: "),
+    ],
+)
+def test_errors_of_compare(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error
+
+
+def test_the_scripts_run_the_commands(folder: Path) -> None:
+    """And `scripts/` hides no library: the metric modules import `evaluate`."""
+    done = run_script("scripts/compare.py", "a", "b", "--references", "ref", "--tests", folder=folder)
+    assert done.returncode == 0 and "BLEU" in done.stdout and done.stderr == "", done.stderr
+    (folder / "blank").write_text("\n" * 20)
+    done = run_script("scripts/evaluate_translations.py", "blank", "--references", "ref", folder=folder)
+    assert done.returncode == 0 and "BLEU 0.00" in done.stdout
+    assert done.stderr.startswith("warning: all 20 translations are empty")
+    scripts = Path(evaluate.__file__).parents[2] / "scripts"
+    assert {path.stem for path in scripts.glob("*.py")} & {"evaluate", "datasets", "tokenizers"} == set()

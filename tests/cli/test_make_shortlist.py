@@ -1,0 +1,142 @@
+"""The command that makes a shortlist, and the one that translates with it."""
+
+from pathlib import Path
+
+import pytest
+from commands import run_script
+from small_translator import SOURCES, TARGETS, make_translator
+
+import hf_capsule_mt
+from hf_capsule_mt import Alignment, Shortlist, quantize_for_cpu, translate_lines
+from hf_capsule_mt.cli import make_shortlist
+from hf_capsule_mt.evaluation import streaming
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    model, tokenizer = make_translator()
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "train.en").write_text("\n".join(SOURCES) + "\n")
+    (folder / "train.de").write_text("\n".join(TARGETS) + "\n")
+    return folder
+
+
+def run(folder: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.chdir(folder)
+    return make_shortlist.main(["--model", "model", *arguments])
+
+
+CORPUS = ("--source", "train.en", "--target", "train.de")
+
+
+def test_it_is_written_measured_and_used(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = ("--test", "train.en", "train.de", "--beam", "2")
+    assert run(checkpoint, *CORPUS, *test, "--frequent", "2", "--translations", "3", monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "model/shortlist.safetensors: Shortlist(" in said and "2 frequent of" in said
+    for name in (
+        "sentences                       18",
+        "equal translations",
+        "BLEU, shortlist / all words",
+        "reference",
+    ):
+        assert name in said
+    model, tokenizer = make_translator()
+    expected = Shortlist.from_alignments(model, tokenizer, SOURCES, TARGETS, frequent=2, translations=3)
+    path = checkpoint / "model" / "shortlist.safetensors"
+    assert path.read_bytes() == expected.save(checkpoint / "expected.safetensors").read_bytes()
+
+    assert run(checkpoint, *CORPUS, monkeypatch=monkeypatch) == 1
+    assert "shortlist.safetensors exists: name another --output, or replace it" in capsys.readouterr().err
+    assert run(checkpoint, *test, monkeypatch=monkeypatch) == 0, "measures the one of the model"
+    assert "BLEU" in capsys.readouterr().out
+
+    quantized = quantize_for_cpu(model, expected)
+    lines = [each[0].text for each in translate_lines(quantized, tokenizer, SOURCES[:6], num_beams=2)]
+    plain = [each[0].text for each in translate_lines(quantize_for_cpu(model), tokenizer, SOURCES[:6], num_beams=2)]
+    assert lines != plain
+    text = "\n".join(SOURCES[:6]) + "\n"
+    common = ("scripts/translate.py", "--model", "model", "--beam", "2", "--int8")
+    for options, translations in (
+        ((), plain),
+        (("--shortlist",), lines),
+        (("--shortlist", "expected.safetensors"), lines),
+    ):
+        done = run_script(*common, *options, folder=checkpoint, text=text)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [streaming.one_line(line) for line in translations], options
+    done = run_script("scripts/translate.py", "--model", "model", "--shortlist", folder=checkpoint, text=text)
+    assert done.returncode == 1 and "error: --shortlist needs an int8 model: add --int8" in done.stderr
+    done = run_script(*common, "--shortlist", "train.en", folder=checkpoint, text=text)
+    assert done.returncode == 1 and "train.en is no complete shortlist" in done.stderr and not done.stdout
+
+
+def test_the_ways_to_learn(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From given alignments of tokens, and from the model's own translations."""
+    model, tokenizer = make_translator()
+    (checkpoint / "links").write_text("0-0\n" * len(SOURCES))
+    options = ("--output", "links.safetensors", "--alignments", "links", "--frequent", "0")
+    assert run(checkpoint, *CORPUS, *options, monkeypatch=monkeypatch) == 0
+    expected = Shortlist.from_alignments(model, tokenizer, SOURCES, TARGETS, [[(0, 0)]] * len(SOURCES), frequent=0)
+    assert Shortlist.load("links.safetensors").translations.equal(expected.translations)
+    options = ("--output", "new", "--from-model", "--beam", "2", "--pairs", "3")
+    assert run(checkpoint, "--source", "train.en", *options, monkeypatch=monkeypatch) == 0
+    expected = Shortlist.from_model(model, tokenizer, SOURCES[:3], num_beams=2, n_best=2)
+    assert Shortlist.load("new").translations.equal(expected.translations)
+
+
+def test_eflomal_aligns_the_numbers_of_tokens(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The aligner is an optional extra, so a fake one takes its place."""
+    model, tokenizer = make_translator()
+
+    def align(sources: list[str], targets: list[str]) -> list[Alignment]:
+        tokens = tokenizer(SOURCES[0], add_special_tokens=False)["input_ids"]
+        assert sources[0].split() == [str(token) for token in tokens]
+        assert len(sources) == len(targets) == 4
+        return [Alignment({(0, 0)})] * 4
+
+    monkeypatch.setattr(hf_capsule_mt, "align_words", align, raising=False)
+    options = ("--output", "aligned.safetensors", "--aligner", "eflomal", "--pairs", "4", "--frequent", "0")
+    assert run(checkpoint, *CORPUS, *options, monkeypatch=monkeypatch) == 0
+    expected = Shortlist.from_alignments(model, tokenizer, SOURCES[:4], TARGETS[:4], [[(0, 0)]] * 4, frequent=0)
+    assert Shortlist.load("aligned.safetensors").translations.equal(expected.translations)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give --source and --target to make a shortlist, or --test to measure one"),
+        (("--source", "train.en"), "--source needs --target, its translations, or --from-model"),
+        ((*CORPUS, "--from-model"), "--from-model translates the sources itself: leave out --target"),
+        ((*CORPUS, "--output", "a", "--translations", "0"), "translations=0: must be at least 1"),
+        (("--source", "train.en", "--target", "one", "--output", "a"), "--target has 1 lines, and --source has 18"),
+        ((*CORPUS, "--output", "a", "--alignments", "one"), "one, line 1: 'text' is not a link"),
+        (("--source", "no", "--target", "one", "--output", "a"), "No such file or directory: 'no'"),
+        (("--test", "train.en", "train.de", "--output", "empty"), "empty has no shortlist.safetensors"),
+    ],
+)
+def test_mistakes(
+    checkpoint: Path,
+    arguments: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (checkpoint / "one").write_text("text\n")
+    (checkpoint / "empty").mkdir(exist_ok=True)
+    assert run(checkpoint, *arguments, monkeypatch=monkeypatch) == 1
+    assert said in capsys.readouterr().err
+    assert not (checkpoint / "a").exists()
+
+
+def test_a_model_on_the_hub_needs_an_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make_shortlist.main(["--model", "owner/name", *CORPUS]) == 1
+    assert "--model owner/name is no folder: name an --output" in capsys.readouterr().err

@@ -1,0 +1,305 @@
+"""Comparisons: what is grouped, tested, warned of, and how it is shown and kept."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+from translation_texts import sentences, worsened
+
+from hf_capsule_mt.evaluation import (
+    Comparison,
+    Run,
+    System,
+    compare_systems,
+    group_runs,
+    read_comparison,
+    render_comparison,
+    score_translations,
+)
+from hf_capsule_mt.evaluation.comparison.record import comparison_from_dict
+from hf_capsule_mt.evaluation.comparison.tables import p_text
+from hf_capsule_mt.evaluation.scoring.metric import Score
+
+REFERENCES = sentences(30)
+BLEU_SIGNATURE = score_translations(REFERENCES, REFERENCES, ["bleu"]).scores["BLEU"].signature
+FEW = {"bootstrap_samples": 40, "trials": 40}
+
+
+def trained(name: str, seed: int, bleu: float, family: str = "marian", **more: Any) -> Run:
+    """A run of which only the results are there."""
+    values: dict[str, Any] = {
+        "scores": {"BLEU": Score("BLEU", bleu, BLEU_SIGNATURE)},
+        "parameters": 1000,
+        "steps": 50,
+        "vocabulary": 300,
+        "training_speed": 2000.0 + seed,
+        "data": {"train": "train", "test": "test"},
+        "settings": {"family": family, "seed": seed, "config.d_model": 16, "dropout": 0.1},
+        "environment": {"device": "CPU"},
+    }
+    return Run(name, seed, **(values | more))
+
+
+def translated(name: str, share: float, number: int = 0) -> Run:
+    return Run(name, translations=worsened(REFERENCES, share, number))
+
+
+SEEDS = {
+    "marian": [27.1, 27.9, 26.8],
+    "dla": [27.9, 28.0, 27.9],
+}
+RUNS = [
+    trained(f"{family}-seed{seed}", seed, bleu, family)
+    for seed in (1, 2, 3)
+    for family, bleu in ((family, scores[seed - 1]) for family, scores in SEEDS.items())
+]
+
+
+@pytest.fixture(scope="module")
+def seeds() -> Comparison:
+    return compare_systems(RUNS, metrics=["bleu"])
+
+
+@pytest.fixture(scope="module")
+def files() -> Comparison:
+    runs = [translated("base", 0.4, 1), translated("good", 0.2, 2), replace(translated("base", 0.4, 1), name="copy")]
+    return compare_systems(runs, REFERENCES, ["bleu", "ter"], **FEW)
+
+
+def test_runs_that_differ_in_their_seed_are_one_system(seeds: Comparison) -> None:
+    assert [(system.name, len(system.runs)) for system in seeds.systems] == [("marian", 3), ("dla", 3)]
+    marian = seeds.systems[0]
+    assert marian.mean("BLEU") == pytest.approx(sum(SEEDS["marian"]) / 3)
+    assert marian.deviation("BLEU") == pytest.approx(stats.tstd(SEEDS["marian"]))
+    assert marian.average("training_speed") == 2002 and marian.average("translation_speed") is None
+
+
+def test_systems_are_tested_over_seeds(seeds: Comparison) -> None:
+    (row,) = seeds.seed_tests
+    expected = stats.ttest_rel(SEEDS["dla"], SEEDS["marian"])
+    assert (row.system, row.baseline, row.metric, row.test.seeds) == ("dla", "marian", "BLEU", (1, 2, 3))
+    assert row.test.t_p_value == pytest.approx(expected.pvalue)
+    assert row.test.permutation_p_value == 0.25, "the smallest p-value of three seeds"
+    names = "marian-seed1, dla-seed1, marian-seed2, dla-seed2, marian-seed3, dla-seed3"
+    assert seeds.sentence_tests == ()
+    assert seeds.notes == (f"no tests over sentences, there is no file of translations: {names}",)
+
+
+def test_files_are_tested_over_sentences(files: Comparison) -> None:
+    assert files.sentences == 30 and files.baseline == "base" and files.seed_tests == ()
+    good = {test.metric: test for test in files.sentence_tests if test.system == "good"}
+    bleu = [score_translations(worsened(REFERENCES, *how), REFERENCES)["BLEU"] for how in ((0.4, 1), (0.2, 2))]
+    assert good["BLEU"].difference == pytest.approx(bleu[1] - bleu[0]) and good["TER"].difference < 0
+    for test in good.values():
+        assert test.bootstrap and test.randomization and test.sign and test.sign.better > test.sign.worse
+        assert test.bootstrap.p_value < 0.1 and test.randomization.p_value < 0.1 and test.sign.p_value is not None
+
+
+def test_the_same_translations_have_no_p_value(files: Comparison) -> None:
+    for test in files.sentence_tests:
+        if test.system == "copy":
+            assert test.difference == 0 and test.bootstrap is test.randomization is test.sign is None
+    assert "no p-value for BLEU of copy and base: they agree on each sentence" in files.notes
+    assert "p-values are not corrected for the number of comparisons" in files.notes
+
+
+def test_runs_with_translations_are_tested_seed_by_seed() -> None:
+    runs = [
+        replace(
+            trained(f"{name}{seed}", seed, 0.0, name, scores={}),
+            translations=worsened(REFERENCES, share, 10 * seed),
+            references=[REFERENCES],
+        )
+        for name, share in (("a", 0.4), ("b", 0.2))
+        for seed in (1, 2)
+    ]
+    comparison = compare_systems(runs, metrics=["bleu"], tests=["sign"])
+    assert [(test.system, test.seed) for test in comparison.sentence_tests] == [("b1", 1), ("b1", 2)]
+    assert comparison.sentence_tests[0].bootstrap is None and comparison.sentence_tests[0].sign is not None
+    differences = [test.difference for test in comparison.sentence_tests]
+    assert comparison.seed_tests[0].test.differences == pytest.approx(differences)
+
+
+def test_groups_by_hand_and_another_baseline() -> None:
+    files = [translated(name, 0.3, number) for number, name in enumerate("abc")]
+    runs = [replace(run, seed=number) for number, run in enumerate(files)]
+    systems = group_runs(runs, {"two": ["a", "c"]})
+    assert [(system.name, [run.name for run in system.runs]) for system in systems] == [
+        ("two", ["a", "c"]),
+        ("b", ["b"]),
+    ]
+    comparison = compare_systems(systems, REFERENCES, ["bleu"], baseline="b", tests=[])
+    assert comparison.baseline == "b" and comparison.sentence_tests == ()
+    assert [system.name for system in comparison.systems] == ["two", "b"]
+    assert "no test over seeds of two and b: they have no seed in common" in comparison.notes
+
+
+def test_one_sentence_has_scores_and_no_p_value() -> None:
+    runs = [Run("a", translations=["eins zwei"]), Run("b", translations=["eins drei"])]
+    comparison = compare_systems(runs, ["eins zwei"], ["chrf"])
+    assert comparison.sentence_tests == () and comparison.systems[0].mean("chrF") == 100
+    assert comparison.notes == ("no tests over sentences, one sentence has no p-value: a, b",)
+
+
+def test_what_makes_runs_incomparable_is_warned_of() -> None:
+    data, environment = {"train": "more", "test": "test"}, {"device": "GPU"}
+    other = trained("other", 1, 28.0, "gdr", steps=70, vocabulary=400, data=data, environment=environment)
+    warnings = "\n".join(compare_systems([RUNS[0], other], metrics=["bleu"]).warnings)
+    for text in (
+        "the runs differ in their data, train: train (marian-seed1); more (other)",
+        "the runs differ in their vocabulary: 300 (marian-seed1); 400 (other)",
+        "the runs differ in their steps: 50 (marian-seed1); 70 (other)",
+        "different devices, so speeds cannot be compared: CPU (marian-seed1); GPU (other)",
+    ):
+        assert text in warnings
+    assert "test" not in warnings.replace("tests", "")
+    assert compare_systems(RUNS, metrics=["bleu"]).warnings == ()
+
+
+def test_settings_that_differ_are_listed() -> None:
+    def listed(*settings: dict[str, Any], **more: Any) -> dict[str, dict[str, str]]:
+        runs = [
+            trained(f"run{number}", 1, 27.0, settings=values | {"seed": number}, **more)
+            for number, values in enumerate(settings)
+        ]
+        return {row.name: row.values for row in compare_systems(runs, metrics=["bleu"]).settings}
+
+    base = {"family": "marian", "config.d_model": 16, "lr": 0.1}
+    assert listed(base, base | {"lr": 0.2}) == {"lr": {"run0": "0.1", "run1": "0.2"}}
+    # Within one family, a field that is not named has its default.
+    assert listed(base, base | {"config.x": 1}) == {"config.x": {"run0": "default", "run1": "1"}}
+    # Another family has other fields, and another release of a library other settings.
+    assert listed(base, base | {"family": "gdr", "config.x": 1}).keys() == {"family"}
+    assert listed(base, base | {"new_option": 1, "lr": 0.2}).keys() == {"lr"}
+    chosen = listed(base, base | {"family": "gdr", "config.x": 1}, recipe_settings=frozenset({"config.x"}))
+    assert chosen["config.x"] == {"run0": "-", "run1": "1"}
+
+
+def test_a_record_that_does_not_fit_its_translations_is_warned_of() -> None:
+    run = replace(translated("a", 0.2), scores={"BLEU": Score("BLEU", 99.0, BLEU_SIGNATURE)})
+    (warning,) = compare_systems([run, translated("b", 0.3)], REFERENCES, ["bleu"], tests=[]).warnings
+    assert warning.startswith("a: its translations have BLEU") and "its record says 99.00" in warning
+
+
+def test_scores_with_other_signatures_are_left_out() -> None:
+    other = trained("other", 1, 28.0, "gdr", scores={"BLEU": Score("BLEU", 28.0, "tok:intl")})
+    comparison = compare_systems([RUNS[0], other], metrics=["bleu"])
+    assert comparison.systems[1].mean("BLEU") is None
+    assert comparison.warnings == ("other: its BLEU has another signature, tok:intl, and is left out",)
+
+
+def test_runs_with_different_references_are_not_tested() -> None:
+    references = {"a": REFERENCES, "b": sentences(30, 9)}
+    runs = [replace(translated(name, 0.3), references=[texts]) for name, texts in references.items()]
+    assert compare_systems(runs, metrics=["bleu"]).notes == ("no tests over sentences, the references differ: a, b",)
+    recorded = [replace(run, references=None, scores=RUNS[0].scores) for run in runs]
+    (note,) = compare_systems(recorded, metrics=["bleu"]).notes
+    assert note == "no tests over sentences, the corpus cannot be read here, give the references (--references): a, b"
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "message"),
+    [
+        (RUNS[:1], {}, r"one system \(marian-seed1\) cannot be compared"),
+        ([], {}, r"one system \(none\) cannot be compared"),
+        ([RUNS[0], RUNS[0]], {}, "two runs are called marian-seed1"),
+        ([RUNS[0], replace(RUNS[0], name="again")], {}, "both have seed 1; a seed counts once"),
+        ([replace(RUNS[0], place="x"), replace(RUNS[1], place="x")], {}, "are the same run, x: give it once"),
+        (RUNS, {"baseline": "gdr"}, "baseline='gdr': must be one of marian, dla"),
+        (RUNS, {"tests": ["t-test"]}, "tests='t-test': must be among bootstrap, randomization, sign"),
+        (RUNS, {"trials": 0}, "trials=0: must be at least 1"),
+        ([translated("a", 0.1), Run("b", translations=["ein Hund"])], {}, "b: 1 translations and 30 references"),
+        ([System("x", (RUNS[0],)), System("x", (RUNS[1],))], {}, "two systems have the same name"),
+    ],
+)
+def test_what_cannot_be_compared(runs: list[Run], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare_systems(runs, **({"references": REFERENCES} | options))
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"x": ["nobody"]}, "group x: no run is called nobody; the runs are marian-seed1"),
+        ({"x": ["dla-seed1"], "y": ["dla-seed1"]}, "run dla-seed1 is in the groups x and y"),
+        ({"marian-seed1": ["dla-seed1"]}, "group marian-seed1: a run outside of the group has this name"),
+    ],
+)
+def test_groups_that_cannot_be_made(groups: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        group_runs(RUNS[:2], groups)
+    with pytest.raises(ValueError, match="system x: run a has no seed"):
+        group_runs([translated("a", 0.1), translated("b", 0.1)], {"x": ["a", "b"]})
+
+
+def test_a_comparison_is_kept_and_read_again(seeds: Comparison, files: Comparison, tmp_path: Path) -> None:
+    for comparison in (seeds, files):
+        (tmp_path / "comparison.json").write_text(comparison.as_json())
+        assert read_comparison(tmp_path / "comparison.json") == comparison
+    content = json.loads(seeds.as_json())
+    assert content["format"] == "hf_capsule_mt.comparison" and content["version"] == 1
+    assert content["systems"][1]["scores"]["BLEU"]["mean"] == pytest.approx(27.9333, abs=1e-4)
+    later = content | {"new": 1, "metrics": [content["metrics"][0] | {"new": 1}]}
+    assert comparison_from_dict(later) == seeds, "a later version may add keys"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "no comparison: must be JSON"),
+        ({"version": 2}, "version=2: this release reads version 1"),
+        ({"systems": [{}]}, "a damaged comparison .KeyError"),
+    ],
+)
+def test_files_that_hold_no_comparison(
+    change: dict[str, Any], message: str, seeds: Comparison, tmp_path: Path
+) -> None:
+    (tmp_path / "file.json").write_text(json.dumps(seeds.as_dict() | change))
+    with pytest.raises(ValueError, match=f"file.json: {message}"):
+        read_comparison(tmp_path / "file.json")
+
+
+def test_plain_text(seeds: Comparison, files: Comparison) -> None:
+    lines = render_comparison(seeds).splitlines()
+    assert lines[2].split() == "system runs BLEU ↑ parameters training tok/s translation tok/s".split()
+    assert lines[4].split() == "marian 3 27.27 ± 0.57 1,000 2,002 -".split()
+    assert len({len(line) for line in lines[3:5]}) == 1, "columns are aligned"
+    text = render_comparison(files)
+    assert "Tests over sentences, against base" in text and f"BLEU: {BLEU_SIGNATURE}" in text
+    assert "seed" not in text and "Settings" not in text
+
+
+def test_markdown(seeds: Comparison) -> None:
+    lines = render_comparison(seeds, "markdown").splitlines()
+    assert lines[:4] == [
+        "**Scores; mean and standard deviation over seeds**",
+        "",
+        "| system | runs | BLEU ↑ | parameters | training tok/s | translation tok/s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    assert lines[4] == "| marian | 3 | 27.27 ± 0.57 | 1,000 | 2,002 | - |"
+    columns = {line.count("|") for line in lines if line.startswith("|")}
+    assert len(columns) == 3, "one number of columns for each of the three tables"
+
+
+def test_latex(seeds: Comparison) -> None:
+    text = render_comparison(replace(seeds, notes=("50 % & more",), baseline="a_b"), "latex")
+    assert r"marian & 3 & 27.27 $\pm$ 0.57 & 1,000 & 2,002 & - \\" in text
+    assert r"\caption{Tests over seeds, against a\_b}" in text and "% Note: 50 % & more" in text
+    assert text.count(r"\begin{table}") == text.count(r"\end{tabular}") == 3
+    assert text.isascii()
+    with pytest.raises(ValueError, match="format='html': must be one of text, json, markdown, latex"):
+        render_comparison(seeds, "html")
+
+
+def test_p_values_in_words() -> None:
+    assert [p_text(value) for value in (None, 0.00049, 0.001, 0.0496, 1.0)] == [
+        "-",
+        "<0.001",
+        "0.001",
+        "0.050",
+        "1.000",
+    ]

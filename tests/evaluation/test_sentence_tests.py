@@ -1,0 +1,100 @@
+"""Tests over sentences: those of sacreBLEU give the p-values of sacreBLEU, the sign test is computed by hand."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+from translation_texts import sentences, worsened
+
+from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts
+from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SacrebleuMetric
+from hf_capsule_mt.evaluation.significance import sentence_tests
+from hf_capsule_mt.evaluation.significance.sentence_tests import (
+    approximate_randomization,
+    bootstrap_interval,
+    paired_bootstrap,
+    sign_test,
+)
+
+REFERENCES = sentences(50)
+FIRST, SECOND = worsened(REFERENCES, 0.3, seed=1), worsened(REFERENCES, 0.35, seed=2)
+THEIRS = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
+
+
+def counts_of(metric: CorpusMetric) -> tuple[Counts, Counts]:
+    return metric.counts(FIRST, [REFERENCES]), metric.counts(SECOND, [REFERENCES])
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_paired_bootstrap_is_that_of_sacrebleu(name: str) -> None:
+    metric = SacrebleuMetric(name)
+    first, second = counts_of(metric)
+    paired = PairedTest([("first", FIRST), ("second", SECOND)], {name: THEIRS[name]()}, [REFERENCES], "bs", 100)
+    (baseline, system) = paired()[1][THEIRS[name]().corpus_score(FIRST, [REFERENCES]).name]
+    ours = paired_bootstrap(metric, first, second, samples=100)
+    assert 0.01 < system.p_value < 0.98 and ours.p_value == pytest.approx(system.p_value)
+    assert (ours.mean, ours.half_width) == pytest.approx((system.mean, system.ci), rel=1e-4)
+    assert bootstrap_interval(metric, first, samples=100) == pytest.approx((baseline.mean, baseline.ci), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("block_entries", [1, 10**6])  # several blocks of trials, and one
+def test_approximate_randomization_is_that_of_sacrebleu(
+    name: str, block_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentence_tests, "_BLOCK_ENTRIES", block_entries)
+    metric = SacrebleuMetric(name)
+    paired = PairedTest([("first", FIRST), ("second", SECOND)], {name: THEIRS[name]()}, [REFERENCES], "ar", 150)
+    (_, system) = paired()[1][THEIRS[name]().corpus_score(FIRST, [REFERENCES]).name]
+    done: list[int] = []
+    ours = approximate_randomization(metric, *counts_of(metric), trials=150, advance=done.append)
+    assert 0.01 < system.p_value < 0.98 and ours.p_value == pytest.approx(system.p_value)
+    assert sum(done) == ours.trials == 150 and len(done) == (5 if block_entries == 1 else 1)
+
+
+class RightWords(CorpusMetric):
+    """The percentage of right words. Counts of a sentence: right words, words."""
+
+    name = "right words"
+
+    def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
+        raise NotImplementedError
+
+    def score_of(self, sums: Counts) -> float:
+        return float(100 * sums[0] / sums[1])
+
+    def signature(self) -> str:
+        return ""
+
+
+class WrongWords(RightWords):
+    higher_is_better = False
+
+
+BASE = np.array([[3, 5], [2, 4], [5, 5], [1, 6], [4, 8], [0, 2]], dtype=float)  # 15 of 30 words: 50 %
+OTHER = np.array([[4, 5], [2, 3], [3, 5], [2, 6], [4, 8], [1, 3]], dtype=float)
+# In place of the baseline's, one sentence each: 16/30 better, 15/29 better, 13/30 worse, 16/30 better, 15/30 equal,
+# 16/31 better. Of 5 sentences 4 are better: p = 2 (C(5, 0) + C(5, 1)) / 2^5 = 12/32.
+
+
+def test_the_sign_test_by_hand() -> None:
+    test = sign_test(RightWords(), BASE, OTHER)
+    assert (test.better, test.worse, test.equal) == (4, 1, 1) and test.p_value == pytest.approx(12 / 32)
+    lower = sign_test(WrongWords(), BASE, OTHER)
+    assert (lower.better, lower.worse, lower.equal) == (1, 4, 1)
+
+
+def test_the_sign_test_of_equal_systems_has_no_p_value() -> None:
+    test = sign_test(RightWords(), BASE, BASE)
+    assert (test.better, test.worse, test.equal, test.p_value) == (0, 0, 6, None)
+
+
+@pytest.mark.parametrize("test", [paired_bootstrap, approximate_randomization, sign_test])
+def test_one_sentence_and_other_sentences(test: object) -> None:
+    assert callable(test)
+    with pytest.raises(ValueError, match="one sentence has no p-value"):
+        test(RightWords(), BASE[:1], OTHER[:1])
+    with pytest.raises(ValueError, match="6 and 5 sentences"):
+        test(RightWords(), BASE, OTHER[:5])

@@ -1,0 +1,9 @@
+"""Settings shared by the tests of shortlists."""
+
+import pytest
+from small_translator import Translator, make_translator
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return make_translator()

@@ -1,0 +1,169 @@
+"""Which words a shortlist has for a source, how it is made from texts and from a model, and what it refuses."""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from small_translator import SOURCES, TARGETS, Translator
+
+from hf_capsule_mt import Shortlist, train_tokenizer
+
+TABLE = torch.tensor([[-1, -1], [7, 3], [5, -1], [7, 6]])
+
+
+def small(**fields: Any) -> Shortlist:
+    given: dict[str, Any] = {
+        "translations": TABLE,
+        "frequent": torch.tensor([4]),
+        "always": [0],
+        "target_vocabulary": 9,
+        "digest": "digest",
+        "shares_vocabulary": False,
+    }
+    return Shortlist(**{**given, **fields})
+
+
+def words(shortlist: Shortlist, ids: list[list[int]], *arguments: Any) -> list[int]:
+    return shortlist.words_for(torch.tensor(ids), *arguments).tolist()
+
+
+def test_a_batch_has_the_words_of_all_its_sentences_in_order():
+    assert words(small(), [[1, 2]]) == [0, 3, 4, 5, 7]
+    assert words(small(), [[2, 2], [3, 2]]) == [0, 4, 5, 6, 7]
+    assert words(small(), [[0, 0]]) == [0, 4], "a source word without translations"
+    assert small().words_for(torch.tensor([[1]])).dtype == torch.int64
+
+
+def test_padding_and_forced_words():
+    mask = torch.tensor([[1, 0]])
+    assert words(small(), [[2, 1]], mask) == [0, 4, 5]
+    assert words(small(), [[2, 1]], mask, {8, 1}) == [0, 1, 4, 5, 8]
+
+
+def test_source_words_can_be_copied_if_the_vocabulary_is_shared():
+    shared = small(translations=torch.cat([TABLE, torch.full((5, 2), -1)]), shares_vocabulary=True)
+    assert words(shared, [[2, 8]]) == [0, 2, 4, 5, 8]
+
+
+def test_words_of_one_batch_do_not_stay_for_the_next():
+    shortlist = small()
+    words(shortlist, [[1, 2, 3]])
+    assert words(shortlist, [[2]]) == [0, 4, 5]
+
+
+def test_a_limited_shortlist_keeps_the_most_probable():
+    assert words(small(frequent=torch.tensor([4, 8])).limited(1, 1), [[1, 3]]) == [0, 4, 7]
+    assert words(small(frequent=torch.tensor([4, 8])).limited(0, 2), [[1, 3]]) == [0, 3, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"translations": torch.full((4, 1), -1), "frequent": torch.tensor([])}, "the shortlist is empty"),
+        ({"translations": torch.tensor([1, 2])}, "must be a table"),
+        ({"translations": torch.tensor([[9]])}, "words outside of the target vocabulary .0 to 8."),
+        ({"frequent": torch.tensor([-1])}, "words outside of the target vocabulary"),
+        ({"always": [-1]}, "words outside of the target vocabulary"),
+        ({"shares_vocabulary": True}, "4 source words and 9 target words must then be as many"),
+    ],
+)
+def test_what_no_shortlist_is(fields: dict[str, Any], said: str):
+    with pytest.raises(ValueError, match=said):
+        small(**fields)
+
+
+@pytest.mark.parametrize("ids", [[4], [-1]])
+def test_tokens_of_another_vocabulary(ids: list[int]):
+    with pytest.raises(ValueError, match="the shortlist has 4 source words: it was made for another vocabulary"):
+        small().words_for(torch.tensor([ids]))
+
+
+def test_from_texts_by_ibm_model_1(translator: Translator):
+    model, tokenizer = translator
+    shortlist = Shortlist.from_alignments(model, tokenizer, SOURCES, TARGETS, frequent=0, translations=1)
+    ids = tokenizer(["the book"], return_tensors="pt")["input_ids"]
+    chosen = set(shortlist.words_for(ids).tolist())
+    assert set(tokenizer("das buch")["input_ids"]) <= chosen
+    assert {tokenizer.eos_token_id, tokenizer.unk_token_id} <= chosen
+    assert not set(tokenizer(" haus", add_special_tokens=False)["input_ids"]) & chosen
+    assert set(ids[0].tolist()) <= chosen, "a word may be copied"
+    shortlist.check_model(model)
+    shortlist.check_tokenizer(tokenizer)
+
+
+def test_from_given_alignments(translator: Translator):
+    """The links are those of a strange language, in which a house is a book."""
+    model, tokenizer = translator
+    texts = [" house"], [" buch"]
+    shortlist = Shortlist.from_alignments(model, tokenizer, *texts, [[(0, 0)]], frequent=0)
+    (house,), (book,) = (tokenizer(*text, add_special_tokens=False)["input_ids"] for text in texts)
+    expected = {house, book, tokenizer.eos_token_id, tokenizer.unk_token_id}
+    assert words(shortlist, [[house]]) == sorted(expected)
+
+
+def test_a_shortlist_from_a_model_has_the_words_that_it_writes(translator: Translator):
+    model, tokenizer = translator
+    shortlist = Shortlist.from_model(
+        model, tokenizer, SOURCES[:6], num_beams=2, n_best=2, frequent=0, translations=999
+    )
+    inputs = tokenizer(SOURCES[:6], return_tensors="pt", padding=True)
+    for row, ids in enumerate(inputs["input_ids"]):
+        one = {name: value[row : row + 1] for name, value in inputs.items()}
+        written = model.generate(**one, num_beams=2, num_return_sequences=2)[:, 1:].unique()
+        possible = set(shortlist.words_for(ids[None], one["attention_mask"][:1]).tolist())
+        assert set(written.tolist()) - {tokenizer.pad_token_id} <= possible
+    with pytest.raises(ValueError, match="n_best=3: must be 1 to the number of beams, 2"):
+        Shortlist.from_model(model, tokenizer, SOURCES, num_beams=2, n_best=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"frequent": -1}, "frequent=-1: must be at least 0"),
+        ({"translations": 0}, "translations=0: must be at least 1"),
+        ({"least": 1.0}, "least=1.0: must be at least 0 and below 1"),
+        ({"least": -0.1}, "least=-0.1: must be at least 0 and below 1"),
+    ],
+)
+def test_sizes_that_cannot_be(translator: Translator, options: dict[str, Any], said: str):
+    with pytest.raises(ValueError, match=said):
+        Shortlist.from_alignments(*translator, SOURCES, TARGETS, **options)
+
+
+def test_corpora_that_cannot_be(translator: Translator):
+    with pytest.raises(ValueError, match="there are no sentence pairs"):
+        Shortlist.from_alignments(*translator, [], [])
+    with pytest.raises(ValueError, match="2 sources and 1 targets"):
+        Shortlist.from_alignments(*translator, ["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="a target has token 999, and the model has [0-9]+ target words"):
+        Shortlist.from_tokens(*translator, [[1]], [[999]])
+
+
+def test_a_model_with_other_vocabularies(translator: Translator):
+    shortlist = Shortlist.from_alignments(*translator, SOURCES, TARGETS)
+    size = len(translator.tokenizer)
+    for name, change in (("source", (1, 0)), ("target", (0, 1))):
+        config = SimpleNamespace(vocab_size=size + change[0], eos_token_id=0)
+        other = SimpleNamespace(config=config, final_logits_bias=torch.zeros(1, size + change[1]))
+        with pytest.raises(ValueError, match=f"{size} {name} words, and the model has {size + 1}: it was made"):
+            shortlist.check_model(other)
+
+
+def test_a_model_with_another_end_token(translator: Translator):
+    shortlist = Shortlist.from_alignments(*translator, SOURCES, TARGETS)
+    model = copy.deepcopy(translator.model)
+    model.generation_config.eos_token_id = 5
+    with pytest.raises(ValueError, match="lacks the end token 5"):
+        shortlist.check_model(model)
+
+
+def test_a_tokenizer_with_other_words_or_other_numbers(translator: Translator):
+    shortlist = Shortlist.from_alignments(*translator, SOURCES, TARGETS)
+    grown = copy.deepcopy(translator.tokenizer)
+    shortlist.check_tokenizer(grown)
+    grown.add_tokens(["<more>"])
+    for tokenizer in (train_tokenizer(TARGETS, 300), grown):
+        with pytest.raises(ValueError, match="does not fit the tokenizer: it was made for another vocabulary"):
+            shortlist.check_tokenizer(tokenizer)

@@ -1,0 +1,105 @@
+"""The file of a shortlist: complete and of this version, or a clear error."""
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_translator import SOURCES, TARGETS, Translator
+
+from hf_capsule_mt import Shortlist, train_tokenizer
+from hf_capsule_mt.inference.shortlist import file as shortlist_file
+from hf_capsule_mt.inference.shortlist.file import FILE_NAME
+
+
+@pytest.fixture
+def shortlist(translator: Translator) -> Shortlist:
+    return Shortlist.from_alignments(*translator, SOURCES, TARGETS, frequent=5)
+
+
+def assert_equal(actual: Shortlist, expected: Shortlist) -> None:
+    assert torch.equal(actual.translations, expected.translations) and torch.equal(actual.frequent, expected.frequent)
+    names = ("always", "target_vocabulary", "digest", "shares_vocabulary")
+    assert all(getattr(actual, name) == getattr(expected, name) for name in names)
+
+
+def test_a_saved_shortlist_is_the_same(shortlist: Shortlist, translator: Translator, tmp_path: Path):
+    path = shortlist.save(tmp_path / "new")
+    assert path == tmp_path / "new" / FILE_NAME
+    for place in (path, tmp_path / "new", str(tmp_path / "new")):
+        assert_equal(Shortlist.load(place, translator.tokenizer), shortlist)
+    assert_equal(pickle.loads(pickle.dumps(shortlist)), shortlist)
+    assert_equal(copy.deepcopy(shortlist), shortlist)
+    named = shortlist.save(tmp_path / "named.safetensors")
+    assert named == tmp_path / "named.safetensors" and named.read_bytes() == path.read_bytes()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["named.safetensors", "new"]
+
+
+def test_loading_checks_the_tokenizer(shortlist: Shortlist, tmp_path: Path):
+    shortlist.save(tmp_path)
+    with pytest.raises(ValueError, match="does not fit the tokenizer"):
+        Shortlist.load(tmp_path, train_tokenizer(TARGETS, 300))
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -1])
+def test_a_file_that_was_cut_off(shortlist: Shortlist, tmp_path: Path, kept: int):
+    path = shortlist.save(tmp_path)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=f"{FILE_NAME} is no complete shortlist .*make_shortlist.py"):
+        Shortlist.load(tmp_path)
+
+
+def test_a_place_without_a_shortlist(tmp_path: Path):
+    with pytest.raises(OSError, match=f"has no {FILE_NAME}: make one with scripts/make_shortlist.py"):
+        Shortlist.load(tmp_path)
+    with pytest.raises(OSError, match="nothere: no such file or folder"):
+        Shortlist.load(tmp_path / "nothere")
+
+
+def test_other_files(shortlist: Shortlist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = shortlist.save(tmp_path)
+    tensors = load_file(path)
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="model.safetensors is no shortlist: its metadata"):
+        Shortlist.load(tmp_path / "model.safetensors")
+    monkeypatch.setattr(shortlist_file, "VERSION", 2)
+    shortlist.save(tmp_path / "later")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="a shortlist of version 2, and this package reads version 1"):
+        Shortlist.load(tmp_path / "later")
+    fields = {"target_vocabulary": len(shortlist.translations), "digest": "", "shares_vocabulary": True}
+    negative = {**tensors, "counts": tensors["counts"] - 1}
+    wrong = {
+        "has the tensors": {"counts": tensors["counts"]},
+        "counts must be a list of int32": {**tensors, "counts": tensors["counts"].long()},
+        "frequent must be a list of int32": {**tensors, "frequent": tensors["frequent"].view(1, -1)},
+        "translations for counts of": {**tensors, "translations": tensors["translations"][1:]},
+        "translations for counts": negative,
+        "words outside of the target vocabulary": {**tensors, "frequent": tensors["frequent"] + 9999},
+    }
+    for said, changed in wrong.items():
+        shortlist_file.write(path, changed, fields)
+        with pytest.raises(ValueError, match=f"{FILE_NAME}.* {said}"):
+            Shortlist.load(path)
+    for name in fields:
+        shortlist_file.write(path, tensors, {key: value for key, value in fields.items() if key != name})
+        with pytest.raises(ValueError, match=f"{FILE_NAME}: .*{name}"):
+            Shortlist.load(path)
+
+
+def test_an_interrupted_save_leaves_the_old_file(
+    shortlist: Shortlist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = shortlist.save(tmp_path)
+    before = path.read_bytes()
+
+    def full_disk(*args: object) -> None:
+        Path(str(args[1])).write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shortlist_file, "save_file", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        shortlist.limited(1, 1).save(tmp_path)
+    assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]

@@ -1,0 +1,431 @@
+"""An int8 model that is saved and loaded translates as before. Whatever is wrong with its files is a clear error."""
+
+import contextlib
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, CASES, END, GDR_MARIAN, GDR_RNMT, Case, each_of, make_pairs
+from family_cases import without_target as source_of
+from markers import exhaustive
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModel, AutoModelForSeq2SeqLM, BartConfig, MarianConfig, MarianMTModel
+
+from hf_capsule_mt import Shortlist, load_quantized, quantize_for_cpu
+from hf_capsule_mt.inference.int8 import checkpoint
+from hf_capsule_mt.inference.int8 import layers as int8_layers
+from hf_capsule_mt.inference.int8 import marian as int8_marian
+from hf_capsule_mt.inference.int8.layers import SEVEN_BITS, int8_rounding
+from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
+
+WEIGHTS = "int8.safetensors"
+METADATA = {"format": "pt", "hf_capsule_mt_int8": "1", "model_type": CAPS_NMT.name}
+# Every module with packed weights is in one of these, and an embedding that is shared, and embeddings that are not.
+EVERYDAY = [
+    Case(CAPS_NMT, "hybrid"),
+    Case(AGGREGATED_MARIAN, "em_gated_everywhere"),
+    Case(AGGREGATED_MARIAN, "untied"),
+]
+EVERYDAY += [Case(GDR_MARIAN, "guided_two_vocabularies"), Case(GDR_RNMT, "guided")]
+FEW = [EVERYDAY[0], EVERYDAY[1], EVERYDAY[4]]
+
+
+def stock_marian() -> Any:
+    torch.manual_seed(5)
+    return MarianMTModel(MarianConfig(**AGGREGATED_MARIAN.sizes)).eval()
+
+
+def assert_same_model(loaded: Any, saved: Any, config: Any) -> None:
+    """The same class, with the same outputs to the last bit."""
+    batch = make_pairs(config, (7, 4, 9), (5, 8, 3)).batch()
+    assert type(loaded) is type(saved) and not loaded.training
+    with torch.no_grad():
+        expected = saved(**batch).logits
+        assert torch.isfinite(expected).all() and expected.std() > 0.01
+        assert torch.equal(loaded(**batch).logits, expected)
+    for search in ({}, {"num_beams": 3, "num_return_sequences": 2}):
+        assert torch.equal(loaded.generate(**source_of(batch), **search), saved.generate(**source_of(batch), **search))
+
+
+@each_of(CASES, EVERYDAY)
+def test_a_loaded_model_translates_as_before(case: Case, tmp_path: Path) -> None:
+    saved = quantize_for_cpu(case.build())
+    saved.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {WEIGHTS, "config.json", "generation_config.json"}
+    loaded = load_quantized(tmp_path)
+    assert_same_model(loaded, saved, case.config())
+    assert loaded.generation_config.to_dict() == saved.generation_config.to_dict()
+    assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in saved.named_parameters()}
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    again = tmp_path / "again"
+    loaded.save_pretrained(again)
+    for name in (WEIGHTS, "config.json"):
+        assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_stock_marian_is_saved_and_loaded(tmp_path: Path) -> None:
+    saved = quantize_for_cpu(stock_marian())
+    saved.save_pretrained(tmp_path)
+    assert_same_model(load_quantized(str(tmp_path)), saved, saved.config)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["MarianMTModel"]
+
+
+def test_a_loaded_model_is_copied_as_before(tmp_path: Path) -> None:
+    case = Case(GDR_RNMT, "guided")  # PyTorch's GRU keeps a second list of its weights
+    saved = quantize_for_cpu(case.build())
+    saved.save_pretrained(tmp_path)
+    assert_same_model(copy.deepcopy(load_quantized(tmp_path)), saved, case.config())
+
+
+@contextlib.contextmanager
+def engine(name: str) -> Iterator[None]:
+    """Another int8 than that of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "PyTorch":
+            patch.setattr(int8_layers, "native_levels", lambda: 0)
+        if name == "seven bits":
+            for module in (int8_layers, int8_marian):
+                patch.setattr(module, "int8_rounding", lambda: SEVEN_BITS)
+        int8_rounding.cache_clear()
+        yield
+    int8_rounding.cache_clear()
+
+
+ENGINES = [("compiled", "PyTorch"), ("PyTorch", "compiled"), ("any", "seven bits")]
+EVERYDAY_ENGINES = [*((FEW[0], *each) for each in ENGINES), (FEW[1], *ENGINES[0]), (FEW[2], *ENGINES[1])]
+OTHER_ENGINES = [(case, *each) for case in FEW for each in ENGINES if (case, *each) not in EVERYDAY_ENGINES]
+
+
+@pytest.mark.parametrize(
+    ("case", "saver", "loader"), [*EVERYDAY_ENGINES, *(exhaustive(*each) for each in OTHER_ENGINES)], ids=str
+)
+def test_weights_are_packed_for_the_processor_that_loads_them(
+    case: Case, saver: str, loader: str, tmp_path: Path
+) -> None:
+    if "compiled" in (saver, loader) and not native_levels():
+        pytest.skip("the package was installed without its compiled part, or there is no AVX2")
+    model = case.build()
+    with engine(saver):
+        quantize_for_cpu(model).save_pretrained(tmp_path)
+    with engine(loader):
+        assert_same_model(load_quantized(tmp_path), quantize_for_cpu(model), case.config())
+
+
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_only_embeddings_and_small_tensors_are_float(case: Case, tmp_path: Path) -> None:
+    quantize_for_cpu(case.build()).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / WEIGHTS)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.int8, torch.float32}
+    assert tensors["lm_head.weight"].dtype == torch.int8
+    assert tensors["lm_head.scales"].shape == tensors["lm_head.weight"].shape[:1]
+    embeddings = [name for name in tensors if name.endswith((".shared.weight", ".embed_tokens.weight"))]
+    assert len(embeddings) == (1 if case.config().share_encoder_decoder_embeddings else 2)
+
+
+class FloatMatrices(TorchDispatchMode):
+    """Records the shapes of the float matrices that are made on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_floating_point() and result.device.type == "cpu":
+            self.shapes.add(tuple(result.shape))
+        return result
+
+
+@pytest.mark.parametrize("case", [FEW[0], *map(exhaustive, FEW[1:])], ids=str)
+def test_loading_makes_no_float_copy_of_an_int8_weight(case: Case, tmp_path: Path) -> None:
+    quantize_for_cpu(case.build()).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / WEIGHTS).values()
+    floats = {tuple(tensor.shape) for tensor in tensors if tensor.dtype != torch.int8}
+    weights = {tuple(tensor.shape[-2:]) for tensor in tensors if tensor.dtype == torch.int8} - floats
+    with FloatMatrices() as made:
+        load_quantized(tmp_path)
+    assert len(weights) > 3 and made.shapes & floats
+    assert made.shapes & weights == set()
+
+
+def test_an_older_checkpoint_still_loads() -> None:
+    """Made once from the golden float checkpoint, with version 1 of the format."""
+    golden = Path(__file__).parents[1]
+    model = AutoModelForSeq2SeqLM.from_pretrained(golden / "golden" / AGGREGATED_MARIAN.name)
+    loaded = load_quantized(golden / "golden_int8" / AGGREGATED_MARIAN.name)
+    assert_same_model(loaded, quantize_for_cpu(model), model.config)
+
+
+# With a shortlist
+
+
+def shortlist_for(model: Any) -> Shortlist:
+    draw = torch.Generator().manual_seed(5)
+    words = model.final_logits_bias.shape[-1]
+    table = torch.randint(words, (model.config.vocab_size, 2), generator=draw)
+    return Shortlist(table, torch.arange(3, 6), [END], words, "digest", False)
+
+
+@pytest.fixture(scope="module")
+def shortlisted_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model with a shortlist, and its folder."""
+    folder, model = tmp_path_factory.mktemp("shortlisted"), Case(CAPS_NMT, "pooling").build()
+    quantized = quantize_for_cpu(model, shortlist=shortlist_for(model))
+    quantized.save_pretrained(folder)
+    return quantized, folder
+
+
+@pytest.fixture
+def shortlisted(shortlisted_folder: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]:
+    return shortlisted_folder[0], Path(shutil.copytree(shortlisted_folder[1], tmp_path / "int8"))
+
+
+def test_the_shortlist_of_a_model_is_saved_with_it(shortlisted: tuple[Any, Path]) -> None:
+    saved, folder = shortlisted
+    loaded = load_quantized(folder)
+    inputs = source_of(make_pairs(saved.config).batch())
+    expected = saved.generate(**inputs, num_beams=2)
+    assert torch.equal(loaded.generate(**inputs, num_beams=2), expected)
+    assert torch.equal(loaded.shortlist.translations, saved.shortlist.translations)
+    loaded.use_shortlist(None)
+    assert not torch.equal(loaded.generate(**inputs, num_beams=2), expected), "the shortlist changes translations"
+
+
+def test_another_shortlist_in_the_folder_is_not_used(folder: Path) -> None:
+    """It was not part of the model that was saved."""
+    shortlist_for(load_quantized(folder)).save(folder)
+    assert load_quantized(folder).shortlist is None
+
+
+def test_a_shortlist_that_is_missing_or_damaged(shortlisted: tuple[Any, Path]) -> None:
+    model, folder = shortlisted
+    path = folder / "shortlist.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(OSError, match="shortlist.safetensors is damaged: its SHA-256 is not the one"):
+        load_quantized(folder)
+    path.write_bytes(content[:-9])
+    with pytest.raises((OSError, ValueError), match="shortlist.safetensors is (damaged|no complete shortlist)"):
+        load_quantized(folder)
+    words = model.shortlist.target_vocabulary
+    Shortlist(torch.tensor([[4], [5]]), torch.arange(3, 6), [END], words, "digest", False).save(folder)
+    with pytest.raises(ValueError, match="the shortlist has 2 source words, and the model has 61"):
+        load_quantized(folder)
+    path.unlink()
+    with pytest.raises(OSError, match=r"does not appear to have a file named shortlist\.safetensors"):
+        load_quantized(folder)
+
+
+# What is refused
+
+
+@pytest.fixture(scope="module")
+def saved_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("int8")
+    quantize_for_cpu(Case(CAPS_NMT, "hybrid").build()).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved_folder, tmp_path / "int8"))
+
+
+def rewrite(folder: Path, changes: dict[str, Any], **metadata: str) -> None:
+    """Change tensors of the file, None to remove one, and its metadata. The new file has no digest."""
+    tensors = load_file(folder / WEIGHTS) | changes
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(kept, folder / WEIGHTS, METADATA | metadata)
+
+
+def configure(folder: Path, **changes: Any) -> None:
+    values = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(values))
+
+
+def test_the_rewritten_file_is_a_checkpoint(folder: Path) -> None:
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        assert METADATA.items() <= file.metadata().items()
+    rewrite(folder, {})
+    load_quantized(folder)
+
+
+@pytest.mark.parametrize("length", [0, 5, 200, 20_000, -1])
+def test_a_truncated_file(length: int, folder: Path) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[:length])
+    with pytest.raises(
+        OSError, match=r"int8\.safetensors .*damaged.*: .*copy or download it again|cut off or damaged"
+    ):
+        load_quantized(folder)
+
+
+def test_a_flipped_bit(folder: Path) -> None:
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    content[-100] ^= 8
+    (folder / WEIGHTS).write_bytes(content)
+    with pytest.raises(OSError, match="int8.safetensors is damaged: its SHA-256 is not the one it was saved with"):
+        load_quantized(folder)
+
+
+NAME = "model.encoder.embed_tokens.weight"
+SCALES = torch.full((61,), 0.01)
+DAMAGES: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
+    "another version": (
+        {},
+        {"hf_capsule_mt_int8": "2"},
+        "has version 2 of the format, this .* reads version 1: instal",
+    ),
+    "another family": (
+        {},
+        {"model_type": "gdr_rnmt"},
+        "weights of a gdr_rnmt model, config.json is of caps_nmt: take",
+    ),
+    "a missing tensor": ({"lm_head.scales": None}, {}, "lacks lm_head.scales: it and config.json belong to differ"),
+    "a surplus tensor": ({"more": SCALES}, {}, "has more: it and config.json belong to different models"),
+    "another name": ({"lm_head.scales": None, "more": SCALES}, {}, "lacks lm_head.scales and has more: it and"),
+    "another shape": ({"lm_head.scales": SCALES[:3]}, {}, r"lm_head.scales is torch.float32 \[3\]: must be .* \[61\]"),
+    "another type": (
+        {"lm_head.scales": SCALES.double()},
+        {},
+        r"lm_head.scales is torch.float64 \[61\]: must be torch.f",
+    ),
+    "a scale of NaN": (
+        {"lm_head.scales": SCALES * torch.nan},
+        {},
+        "lm_head.scales has values that are not finite: cop",
+    ),
+    "a scale of infinity": ({"lm_head.scales": SCALES / 0}, {}, "lm_head.scales has values that are not finite: copy"),
+    "a scale of zero": ({"lm_head.scales": SCALES * 0}, {}, "lm_head.scales has values that are not above 0: copy"),
+}
+
+
+@pytest.mark.parametrize(("changes", "metadata", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_a_file_that_does_not_fit(changes: dict, metadata: dict, message: str, folder: Path) -> None:
+    rewrite(folder, changes, **metadata)
+    with pytest.raises(ValueError, match=message):
+        load_quantized(folder)
+
+
+def test_a_file_of_another_program(folder: Path) -> None:
+    save_file(load_file(folder / WEIGHTS), folder / WEIGHTS, {"format": "pt"})
+    with pytest.raises(
+        ValueError, match=r"int8.safetensors has no weights of quantize_for_cpu: save the int8 model ag"
+    ):
+        load_quantized(folder)
+
+
+def test_a_config_of_other_settings(folder: Path) -> None:
+    layers = load_quantized(folder).config.encoder_layers
+    configure(folder, encoder_layers=1)
+    with pytest.raises(
+        ValueError, match=r"int8.safetensors has .* and \d+ more: it and config.json belong to differe"
+    ):
+        load_quantized(folder)
+    configure(folder, encoder_layers=layers, vocab_size=7)
+    with pytest.raises(ValueError, match=r"weight is .*: must be torch.int8 \[7, 32\]; the file and config"):
+        load_quantized(folder)
+
+
+def test_a_config_that_fits_no_model(folder: Path) -> None:
+    config = BartConfig(quantization_config={"quant_method": "hf_capsule_mt_int8"})
+    config.save_pretrained(folder)
+    rewrite(folder, {}, model_type="bart")
+    with pytest.raises(ValueError, match="model_type='bart': int8 models have one of caps_nmt, .*, marian"):
+        load_quantized(folder)
+    configure(folder, model_type="marian", d_model=10, encoder_attention_heads=3)
+    rewrite(folder, {}, model_type="marian")
+    with pytest.raises(ValueError, match=r"embed_dim must be divisible by num_heads|does not fit any model"):
+        load_quantized(folder)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "generation_config.json"])
+def test_a_file_that_is_missing(name: str, folder: Path) -> None:
+    (folder / name).unlink()
+    with pytest.raises((OSError, ValueError), match=name):
+        load_quantized(folder)
+
+
+def test_a_float_checkpoint_is_not_an_int8_one(tmp_path: Path) -> None:
+    Case(CAPS_NMT, "pooling").build().save_pretrained(tmp_path)
+    assert not is_int8_checkpoint(tmp_path) and not is_int8_checkpoint(tmp_path / "missing")
+    with pytest.raises(ValueError, match="is no int8 checkpoint: load it with AutoModelForSeq2SeqLM.from_pretrained"):
+        load_quantized(tmp_path)
+
+
+def test_from_pretrained_names_the_right_call(folder: Path, tmp_path: Path) -> None:
+    quantize_for_cpu(stock_marian()).save_pretrained(tmp_path / "marian")
+    assert is_int8_checkpoint(folder)
+    loads: list[Any] = [each.from_pretrained for each in (AutoModelForSeq2SeqLM, AutoModel, CAPS_NMT.translation)]
+    for load in (*loads, load_translation_model):
+        with pytest.raises(ValueError, match=r"has int8 weights, .*: call hf_capsule_mt.load_quantized\(name\)"):
+            load(folder)
+    for load in (MarianMTModel.from_pretrained, load_translation_model):
+        with pytest.raises(ValueError, match=r"call hf_capsule_mt.load_quantized\(name\)"):
+            load(tmp_path / "marian")
+
+
+# Saving
+
+
+def test_float_weights_in_the_folder_are_kept(tmp_path: Path) -> None:
+    model = Case(CAPS_NMT, "pooling").build()
+    model.save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=r"holds float weights \(model.safetensors\): name another folder"):
+        quantize_for_cpu(model).save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), RuntimeError("any")])
+def test_an_error_while_saving_leaves_the_old_weights(
+    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (folder / WEIGHTS).read_bytes()
+    model = load_quantized(folder)
+    model.final_logits_bias += 1.0
+
+    def fail(path: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(checkpoint, "write_digest", fail)
+    with pytest.raises(type(error), match=str(error)):
+        model.save_pretrained(folder)
+    assert (folder / WEIGHTS).read_bytes() == before and len(list(folder.iterdir())) == 3
+
+
+def test_a_folder_that_cannot_be_written(folder: Path) -> None:
+    model = load_quantized(folder)
+    with pytest.raises(OSError, match=WEIGHTS):
+        model.save_pretrained(folder / WEIGHTS / "more")
+
+
+def test_a_model_with_replaced_parts_is_not_saved(tmp_path: Path) -> None:
+    class Adapter(nn.Linear):
+        pass
+
+    model = Case(AGGREGATED_MARIAN, "em").build()
+    model.model.decoder.layers[2].self_attn.v_proj.__class__ = Adapter
+    with pytest.raises(
+        ValueError, match=r"cannot be saved: it lacks .*layers.2.self_attn.query_key_value.bias.*replaced"
+    ):
+        quantize_for_cpu(model).save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_values_that_are_not_finite_are_not_saved(folder: Path, tmp_path: Path) -> None:
+    model = load_quantized(folder)
+    model.final_logits_bias[0, 3] = torch.nan
+    with pytest.raises(ValueError, match="Int8CapsNMT.*: final_logits_bias has values that are not finite"):
+        model.save_pretrained(tmp_path / "other")
+    assert not (tmp_path / "other").exists()

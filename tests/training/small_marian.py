@@ -1,0 +1,16 @@
+"""Sizes of a Marian that trains and translates in a moment, for tests that need some model and no certain one.
+
+The file is in this folder because `training_run.py`, which is also a program, imports it.
+"""
+
+from typing import Any
+
+SMALL_MARIAN: dict[str, Any] = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+}

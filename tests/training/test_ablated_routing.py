@@ -1,0 +1,137 @@
+"""`routing_ablation` of the training arguments: training, evaluation and prediction have it, and nothing else."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from markers import exhaustive
+from recipe_runs import run_small, small_recipe
+from training_run import corpus, history, model, run, weights
+
+from hf_capsule_mt import routing_ablation, routing_iterations
+from hf_capsule_mt.analysis.ablation import routing_ablation as ablations
+from hf_capsule_mt.analysis.ablation.given_assignments import GivenAssignments
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.ablated_routing import AblatedRouting
+
+SHORT = {"max_steps": 3, "save_strategy": "no", "eval_strategy": "no", "ema_decay": None, "logging_steps": 1}
+
+
+def is_ablated(net: Any) -> bool:
+    return "_contents" in vars(net.model.past_future)
+
+
+def test_uniform_training_is_training_with_one_iteration(tmp_path: Path):
+    """Bit for bit: guided routing with one iteration does the same."""
+    trained = run(tmp_path / "uniform", routing_ablation="uniform", **SHORT)
+    trained.train()
+    assert not is_ablated(trained.model)
+    other = run(tmp_path / "one", **SHORT)
+    with routing_iterations(other.model, 1):
+        other.train()
+    assert history(trained) == history(other)
+    for (name, value), expected in zip(weights(trained).items(), weights(other).values(), strict=True):
+        assert torch.equal(value, expected), name
+    real = run(tmp_path / "real", **SHORT)
+    real.train()
+    assert history(real) != history(trained)
+
+
+def test_evaluation_and_prediction_have_the_ablation_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With the seed of the run, in the evaluations during training and after it."""
+    seen: list[tuple[str, int, bool]] = []
+    plain = ablations._replacement
+
+    def spy(name: str, seed: int, alone: str) -> Any:
+        seen.append((name, seed, alone == "keep"))
+        return plain(name, seed, alone)
+
+    monkeypatch.setattr(ablations, "_replacement", spy)
+    steps = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 10}
+    trainer = run(tmp_path, routing_ablation="random", **{**SHORT, **steps})
+    trainer.train()
+    assert seen == [("random", 4, True)], "one context for all of training"
+    torch.nn.init.normal_(
+        trainer.model.model.past_future.fc2.weight
+    )  # starts at 0, and then nothing reads the capsules
+    ablated = trainer.evaluate()["eval_loss"]
+    assert trainer.predict(corpus(10)).metrics["test_loss"] == pytest.approx(ablated)
+    assert len(seen) == 3 and not is_ablated(trainer.model)
+    with routing_ablation(trainer.model, "random", seed=4):
+        batch = trainer.data_collator([corpus(10)[index] for index in range(10)])
+        expected = trainer.model.eval()(**batch).lm_loss
+    assert ablated == pytest.approx(float(expected), rel=1e-5)
+    trainer.ablated_routing.name = None
+    assert trainer.evaluate()["eval_loss"] != pytest.approx(ablated, rel=1e-4)
+
+
+def test_shuffled_training_survives_a_batch_of_one_sentence(tmp_path: Path):
+    trainer = run(tmp_path, routing_ablation="shuffled", **{**SHORT, "max_tokens_per_batch": 22})
+    with pytest.warns(UserWarning, match="one sentence keeps its own"):
+        trainer.train()
+    assert {len(batch) for batch in trainer.data_collator.batches} >= {1}
+    assert all(row["loss"] > 0 for row in history(trainer))
+
+
+def test_the_context_ends_with_an_error(tmp_path: Path):
+    trainer = run(tmp_path, routing_ablation="uniform", **SHORT)
+    trainer.data_collator = lambda rows: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    assert not is_ablated(trainer.model) and not trainer.ablated_routing.is_on
+
+
+def test_gradients_are_those_of_the_context():
+    """The trainer's context is `routing_ablation` with the seed of the run."""
+    arguments = CapsuleSeq2SeqTrainingArguments(output_dir="unused", routing_ablation="random", seed=9)
+    net = model()
+    other = copy.deepcopy(net)
+    row = corpus(1)[0]
+    batch = {name: torch.tensor([row[name]]) for name in ("input_ids", "labels")}
+    with AblatedRouting(arguments).in_model(net):
+        net(**batch).loss.backward()
+    with routing_ablation(other, "random", seed=9):
+        other(**batch).loss.backward()
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        assert (one.grad is None) == (two.grad is None) and (one.grad is None or torch.equal(one.grad, two.grad))
+
+
+def test_wrong_settings(tmp_path: Path):
+    with pytest.raises(ValueError, match="routing_ablation='mean': must be one of uniform, random, shuffled, or None"):
+        CapsuleSeq2SeqTrainingArguments(output_dir=str(tmp_path), routing_ablation="mean")
+    with pytest.raises(ValueError, match="routing_ablation='uniform': MarianMTModel routes nothing"):
+        run_small("synthetic/marian", tmp_path / "run", "--routing_ablation=uniform")
+
+
+@pytest.mark.parametrize("name", ["synthetic/gdr_marian", exhaustive("synthetic/dla_em")])
+def test_a_recipe(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """The results name the setting, and the accuracy of the bag of words is measured with it."""
+    calls: list[str] = []
+    plain = GivenAssignments._assignments
+
+    def spy(self: Any, *arguments: Any) -> Any:
+        calls.append("assignments")
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(GivenAssignments, "_assignments", spy)
+    measured: list[int] = []
+    from hf_capsule_mt.recipes import run as recipe_run
+
+    measure = recipe_run.measure_bow_accuracy
+
+    def count(*arguments: Any) -> Any:
+        before = len(calls)
+        result = measure(*arguments)
+        measured.append(len(calls) - before)
+        return result
+
+    monkeypatch.setattr(recipe_run, "measure_bow_accuracy", count)
+    results = run_small(name, tmp_path / "run", "--routing_ablation=uniform", "--max_steps=2", "--eval_steps=2")
+    assert results["training"]["routing_ablation"] == "uniform"
+    assert "checkpoint does not say so" in capsys.readouterr().out
+    assert (measured[0] > 0) == ("gdr" in name)
+    with pytest.raises(ValueError, match="routing_ablation"):
+        run_small(name, tmp_path / "run", "--routing_ablation=random", "--max_steps=4", "--eval_steps=2")
+    assert small_recipe(name, tmp_path / "other").training.routing_ablation is None
