@@ -1,0 +1,124 @@
+"""Trains a classifier, and keeps the weights of the epoch with the best validation accuracy.
+
+Legend: `N` sentences of a split, `B` sentences of a batch, `C` labels.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hf_capsule_mt.evaluation.probing.inputs import Inputs
+from hf_capsule_mt.evaluation.probing.sentence_probe import used_device
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+
+WARMUP_SHARE = 0.1  # of all steps
+EVALUATION_BATCH = 256
+
+Progress = Callable[[str], None]
+
+
+class LabelledInputs(NamedTuple):
+    """Inputs of `N` sentences and the index of each sentence's label, below 0 for a label without an output."""
+
+    inputs: Inputs
+    labels: Sequence[int]
+
+
+class Schedule(NamedTuple):
+    """Passes over the training sentences, sentences a step, and the highest learning rate."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The best epoch, counted from 1, and the validation accuracy in percent of every epoch."""
+
+    best_epoch: int
+    validation_accuracies: tuple[float, ...]
+
+    @property
+    def validation_accuracy(self) -> float:
+        return self.validation_accuracies[self.best_epoch - 1]
+
+
+def rate_at(step: int, steps: int) -> float:
+    """The share of the highest learning rate in `step` of `steps`: a linear rise, then a linear fall to almost 0."""
+    warmup = max(1, round(WARMUP_SHARE * steps))
+    return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
+
+
+def fit(
+    model: nn.Module,
+    training: LabelledInputs,
+    validation: LabelledInputs,
+    schedule: Schedule,
+    seed: int,
+    dtype: str = "float32",
+    on_epoch: Progress = lambda line: None,
+) -> Fit:
+    """Train `model`, whose `forward` gives logits `[B, C]`, with Adam. It ends with the weights of the best epoch.
+
+    `seed` draws the batches. Dropout takes PyTorch's random numbers.
+    """
+    batches = torch.Generator().manual_seed(seed)
+    labels = torch.tensor(training.labels)  # [N]
+    steps = schedule.epochs * math.ceil(len(labels) / schedule.batch_size)
+    is_fused = used_device(model).type in ("cpu", "cuda")
+    optimizer = torch.optim.Adam(model.parameters(), schedule.learning_rate, betas=(0.9, 0.98), fused=is_fused)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps))
+    accuracies: list[float] = []
+    best_weights: dict[str, Tensor] = {}
+    for epoch in range(1, schedule.epochs + 1):
+        model.train()
+        losses = 0.0
+        for batch in torch.randperm(len(labels), generator=batches).split(schedule.batch_size):
+            losses += _step(model, training.inputs, labels, batch, dtype) * len(batch)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        if not math.isfinite(losses):
+            rate = schedule.learning_rate
+            raise ValueError(f"the loss is {losses} in epoch {epoch}, at learning rate {rate}; use a smaller one")
+        accuracies.append(accuracy(model, validation, dtype))
+        on_epoch(f"epoch {epoch}: loss {losses / len(labels):.3f}, validation accuracy {accuracies[-1]:.2f}")
+        if accuracies[-1] > max(accuracies[:-1], default=-1.0):
+            best_weights = copy.deepcopy(model.state_dict())
+    model.load_state_dict(best_weights)
+    return Fit(accuracies.index(max(accuracies)) + 1, tuple(accuracies))
+
+
+def _step(model: nn.Module, inputs: Inputs, labels: Tensor, batch: Tensor, dtype: str) -> float:
+    """Adds the gradient of the mean loss over a batch `[B]` of sentences; returns the loss."""
+    loss_of_batch = 0.0
+    for indices, arguments in inputs.pieces(batch):
+        with _autocast(model, dtype):
+            logits = model(*arguments)  # [B, C]
+        targets = labels[indices].to(logits.device)
+        loss = nn.functional.cross_entropy(logits.float(), targets, reduction="sum") / len(batch)
+        loss.backward()
+        loss_of_batch += loss.item()
+    return loss_of_batch
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, labelled: LabelledInputs, dtype: str = "float32") -> float:
+    """The share of sentences, in percent, whose label gets the highest logit. A label below 0 is never right."""
+    labels = torch.tensor(labelled.labels)  # [N]
+    correct = 0
+    with evaluation_mode(model), _autocast(model, dtype):
+        for batch in labelled.inputs.lengths.argsort(stable=True).split(EVALUATION_BATCH):
+            for indices, arguments in labelled.inputs.pieces(batch):
+                correct += int((model(*arguments).argmax(dim=-1).cpu() == labels[indices]).sum())
+    return 100.0 * correct / len(labels)
+
+
+def _autocast(model: nn.Module, dtype: str) -> torch.autocast:
+    return torch.autocast(used_device(model).type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")

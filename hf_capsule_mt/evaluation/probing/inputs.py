@@ -1,0 +1,67 @@
+"""Inputs of a classifier in batches: sentences as numbers of words, or features of a frozen encoder.
+
+Legend: `N` sentences of a split, `B` sentences of a batch, `S` words, `D` size of the features.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+# Padding of batches sorted by length is small with this many pieces; with more, the pieces are too small to be fast.
+PIECES = 2
+
+
+class Inputs(Protocol):
+    """The inputs of one split."""
+
+    lengths: Tensor  # [N]; sentences of like length make batches with little padding
+
+    def __len__(self) -> int: ...
+
+    def pieces(self, indices: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        """The sentences `indices` `[B]` in pieces: their indices, and the arguments of the classifier."""
+
+
+def padded(sentences: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Words and mask, both `[B, S]`, padded on the right; the mask is 1 for words."""
+    rows = [torch.tensor(sentence) for sentence in sentences]
+    words = pad_sequence(rows, batch_first=True, padding_value=padding)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return words.to(device), mask.to(device)
+
+
+class SentenceInputs:
+    """Sentences as numbers of words.
+
+    A batch is a random one, because sentences of one length can have one label. It is cut into pieces of like length,
+    which are padded little.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[int]], padding: int, device: torch.device) -> None:
+        self.sentences, self.padding, self.device = sentences, padding, device
+        self.lengths = torch.tensor([len(sentence) for sentence in sentences])  # [N]
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def pieces(self, indices: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        ordered = indices[self.lengths[indices].argsort(stable=True)]  # [B]
+        for piece in ordered.tensor_split(min(PIECES, len(ordered))):
+            yield piece, padded([self.sentences[index] for index in piece.tolist()], self.padding, self.device)
+
+
+class FeatureInputs:
+    """Features `[N, D]` of a frozen encoder."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+        self.lengths = torch.ones(len(features))
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def pieces(self, indices: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        yield indices, (self.features[indices.to(self.features.device)],)

@@ -1,0 +1,109 @@
+"""The Markdown page of a probing table: what was probed, on which sentences, with which settings and command."""
+
+import math
+import statistics
+
+from hf_capsule_mt.evaluation.probing.results import ProbeResults
+from hf_capsule_mt.evaluation.probing.table import accuracies, accuracy_rows, difference_rows, markdown_table
+from hf_capsule_mt.evaluation.probing.task_file import SENTEVAL_SIZES
+from hf_capsule_mt.evaluation.probing.tasks import task_named
+
+READING = """\
+Test accuracy in percent: mean and standard deviation over the seeds. The first row is the accuracy of a classifier
+that always gives the most frequent training label. `base` projects the heads of self-attention linearly, `simple` and
+`em` aggregate them by simple and by EM routing, and `uniform` is `em` with one iteration, which assigns all heads
+equally. Other names are frozen encoders of trained models. The average is that of the columns.
+"""
+GAINS = """\
+Points over `base` with the same seed. The last rows are those of Table 1 of Li et al. 2019 for the same tasks.
+"""
+OTHER_SENTENCES = """\
+These are not the whole SentEval files that the paper uses: those have 100,000, 10,000 and 10,000 sentences a task. So
+compare the rows of this page with each other, not with published numbers.
+"""
+NOT_LEARNED = """\
+No model is clearly above the first row, by two standard errors, in: {}. There, differences between models mean
+nothing.
+"""
+
+
+def as_markdown(results: ProbeResults) -> str:
+    """The whole page. Raises a ValueError if there is no result yet."""
+    if not results.cells:
+        raise ValueError("there is no finished result; a page needs one or more")
+    sections = ["# Probing\n", _sentences(results), markdown_table(accuracy_rows(results)), READING]
+    unlearned = unlearned_tasks(results)
+    if unlearned:
+        sections.append(NOT_LEARNED.format(", ".join(unlearned)))
+    gains = difference_rows(results)
+    if gains:
+        sections += ["## Routed heads against linear ones\n", markdown_table(gains), GAINS]
+    sections += ["## Tasks\n", _tasks(results), "## Models\n", _models(results), "## Settings\n", _settings(results)]
+    if results.command:
+        sections.append(f"```bash\n{results.command}\n```\n")
+    return "\n".join(sections)
+
+
+def is_senteval(results: ProbeResults) -> bool:
+    """Whether every task has the sizes of the SentEval files."""
+    return all(tuple(results.tasks[task]["sentences"]) == SENTEVAL_SIZES for task in results.task_names)
+
+
+def unlearned_tasks(results: ProbeResults) -> list[str]:
+    """The tasks in which the best model's mean is not two standard errors above the most frequent label."""
+    unlearned = []
+    for task in results.task_names:
+        means = [statistics.mean(values) for model in results.models if (values := _accuracies(results, model, task))]
+        limit = results.tasks[task]["majority_accuracy"] + 2 * _standard_error(results, task)
+        if max(means) < limit:
+            unlearned.append(task)
+    return unlearned
+
+
+def _accuracies(results: ProbeResults, model: str, task: str) -> list[float]:
+    return list(accuracies(results, model, task).values())
+
+
+def _sentences(results: ProbeResults) -> str:
+    source = f"Sentences: {results.source}\n" if results.source else ""
+    return source + ("" if is_senteval(results) else OTHER_SENTENCES)
+
+
+def _tasks(results: ProbeResults) -> str:
+    rows = [["task", "what the classifier tells", "labels", "training", "validation", "test", "standard error"]]
+    unseen = []
+    for name in results.task_names:
+        task = results.tasks[name]
+        sizes = [f"{size:,}" for size in task["sentences"]]
+        error = _standard_error(results, name)
+        rows.append([name, task_named(name).question, str(task["labels"]), *sizes, f"{error:.2f}"])
+        for split, counts in task["unseen_labels"].items():
+            unseen.append(
+                f"{name}: {sum(counts.values())} {split} sentences have a label that training does not have."
+            )
+    note = "The standard error, in points, is that of one accuracy, from the number of test sentences alone.\n"
+    return markdown_table(rows) + "\n" + note + "".join(f"{line} They count as wrong.\n" for line in unseen)
+
+
+def _standard_error(results: ProbeResults, task: str) -> float:
+    """Of an accuracy, in points: `sqrt(p (1 - p) / n)` with the mean accuracy p of all models."""
+    share = statistics.mean(value for model in results.models for value in _accuracies(results, model, task)) / 100.0
+    return 100.0 * math.sqrt(share * (1.0 - share) / results.tasks[task]["sentences"][2])
+
+
+def _models(results: ProbeResults) -> str:
+    rows = [["model", "parameters of the encoder", "seeds", "best epoch"]]
+    for model in results.models:
+        cells = [cell for cell in results.cells.values() if cell.model == model]
+        sizes = sorted({cell.encoder_parameters for cell in cells})
+        parameters = " to ".join(f"{size:,}" for size in (sizes if len(sizes) < 2 else (sizes[0], sizes[-1])))
+        seeds = ", ".join(map(str, sorted({cell.seed for cell in cells})))
+        epoch = f"{statistics.mean(cell.best_epoch for cell in cells):.1f}"
+        rows.append([model, parameters, seeds, epoch])
+    note = "Parameters differ by task, because each task has its own words. Best epochs are means.\n"
+    return markdown_table(rows) + "\n" + note
+
+
+def _settings(results: ProbeResults) -> str:
+    rows = [["setting", "value"], *([name, str(value)] for name, value in results.settings.as_dict().items())]
+    return markdown_table(rows)

@@ -1,0 +1,103 @@
+"""The results of a table in one JSON file, which also says what is finished."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from hf_capsule_mt.evaluation.probing.probes import ProbeCell
+from hf_capsule_mt.evaluation.probing.settings import ProbeSettings
+from hf_capsule_mt.evaluation.probing.task_file import ProbingData
+from hf_capsule_mt.evaluation.probing.tasks import TASKS, ProbingTask, task_named
+
+TABLE_ORDER = [task.name for task in TASKS]
+
+
+class ProbeResults:
+    """Finished cells, one for each task, model and seed, all with the same settings.
+
+    Args:
+        settings: of all cells.
+        command: the command that makes the table.
+        source: where the sentences come from, in words.
+    """
+
+    def __init__(self, settings: ProbeSettings, command: str = "", source: str = "") -> None:
+        self.settings, self.command, self.source = settings, command, source
+        self.cells: dict[tuple[str, str, int], ProbeCell] = {}
+        self.tasks: dict[str, dict[str, Any]] = {}
+
+    def add_task(self, data: ProbingData) -> None:
+        """Keep what the tables say of a task. Raises a ValueError if finished cells come from other sentences."""
+        for cell in self.cells.values():
+            if cell.task == data.task.name and cell.data != data.digest:
+                raise ValueError(
+                    f"the finished results of {cell.task} come from other sentences; write to another folder, or give "
+                    "the same data and max_training"
+                )
+        self.tasks[data.task.name] = {
+            "sentences": list(data.sizes),
+            "labels": len(data.labels),
+            "majority_accuracy": data.majority_accuracy,
+            "unseen_labels": data.unseen,
+        }
+
+    def add(self, cell: ProbeCell) -> None:
+        self.cells[cell.key] = cell
+
+    def is_finished(self, task: ProbingTask, model: str, seed: int, encoder_weights: str | None = None) -> bool:
+        """Whether there is such a cell. Raises a ValueError if it belongs to an encoder with other weights."""
+        cell = self.cells.get((task.name, model, seed))
+        if cell is not None and cell.encoder_weights != encoder_weights:
+            raise ValueError(
+                f"the finished results of {model} come from an encoder with other weights; write to another folder, "
+                "or call this one NAME=CHECKPOINT"
+            )
+        return cell is not None
+
+    @property
+    def task_names(self) -> list[str]:
+        """The tasks with a cell, in the order of Table 1, HEADS."""
+        return [name for name in TABLE_ORDER if any(cell.task == name for cell in self.cells.values())]
+
+    @property
+    def models(self) -> list[str]:
+        """The models with a cell, in the order of their first one."""
+        return list(dict.fromkeys(cell.model for cell in self.cells.values()))
+
+    def seeds(self, task: str, model: str) -> dict[int, ProbeCell]:
+        """The cells of a task and a model, by seed in ascending order."""
+        cells = [cell for cell in self.cells.values() if (cell.task, cell.model) == (task, model)]
+        return {cell.seed: cell for cell in sorted(cells, key=lambda cell: cell.seed)}
+
+    def as_json(self) -> str:
+        content = {
+            "command": self.command,
+            "source": self.source,
+            "settings": self.settings.as_dict(),
+            "tasks": self.tasks,
+            "cells": [cell.as_dict() for cell in self.cells.values()],
+        }
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "ProbeResults":
+        """What `as_json` wrote. Raises a ValueError for another text."""
+        try:
+            content = json.loads(text)
+            results = cls(ProbeSettings(**content["settings"]), content["command"], content["source"])
+            results.tasks = dict(content["tasks"])
+            for row in content["cells"]:
+                task_named(row["task"])
+                results.add(ProbeCell(**row))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"these are no results of probing ({reason}); name another folder") from error
+        return results
+
+
+def changed_settings(old: ProbeSettings, new: ProbeSettings) -> list[str]:
+    """The fields that differ, each as `name=new, before old`."""
+    names: Iterable[str] = (field.name for field in fields(ProbeSettings))
+    values = ((name, getattr(old, name), getattr(new, name)) for name in names)
+    return [f"{name}={after!r}, before {before!r}" for name, before, after in values if before != after]
