@@ -14,6 +14,7 @@ from hf_capsule_mt.modeling.argument_names import check_argument_names
 from hf_capsule_mt.modeling.capsules.linear_in_parts import linear_in_parts
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
+from hf_capsule_mt.modeling.cpu_attention import use_attention_on_cpu
 from hf_capsule_mt.modeling.losses.memory_saving import use_memory_saving_losses
 from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
 from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
@@ -41,6 +42,7 @@ def register() -> None:
 
 def _add_to_models() -> None:
     """Add the functions that only the installed package has. Code in a checkpoint works without them."""
+    use_attention_on_cpu()
     use_memory_saving_losses()
     SplitLinear.in_parts = linear_in_parts
     CheckedArguments.check_argument_names = check_argument_names

@@ -22,6 +22,7 @@ from hf_capsule_mt.training.batch_maker import BatchMaker
 from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_digests
 from hf_capsule_mt.training.checkpoints.run_position import RunPosition
 from hf_capsule_mt.training.checks import check_trainer
+from hf_capsule_mt.training.cpu_attention import TrainingAttention
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.epoch_order import EpochOrder
 from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
@@ -59,6 +60,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         self.batches = BatchMaker(self.args, self.accelerator)
         self.training_loss = TrainingLoss(self.args, self.accelerator)
+        self.attention = TrainingAttention(self.args, self.model)
         self.meter = Meter(self.accelerator)
         self.evaluator = TranslationEvaluator(self.args, self.accelerator, sharded)
         self.keeper = CheckpointKeeper(self.args, self.accelerator)
@@ -116,6 +118,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.meter.reset()
         self.averager.reset(checkpoint)
         self.position.reset(checkpoint)
+        self.attention.log()
         self._ignored_keys = ignore_keys_for_eval
         try:
             name = None if checkpoint is None else str(checkpoint)
@@ -174,6 +177,10 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.meter.add_to(logs, self.state.global_step)
         self.batches.add_to(logs)
         super().log(logs, *args, **kwargs)
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        with self.attention.in_model(self.model):
+            return super().training_step(model, *args, **kwargs)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
