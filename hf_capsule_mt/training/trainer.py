@@ -23,6 +23,7 @@ from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_di
 from hf_capsule_mt.training.checkpoints.run_position import RunPosition
 from hf_capsule_mt.training.checks import check_trainer
 from hf_capsule_mt.training.cpu_attention import TrainingAttention
+from hf_capsule_mt.training.cpu_dropout import native_dropout_on_cpu
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.epoch_order import EpochOrder
 from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
@@ -179,7 +180,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         super().log(logs, *args, **kwargs)
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        with self.attention.in_model(self.model):
+        with self.attention.in_model(self.model), native_dropout_on_cpu(model, self.args.device):
             return super().training_step(model, *args, **kwargs)
 
     def compute_loss(
@@ -193,7 +194,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             check_labels(inputs, model.training and self.compute_loss_func is None, self.label_names)
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
-            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share)
+            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share, return_outputs)
         if model.training:
             loss = self.training_loss.warmed_up(loss, model, outputs, step, share)
             self.meter.add(outputs, labels, step, share)
