@@ -40,6 +40,8 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     machine.add_argument("--seed", type=int, default=1)
     machine.add_argument("--rounds", type=int, default=9)
     machine.add_argument("--warmup", type=int, default=2, help="untimed rounds before them")
+    clock = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
+    machine.add_argument("--clock", default="wall", choices=("wall", "processor"), help=clock)
     machine.add_argument("--json", type=Path, help="write the results here")
     machine.add_argument("--memory-of", help=argparse.SUPPRESS)
     model.add_argument("--models", default="em", help=f"comma-separated, any of {', '.join(models)}")
@@ -67,8 +69,6 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     )
     scaling.add_argument("--sentence-rounds", type=int, default=5, help="rounds with whole sentences, --axis length")
     scaling.add_argument("--repeats", type=int, default=8, help="consecutive runs; their median counts")
-    clock = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
-    scaling.add_argument("--clock", default="wall", choices=("wall", "processor"), help=clock)
     scaling.add_argument("--plot", type=Path, help="draw the results here, as PNG")
 
     memory = commands.add_parser("memory", parents=[model, machine], help="peak memory by batch and length")
@@ -122,6 +122,8 @@ def parse_arguments(
             parser.error(f"--{name} {getattr(args, name)}: each must be at least 1")
     if args.command == "scaling":
         _check_scaling(args, parser)
+    if getattr(args, "clock", "wall") == "processor" and (args.device, args.threads) != ("cpu", 1):
+        parser.error("--clock processor adds up the time of all threads: use --device cpu --threads 1")
     if "models" in args:
         _check_models(args, parser, models, decode_only)
     return args
@@ -138,8 +140,6 @@ def _check_scaling(args: argparse.Namespace, parser: argparse.ArgumentParser) ->
             parser.error(f"--values {args.values}: each must be at least 1")
     if args.sentence_rounds < 1:
         parser.error(f"--sentence-rounds {args.sentence_rounds}: must be at least 1")
-    if args.clock == "processor" and (args.device, args.threads) != ("cpu", 1):
-        parser.error("--clock processor adds up the time of all threads: use --device cpu --threads 1")
 
 
 def _check_models(
