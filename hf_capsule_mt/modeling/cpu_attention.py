@@ -54,7 +54,7 @@ def attention_on_cpu(
         with torch.autocast("cpu", enabled=False):  # which would copy the scores to float32 and back
             output = _attention(query, key, value, bias, scale, dropout)
         return output.transpose(1, 2).contiguous(), None
-    options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+    options: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
 
 
@@ -103,6 +103,6 @@ def use_attention_on_cpu() -> None:
 
 def _chosen_attention(model: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
     """As in Transformers. `NAME` takes the place of `sdpa` unless the user has named one."""
-    parent = super(CapsuleAggregatedMarianPreTrainedModel, model)
+    parent: Any = super(CapsuleAggregatedMarianPreTrainedModel, model)
     chosen = parent.get_correct_attn_implementation(requested_attention, is_init_check)
     return NAME if requested_attention is None and chosen == DEFAULT else chosen

@@ -86,7 +86,7 @@ class TrainingLoss:
         outputs = model(**inputs, **options, skip_logits=skip_logits, loss_smoothing=smoothing)
         return outputs["loss"], outputs
 
-    def _of_states(self, model: MarianMTModel, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
+    def _of_states(self, model: Any, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
         labels, inputs = _without_labels(model, inputs)
         with self.accelerator.autocast():  # which else surrounds the `forward` of the whole model
             outputs = model.model(**inputs, use_cache=False)
