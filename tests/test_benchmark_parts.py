@@ -354,13 +354,23 @@ def test_end_to_end(report_of):
     """Stock Marian with the stock trainer twice and with ours, and a capsule model with ours."""
     corpus = "--train synthetic:80 --valid synthetic:20 --valid-pairs 2 --vocab-size 320 --budget 600"
     sizes = "--d-model 16 --layers 1 --learn-steps 1 --steps 1 --warmup 1 --rounds 1 --threads 1"
-    report = report_of(f"train --end-to-end {corpus} {sizes} --models em")
+    report = report_of(f"train --end-to-end {corpus} {sizes} --models em --before --clock processor")
     assert report["what"] == "trainer" and report["commit"]
     rows, name = report["rows"], "train_target_tokens_per_second"
-    assert list(rows) == ["stock", "stock-large", "ours", "ours em"]
+    assert list(rows) == ["stock", "stock-large", "ours", "ours-before", "ours em"]
     assert rows["stock"]["pairs_of_a_batch"] == 8
     for row in rows.values():
         assert row[name]["median"] > 0 and row["evaluation_seconds"]["median"] > 0
         assert row["ours_trains_faster_by"] == pytest.approx(rows["ours"][name]["median"] / row[name]["median"])
     # Batches of like length: less padding than random pairs.
     assert rows["ours"]["padding_share"] == rows["ours em"]["padding_share"] < rows["stock-large"]["padding_share"]
+
+
+@pytest.mark.exhaustive
+def test_end_to_end_without_evaluation(report_of, script):
+    corpus = "--train synthetic:80 --valid synthetic:20 --valid-pairs 2 --vocab-size 320 --budget 600"
+    sizes = "--d-model 16 --layers 1 --learn-steps 1 --steps 1 --warmup 1 --rounds 1 --threads 1"
+    report = report_of(f"train --end-to-end {corpus} {sizes} --no-evaluation")
+    assert all("evaluation_seconds" not in row for row in report["rows"].values())
+    rows = script("benchmarks.rows")
+    assert all(rows.NOT_MEASURED in line for line in rows.trainer_rows({"run.json": report}))

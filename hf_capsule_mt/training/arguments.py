@@ -60,6 +60,10 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
         skip_logits (`bool`, defaults to `False`):
             In training, compute the translation loss of a model of this package without keeping a score for every
             word at every position in memory. Its outputs then hold no logits.
+        attn_implementation (`str`, *optional*):
+            The attention of the training steps by Transformers' name, for example `"sdpa"` or `"eager"`. By default it
+            is the model's; on a CPU in bfloat16, matrix products take the place of `"sdpa"`, whose backward pass is
+            slow there.
     """
 
     max_tokens_per_batch: int | None = field(
@@ -88,6 +92,11 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     )
     average_best: bool = field(
         default=False, metadata={"help": "Average the best checkpoints by metric_for_best_model instead of the last."}
+    )
+
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={"help": 'Attention of the training steps, e.g. "sdpa"; by default the model\'s, or a faster one.'},
     )
 
     logging_nan_inf_filter: bool = field(

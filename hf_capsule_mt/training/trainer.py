@@ -23,6 +23,8 @@ from hf_capsule_mt.training.batch_maker import BatchMaker
 from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_digests
 from hf_capsule_mt.training.checkpoints.run_position import RunPosition
 from hf_capsule_mt.training.checks import check_trainer
+from hf_capsule_mt.training.cpu_attention import TrainingAttention
+from hf_capsule_mt.training.cpu_dropout import native_dropout_on_cpu
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.epoch_order import EpochOrder
 from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
@@ -62,6 +64,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.batches = BatchMaker(self.args, self.accelerator)
         self.ablated_routing = AblatedRouting(self.args)
         self.training_loss = TrainingLoss(self.args, self.accelerator)
+        self.attention = TrainingAttention(self.args, self.model)
         self.meter = Meter(self.accelerator)
         self.evaluator = TranslationEvaluator(self.args, self.accelerator, sharded)
         self.keeper = CheckpointKeeper(self.args, self.accelerator)
@@ -119,6 +122,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.meter.reset()
         self.averager.reset(checkpoint)
         self.position.reset(checkpoint)
+        self.attention.log()
         self._ignored_keys = ignore_keys_for_eval
         try:
             name = None if checkpoint is None else str(checkpoint)
@@ -179,6 +183,10 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.batches.add_to(logs)
         super().log(logs, *args, **kwargs)
 
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        with self.attention.in_model(self.model), native_dropout_on_cpu(model, self.args.device):
+            return super().training_step(model, *args, **kwargs)
+
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
     ) -> Any:
@@ -190,7 +198,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             check_labels(inputs, model.training and self.compute_loss_func is None, self.label_names)
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
-            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share)
+            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share, return_outputs)
         if model.training:
             loss = self.training_loss.warmed_up(loss, model, outputs, step, share)
             self.meter.add(outputs, labels, step, share)

@@ -8,6 +8,9 @@ from typing import Any
 
 from accelerate import Accelerator
 from torch import Tensor, nn
+from transformers import MarianMTModel
+
+from hf_capsule_mt.modeling.losses.seq2seq import loss_of_states, summed_cross_entropy
 
 Count = Tensor | int | None  # target tokens of all processes and accumulated batches; None where nobody counted them
 
@@ -42,13 +45,23 @@ class TrainingLoss:
         sums = self.args.average_tokens_across_devices and counts_reach_model
         return Share(self.accelerator.num_processes if sums else 1, 1)
 
-    def __call__(self, model: nn.Module, inputs: dict[str, Any], count: Count, share: Share) -> tuple[Tensor, Any]:
-        """The loss and the outputs of the model. In evaluation it has no smoothing, so that runs can be compared."""
+    def __call__(
+        self, model: nn.Module, inputs: dict[str, Any], count: Count, share: Share, with_logits: bool = True
+    ) -> tuple[Tensor, Any]:
+        """The loss and the outputs of the model. In evaluation it has no smoothing, so that runs can be compared.
+
+        On a CPU a step without logits takes less time: `with_logits=False` leaves them out there, unless a hook of the
+        model may read them.
+        """
         if not model.training:
             outputs = model(**inputs)
             return outputs["loss"], outputs
-        if getattr(self.accelerator.unwrap_model(model), "can_skip_logits", False):
-            loss, outputs = self._of_our_model(model, inputs, count)
+        bare: Any = self.accelerator.unwrap_model(model)
+        skips = not with_logits and inputs["labels"].device.type == "cpu" and not has_hooks(bare)
+        if getattr(bare, "can_skip_logits", False):
+            loss, outputs = self._of_our_model(model, inputs, count, skips)
+        elif skips and model is bare and is_plain_marian(bare):
+            loss, outputs = self._of_states(bare, inputs, count)
         else:
             loss, outputs = self._of_other_model(model, inputs, count)
         return loss * share.processes, outputs
@@ -66,24 +79,48 @@ class TrainingLoss:
             return loss
         return loss - (1.0 - strength) * (weighted(outputs) * share.processes)
 
-    def _of_our_model(self, model: nn.Module, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
+    def _of_our_model(self, model: nn.Module, inputs: dict[str, Any], count: Count, skips: bool) -> tuple[Tensor, Any]:
         options: dict[str, Any] = {} if count is None else {"num_items_in_batch": count}
-        skip_logits = bool(getattr(self.args, "skip_logits", False))
+        skip_logits = skips or bool(getattr(self.args, "skip_logits", False))
         smoothing = self.args.label_smoothing_factor
         outputs = model(**inputs, **options, skip_logits=skip_logits, loss_smoothing=smoothing)
         return outputs["loss"], outputs
 
+    def _of_states(self, model: Any, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
+        labels, inputs = _without_labels(model, inputs)
+        with self.accelerator.autocast():  # which else surrounds the `forward` of the whole model
+            outputs = model.model(**inputs, use_cache=False)
+            head, bias, smoothing = model.lm_head, model.final_logits_bias, self.args.label_smoothing_factor
+            loss = loss_of_states(outputs.last_hidden_state, head.weight, bias, labels, count, smoothing).smooth
+        return loss, outputs
+
     def _of_other_model(self, model: nn.Module, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
-        bare: Any = self.accelerator.unwrap_model(model)
-        labels = inputs["labels"]  # [B, T]
-        inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        if "decoder_input_ids" not in inputs:
-            inputs["decoder_input_ids"] = bare.prepare_decoder_input_ids_from_labels(labels=labels)
+        labels, inputs = _without_labels(self.accelerator.unwrap_model(model), inputs)
         outputs = model(**inputs)
-        logits = outputs["logits"].flatten(0, 1).float()  # [B T, V]
-        smoothing = self.args.label_smoothing_factor
-        total = nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", label_smoothing=smoothing)
+        logits = outputs["logits"].flatten(0, 1)  # [B T, V]
+        total = summed_cross_entropy(logits, labels.flatten(), self.args.label_smoothing_factor)
         return total / ((labels != -100).sum() if count is None else count), outputs
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether a hook may read or change the logits."""
+    parts = (part for part in (model, getattr(model, "lm_head", None)) if isinstance(part, nn.Module))
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(part, kind) for part in parts for kind in kinds)
+
+
+def is_plain_marian(model: nn.Module) -> bool:
+    """Whether the loss of this model follows from the states of its decoder."""
+    return type(model) is MarianMTModel and type(model.lm_head) is nn.Linear
+
+
+def _without_labels(model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """The labels `[B, T]`, and the inputs with the decoder's in their place."""
+    labels = inputs["labels"]
+    inputs = {name: value for name, value in inputs.items() if name != "labels"}
+    if "decoder_input_ids" not in inputs:
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
+    return labels, inputs
 
 
 def check_labels(inputs: dict[str, Any], needed: bool, label_names: list[str]) -> None:

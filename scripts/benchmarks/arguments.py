@@ -40,6 +40,8 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     machine.add_argument("--seed", type=int, default=1)
     machine.add_argument("--rounds", type=int, default=9)
     machine.add_argument("--warmup", type=int, default=2, help="untimed rounds before them")
+    clock = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
+    machine.add_argument("--clock", default="wall", choices=("wall", "processor"), help=clock)
     machine.add_argument("--json", type=Path, help="write the results here")
     machine.add_argument("--memory-of", help=argparse.SUPPRESS)
     model.add_argument("--models", default="em", help=f"comma-separated, any of {', '.join(models)}")
@@ -56,7 +58,6 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
         if mode == "decode":
             words = "words of the shortlist of a call, for models in -shortlist; see benchmarks/shortlists.py"
             command.add_argument("--shortlist-words", type=int, default=1000, help=words)
-            _add_clock(command)
         if mode == "train":
             command.add_argument("--end-to-end", action="store_true", help="first: see benchmarks/training.py")
 
@@ -71,7 +72,6 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     )
     scaling.add_argument("--sentence-rounds", type=int, default=5, help="rounds with whole sentences, --axis length")
     scaling.add_argument("--repeats", type=int, default=8, help="consecutive runs; their median counts")
-    _add_clock(scaling)
     scaling.add_argument("--plot", type=Path, help="draw the results here, as PNG")
 
     memory = commands.add_parser("memory", parents=[model, machine], help="peak memory by batch and length")
@@ -130,11 +130,6 @@ def parse_arguments(
     if "models" in args:
         _check_models(args, parser, models, decode_only)
     return args
-
-
-def _add_clock(command: argparse.ArgumentParser) -> None:
-    text = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
-    command.add_argument("--clock", default="wall", choices=("wall", "processor"), help=text)
 
 
 def _check_scaling(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

@@ -34,8 +34,8 @@ def synchronize(args: argparse.Namespace) -> None:
 
 def take_turns(steps: dict[str, Run], args: argparse.Namespace, repeats: int = 1) -> dict[str, list[float]]:
     """Seconds a call of every step: for each round the mean of `repeats` consecutive calls."""
-    clock = time.process_time if getattr(args, "clock", "wall") == "processor" else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in steps}
+    clock = time.process_time if getattr(args, "clock", "wall") == "processor" else time.perf_counter
     for round_number in range(args.warmup + args.rounds):
         # Every second round runs backwards, so that no step always follows the same other step.
         for name in steps if round_number % 2 == 0 else reversed(steps):

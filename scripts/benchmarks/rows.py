@@ -158,9 +158,11 @@ def trainer_rows(results: Results) -> list[list[str]]:
         base = result["rows"]["stock"]
         for kind, row in result["rows"].items():
             speed = row[field]["median"] / base[field]["median"]
-            evaluation = base["evaluation_seconds"]["median"] / row["evaluation_seconds"]["median"]
+            evaluation = NOT_MEASURED
+            if "evaluation_seconds" in row:
+                evaluation = f"{base['evaluation_seconds']['median'] / row['evaluation_seconds']['median']:.2f}"
             cells = [kind, str(row["pairs_of_a_batch"]), f"{row[field]['median']:.0f}", f"{speed:.2f}"]
-            cells += [f"{evaluation:.2f}", f"{100 * row['padding_share']:.1f} %"]
+            cells += [evaluation, f"{100 * row['padding_share']:.1f} %"]
             rows.append([*cells, f"{result['device']}, {result['threads']} threads", link(name)])
     return rows
 

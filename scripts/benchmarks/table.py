@@ -35,7 +35,8 @@ Speed is the baseline's time divided by the row's time in the same run: above 1 
 divided by the baseline's. The figures of the papers, against their baselines and on their machines, are in their own
 column or in square brackets. Times are medians, with the fastest and the slowest round in brackets. Runs named
 `compiled` and those against other axes used the part of the package that is compiled for the CPU. Other runs on a CPU
-did not.
+did not. Runs named `bf16` are of one thread and in processor time. They miss three targets for training on a CPU;
+LOG.md has the targets, the figures and what limits them.
 """
 
 

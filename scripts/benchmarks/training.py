@@ -4,17 +4,18 @@
 
 Three rows use stock Marian: `stock` has its default of 8 pairs a batch, `stock-large` has as many pairs as our batches
 have on average, and `ours` has batches of `--budget` tokens. A row `ours NAME` follows for each of `--models`.
+`--before` adds `ours-before`: our trainer without its attention, dropout and loss for a CPU.
 
 Training is target tokens a second, from the labels of whole steps, including the loading of batches. Evaluation is the
-greedy translation and the loss of `--valid-pairs` sentences, scored with BLEU and chrF. Each model is first trained
-for a while, untimed, so that its translations end. The trainers take turns; figures are medians over rounds.
+greedy translation and the loss of `--valid-pairs` sentences, scored with BLEU and chrF; `--no-evaluation` leaves it
+out. Each model is first trained for a while, untimed, so that its translations end. The trainers take turns; figures
+are medians over rounds. With `--clock processor` seconds are those of the processor, without other programs.
 """
 
 import argparse
 import copy
 import json
 import os
-import platform
 import random
 import statistics
 import sys
@@ -34,20 +35,25 @@ from transformers import (
     TrainerCallback,
 )
 
-from benchmarks.measure import commit
+from benchmarks.measure import commit, device_name
 from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
 from hf_capsule_mt.data import load_corpus, marian_token_ids, pair_lengths, preprocess_pairs, train_tokenizer
+from hf_capsule_mt.modeling.losses.seq2seq import MEMORY_SAVING
+from hf_capsule_mt.training import cpu_dropout
 from hf_capsule_mt.training.versions import versions
 
 KINDS = ("stock", "stock-large", "ours")
+BEFORE = "ours-before"
+CLOCK_HELP = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 Build = Callable[[str, argparse.Namespace], PreTrainedModel]
 
 
 class Stopwatch(TrainerCallback):
     """Counts the target tokens and seconds of the steps after the first `skip`."""
 
-    def __init__(self, collator: Any, skip: int) -> None:
-        self.collator, self.skip = collator, skip
+    def __init__(self, collator: Any, skip: int, clock: str) -> None:
+        self.collator, self.skip, self.clock = collator, skip, CLOCKS[clock]
         self.tokens, self.padded, self.real, self.started, self.seconds = 0, 0, 0, 0.0, 0.0
 
     def __call__(self, rows: list[dict[str, Any]]) -> Any:
@@ -63,11 +69,29 @@ class Stopwatch(TrainerCallback):
         elif state.global_step == state.max_steps:
             self.seconds = self._now() - self.started
 
-    @staticmethod
-    def _now() -> float:
+    def _now(self) -> float:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return self.clock()
+
+
+class TrainerBefore(CapsuleSeq2SeqTrainer):
+    """The trainer without its attention, dropout and loss for a CPU."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        trainer_dropout, self.attention.implementation = cpu_dropout._dropout, "sdpa"
+        losses = {**MEMORY_SAVING}
+        try:
+            cpu_dropout._dropout = cpu_dropout._pytorch_dropout
+            MEMORY_SAVING.pop("summed_cross_entropy", None)  # PyTorch's, with label smoothing
+            return super().training_step(*args, **kwargs)
+        finally:
+            cpu_dropout._dropout = trainer_dropout
+            MEMORY_SAVING.update(losses)
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)  # with the logits
+        return (loss, outputs) if return_outputs else loss
 
 
 class Benchmark:
@@ -79,7 +103,8 @@ class Benchmark:
         self.train = preprocess_pairs(train.pairs, self.tokenizer, args.source, args.target)
         pairs = valid.pairs.select(range(min(args.valid_pairs, len(valid.pairs))))
         self.valid = preprocess_pairs(pairs, self.tokenizer, args.source, args.target)
-        self.model_of = {**dict.fromkeys(KINDS, "marian"), **{f"ours {name}": name for name in args.models}}
+        kinds = (*KINDS, BEFORE) if args.before else KINDS
+        self.model_of = {**dict.fromkeys(kinds, "marian"), **{f"ours {name}": name for name in args.models}}
         self.models = {name: self.make(name, build) for name in dict.fromkeys(self.model_of.values())}
         tokens = int(pair_lengths(self.train).sum())
         per_batch = round(args.budget * len(self.train) / tokens)
@@ -95,7 +120,7 @@ class Benchmark:
             "recurrent_dim": 2 * args.d_model,
             "attention_dim": 2 * args.d_model,
             "scale_embedding": True,
-            "dropout": 0.1,
+            "dropout": args.dropout,
         }
         common = {"size": "tiny", "source_length": 256, "target_length": 256, "dtype": "fp32", "device": "cpu"}
         model = build(name, argparse.Namespace(command="train", seed=args.seed, changes=changes, **common))
@@ -110,7 +135,7 @@ class Benchmark:
         args = self.args
         model = self.models[self.model_of[kind]]
         collator = DataCollatorForSeq2Seq(self.tokenizer, model=model, padding=True)
-        watch = Stopwatch(collator, skip=args.warmup)
+        watch = Stopwatch(collator, args.warmup, args.clock)
         settings: dict[str, Any] = {
             "output_dir": folder,
             "max_steps": steps,
@@ -139,7 +164,8 @@ class Benchmark:
             settings = Seq2SeqTrainingArguments(**settings)
             return Seq2SeqTrainer(args=settings, compute_metrics=self.scores, **common), watch
         settings = CapsuleSeq2SeqTrainingArguments(max_tokens_per_batch=args.budget, **settings)
-        return CapsuleSeq2SeqTrainer(args=settings, **common), watch
+        trainer = TrainerBefore if kind == BEFORE else CapsuleSeq2SeqTrainer
+        return trainer(args=settings, **common), watch
 
     def scores(self, prediction: Any) -> dict[str, float]:
         """BLEU and chrF, as a user of the stock trainer writes them."""
@@ -155,7 +181,7 @@ class Benchmark:
     def learn(self, folder: str) -> None:
         """Train all models untimed, so that their translations end."""
         for kind, name in self.model_of.items():
-            if kind.startswith("ours"):
+            if kind.startswith("ours") and kind != BEFORE:
                 trainer, _ = self.trainer(kind, self.args.learn_steps, folder)
                 trainer.train()
                 self.models[name].load_state_dict(trainer.model.state_dict())
@@ -176,6 +202,8 @@ class Benchmark:
                     trainer.train()
                     row["train_target_tokens_per_second"].append(watch.tokens / watch.seconds)
                     row["padding_share"] = 1 - watch.real / watch.padded
+                    if args.no_evaluation:
+                        continue
                     trainer, watch = self.trainer(kind, 1, folder)  # with the common start of all trainers
                     started = watch._now()
                     metrics = trainer.evaluate()
@@ -183,15 +211,17 @@ class Benchmark:
                     row |= {name: metrics[f"eval_{name}"] for name in ("bleu", "chrf", "loss")}
                 print(f"round {number + 1}/{args.rounds}", file=sys.stderr)
         for row in rows.values():
-            for name in ("train_target_tokens_per_second", "evaluation_seconds"):
+            for name in ("train_target_tokens_per_second", *(() if args.no_evaluation else ("evaluation_seconds",))):
                 row[name] = {"median": statistics.median(row[name]), "rounds": row[name]}
         name, ours = "train_target_tokens_per_second", rows["ours"]
         for kind, row in rows.items():
             row["pairs_of_a_batch"] = self.pairs[kind]
             row["ours_trains_faster_by"] = ours[name]["median"] / row[name]["median"]
-            row["ours_evaluates_faster_by"] = (
-                row["evaluation_seconds"]["median"] / ours["evaluation_seconds"]["median"]
-            )
+            if args.no_evaluation:
+                del row["evaluation_seconds"]
+            else:
+                seconds = row["evaluation_seconds"]["median"]
+                row["ours_evaluates_faster_by"] = seconds / ours["evaluation_seconds"]["median"]
         return {"rows": rows}
 
 
@@ -208,6 +238,10 @@ def main(argv: list[str], build: Build) -> None:
     parser.add_argument("--d-model", type=int, default=256)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--vocab-size", type=int, default=8000)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--before", action="store_true", help="also our trainer without its parts for a CPU")
+    parser.add_argument("--no-evaluation", action="store_true", help="measure training alone")
+    parser.add_argument("--clock", default="wall", choices=sorted(CLOCKS), help=CLOCK_HELP)
     parser.add_argument("--learn-steps", type=int, default=300, help="untimed, before the first round")
     parser.add_argument("--steps", type=int, default=15, help="timed steps of `ours` in each round")
     parser.add_argument("--warmup", type=int, default=3, help="untimed steps before them")
@@ -218,19 +252,21 @@ def main(argv: list[str], build: Build) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the results here")
     args = parser.parse_args(argv)
+    if args.clock == "processor" and (args.device, args.threads) != ("cpu", 1):
+        parser.error("--clock processor adds up the time of all threads: use --device cpu --threads 1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
+    device = device_name(args).rsplit(",", 1)[0]  # without the threads, which the report names by themselves
     print(f"seed {args.seed}, {device}, {torch.get_num_threads()} threads", file=sys.stderr)
     results = Benchmark(args, build).run()
     for kind, row in results["rows"].items():
-        print(
-            f"{kind:20}{row['train_target_tokens_per_second']['median']:9.0f} target tokens/s   padding "
-            f"{100 * row['padding_share']:4.1f} %   evaluation {row['evaluation_seconds']['median']:6.2f} s   "
-            f"BLEU {row['bleu']:.2f}   ours: training {row['ours_trains_faster_by']:.2f}x, evaluation "
-            f"{row['ours_evaluates_faster_by']:.2f}x"
-        )
+        speed, padding = row["train_target_tokens_per_second"]["median"], 100 * row["padding_share"]
+        line = f"{kind:20}{speed:9.0f} target tokens/s   padding {padding:4.1f} %   ours: training "
+        line += f"{row['ours_trains_faster_by']:.2f}x"
+        if not args.no_evaluation:
+            line += f", evaluation {row['ours_evaluates_faster_by']:.2f}x   BLEU {row['bleu']:.2f}"
+        print(line)
     if args.json:
         settings = {key: value for key, value in vars(args).items() if key not in ("json", "train", "valid")}
         report = {

@@ -8,6 +8,13 @@ from hf_capsule_mt.modeling.losses.seq2seq import summed_cross_entropy, translat
 LABELS = torch.tensor([3, -100, 0, 10, 10, -100, 7])
 
 
+@pytest.fixture(params=["compiled", "PyTorch"], autouse=True)
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with the compiled code and without it."""
+    if request.param == "PyTorch":
+        monkeypatch.setattr(blocks_of_logits, "can_train_natively", lambda _: False)
+
+
 @pytest.mark.parametrize("block", [1, 23, 10**6])
 def test_equals_pytorch_in_value_and_gradient(block, monkeypatch):
     monkeypatch.setattr(blocks_of_logits, "CPU_BLOCK_LOGITS", block)
@@ -15,22 +22,24 @@ def test_equals_pytorch_in_value_and_gradient(block, monkeypatch):
     ours = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda logits: summed_cross_entropy(logits, LABELS), ours)
+    assert torch.autograd.gradcheck(lambda logits: summed_cross_entropy(logits, LABELS, 0.3), ours)
     (3 * summed_cross_entropy(ours, LABELS)).backward()
     (3 * cross_entropy(theirs, LABELS, reduction="sum")).backward()
     assert torch.allclose(ours.grad, theirs.grad, atol=1e-12)
     assert (ours.grad[LABELS == -100] == 0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_is_summed_in_float32(dtype):
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_is_summed_in_float32(dtype, smoothing):
     torch.manual_seed(3)
     logits = (8 * torch.randn(7, 11)).to(dtype).requires_grad_()
-    exact = cross_entropy(logits.detach().float(), LABELS, reduction="sum")
-    loss = summed_cross_entropy(logits, LABELS)
+    wanted = logits.detach().float().requires_grad_()
+    exact = cross_entropy(wanted, LABELS, reduction="sum", label_smoothing=smoothing)
+    loss = summed_cross_entropy(logits, LABELS, smoothing)
     assert loss.dtype == torch.float32 and torch.allclose(loss, exact, rtol=1e-6)
     loss.backward()
-    wanted = logits.detach().float().requires_grad_()
-    cross_entropy(wanted, LABELS, reduction="sum").backward()
+    exact.backward()
     assert logits.grad.dtype == dtype
     assert torch.allclose(logits.grad.float(), wanted.grad, atol=torch.finfo(dtype).eps)
 

@@ -10,6 +10,13 @@ from hf_capsule_mt.modeling.losses import vocabulary as vocabulary_loss
 from hf_capsule_mt.modeling.losses.vocabulary import cross_entropy_of_states, log_partition_in_blocks
 
 
+@pytest.fixture(params=["compiled", "PyTorch"], autouse=True)
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with the compiled code and without it."""
+    if request.param == "PyTorch":
+        monkeypatch.setattr(vocabulary_loss, "can_train_natively", lambda _: False)
+
+
 def plain_log_partition(hidden: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
     return weights @ (hidden @ embedding.mT.to(hidden.dtype)).to(weights.dtype).logsumexp(dim=-1)
 

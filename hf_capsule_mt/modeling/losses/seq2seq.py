@@ -22,8 +22,8 @@ def _memory_saving(name: str) -> Callable[..., Any] | None:
 def summed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Summed cross-entropy of `logits` `[N, V]` and `labels` `[N]` (-100: padding), in float32 or better."""
     in_blocks = _memory_saving("summed_cross_entropy")
-    if in_blocks is not None and not smoothing:
-        return in_blocks(logits, labels)
+    if in_blocks is not None:
+        return in_blocks(logits, labels, smoothing)
     precise = logits if logits.dtype == torch.float64 else logits.float()
     return nn.functional.cross_entropy(precise, labels, reduction="sum", label_smoothing=smoothing)
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hf_capsule_mt.ops.native_training import can_train_natively, native_row_losses
+
 # Scores in one block.
 CPU_BLOCK_ELEMENTS = 2**23
 ACCELERATOR_BLOCK_ELEMENTS = 2**27
@@ -39,26 +41,17 @@ class _VocabularyLoss(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if needs_embedding else None
         kept = embedding.to(hidden.dtype)
+        needs_gradient = grad_hidden is not None or grad_embedding is not None
         for rows in row_blocks(hidden, len(embedding), CPU_BLOCK_ELEMENTS):
             scores = hidden[rows] @ kept.mT
-            scores = (scores if bias is None else scores.add_(bias)).to(weights.dtype)
-            norms = scores.logsumexp(dim=-1)
-            target = torch.zeros_like(norms) if labels is None else scores.gather(-1, labels[rows, None]).squeeze(-1)
+            label = None if labels is None else labels[rows]
+            losses_of = _native_losses if can_train_natively(scores) else _losses
+            norms, target, mean, grad_scores = losses_of(scores, label, bias, weights[rows], smoothing, needs_gradient)
             # Not as a dot product, which autocast would round.
             plain += (weights[rows] * (norms - target)).sum()
             if smoothing:
-                target = torch.lerp(target, scores.mean(dim=-1), smoothing)
+                target = torch.lerp(target, mean, smoothing)
             total += (weights[rows] * (norms - target)).sum()
-            if grad_hidden is None and grad_embedding is None:
-                continue
-            grad_scores = scores.sub_(norms.unsqueeze(-1)).exp_()
-            if labels is not None:
-                if smoothing:
-                    grad_scores -= smoothing / len(embedding)
-                grad_scores.scatter_add_(
-                    -1, labels[rows, None], grad_scores.new_full((len(grad_scores), 1), smoothing - 1.0)
-                )
-            grad_scores = grad_scores.mul_(weights[rows].unsqueeze(-1)).to(hidden.dtype)
             if grad_hidden is not None:
                 torch.mm(grad_scores, kept, out=grad_hidden[rows])
             if grad_embedding is not None:
@@ -80,6 +73,36 @@ class _VocabularyLoss(torch.autograd.Function):
         if grad_embedding is not None:
             grad_embedding = (grad_embedding * grad_total).to(ctx.embedding_dtype)
         return grad_hidden, grad_embedding, *[None] * 5
+
+
+# Of a block of scores: log of the summed exponentials, scores of the labels, means of the scores, and the gradient of
+# the loss, computed in the memory of the scores if it is needed.
+BlockLosses = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _losses(
+    scores: Tensor, labels: Tensor | None, bias: Tensor | None, weights: Tensor, smoothing: float, needs_gradient: bool
+) -> BlockLosses:
+    dtype, words = scores.dtype, scores.shape[-1]
+    scores = (scores if bias is None else scores.add_(bias)).to(weights.dtype)
+    norms = scores.logsumexp(dim=-1)
+    target = torch.zeros_like(norms) if labels is None else scores.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    mean = scores.mean(dim=-1) if smoothing else norms
+    if needs_gradient:
+        scores = scores.sub_(norms.unsqueeze(-1)).exp_()
+        if labels is not None:
+            if smoothing:
+                scores -= smoothing / words
+            scores.scatter_add_(-1, labels.unsqueeze(-1), scores.new_full((len(scores), 1), smoothing - 1.0))
+        scores = scores.mul_(weights.unsqueeze(-1)).to(dtype)
+    return norms, target, mean, scores
+
+
+def _native_losses(
+    scores: Tensor, labels: Tensor | None, bias: Tensor | None, weights: Tensor, smoothing: float, needs_gradient: bool
+) -> BlockLosses:
+    precise = None if bias is None else bias.float()
+    return *native_row_losses(scores, labels, precise, weights if needs_gradient else None, smoothing), scores
 
 
 def row_blocks(rows: Tensor, vocabulary: int, cpu_elements: int) -> list[slice]:

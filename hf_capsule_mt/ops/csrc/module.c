@@ -1,5 +1,5 @@
-/* hf_capsule_mt._native: routing and int8 on the CPU. ops/native_routing.py, ops/guided/native.py and
- * inference/int8/native.py call it with addresses of tensors.
+/* hf_capsule_mt._native: routing, int8 and parts of training on the CPU. ops/native_routing.py, ops/guided/native.py,
+ * inference/int8/native.py and ops/native_training.py call it with addresses of tensors.
  *
  * The computations release Python's lock. Threads share the positions, always in the same way for the same number of
  * threads, so two runs agree to the last bit.
@@ -16,6 +16,7 @@
 #include "guided_scores.h"
 #include "int8_linear.h"
 #include "marian_step.h"
+#include "training.h"
 
 #define MOST_THREADS 64
 
@@ -194,6 +195,76 @@ static PyObject *py_guided_scores(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+static void *drop(void *argument) {
+    dropout(argument);
+    return NULL;
+}
+
+/* dropout(threads, (in, out), (count, half, key, threshold), scale): see training.h. */
+static PyObject *py_dropout(PyObject *self, PyObject *arguments) {
+    int threads, half;
+    unsigned long long a[2], key, threshold;
+    long long count;
+    float scale;
+    Dropout shares[MOST_THREADS];
+    if (!PyArg_ParseTuple(arguments, "i(KK)(LiKK)f", &threads, a, a + 1, &count, &half, &key, &threshold, &scale))
+        return NULL;
+    const int64_t blocks = (count + RANDOM_BLOCK - 1) / RANDOM_BLOCK;
+    threads = at_most(threads, blocks > MOST_THREADS ? MOST_THREADS : (int)blocks);
+    Py_BEGIN_ALLOW_THREADS
+    for (int k = 0; k < threads; k++) {
+        const int64_t from = blocks * k / threads * RANDOM_BLOCK, to = blocks * (k + 1) / threads * RANDOM_BLOCK;
+        Dropout share = {ADDRESS(a[0]), ADDRESS(a[1]), from,  to < count ? to : count,
+                         half,          key,           (uint32_t)threshold, scale};
+        shares[k] = share;
+    }
+    in_parallel(drop, shares, sizeof(Dropout), threads);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+typedef struct {
+    const Rows *rows;
+    int from, to;
+    float *scratch; /* [words] */
+} LossShare;
+
+static void *row_losses(void *argument) {
+    const LossShare *s = argument;
+    const unsigned int before = without_subnormals();
+    loss_rows(s->rows, s->from, s->to, s->scratch);
+    as_before(before);
+    return NULL;
+}
+
+/* loss_rows(threads, (scores, bias, labels, weights, norms, targets, means), (rows, words, half), smoothing): see
+ * training.h. */
+static PyObject *py_loss_rows(PyObject *self, PyObject *arguments) {
+    int threads, rows;
+    unsigned long long a[7];
+    Rows r;
+    LossShare shares[MOST_THREADS];
+    if (!PyArg_ParseTuple(arguments, "i(KKKKKKK)(iii)f", &threads, a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, &rows,
+                          &r.words, &r.half, &r.smoothing))
+        return NULL;
+    r.scores = ADDRESS(a[0]), r.bias = ADDRESS(a[1]), r.labels = ADDRESS(a[2]), r.weights = ADDRESS(a[3]);
+    r.norms = ADDRESS(a[4]), r.targets = ADDRESS(a[5]), r.means = ADDRESS(a[6]);
+    threads = at_most(threads, rows);
+    const size_t each = ((size_t)r.words + 15) / 16 * 16;
+    float *scratch = malloc(each * (size_t)threads * sizeof(float));
+    if (!scratch) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    for (int k = 0; k < threads; k++) {
+        LossShare share = {&r, (int)((int64_t)rows * k / threads), (int)((int64_t)rows * (k + 1) / threads),
+                           scratch + each * (size_t)k};
+        shares[k] = share;
+    }
+    in_parallel(row_losses, shares, sizeof(LossShare), threads);
+    Py_END_ALLOW_THREADS
+    free(scratch);
+    Py_RETURN_NONE;
+}
+
 #if HAS_INT8
 
 _Static_assert(sizeof(Linear) == 7 * 8 && sizeof(Layer) == 50 * 8 && sizeof(Plan) == 12 * 8 &&
@@ -297,6 +368,8 @@ static PyMethodDef methods[] = {
     {"route", py_route, METH_VARARGS, "EM and dynamic routing, forward and backward; see ops/native_routing.py."},
     {"interface", py_interface, METH_NOARGS, "A number that changes when these functions do; 0 where they cannot run."},
     {"guided_scores", py_guided_scores, METH_VARARGS, "Eq. (7), GDR, forward and backward; see ops/guided/native.py."},
+    {"dropout", py_dropout, METH_VARARGS, "Dropout by a key; see ops/native_training.py."},
+    {"loss_rows", py_loss_rows, METH_VARARGS, "Losses of scores; see ops/native_training.py."},
     {"int8_levels", py_int8_levels, METH_NOARGS, "The steps from 0 to 1 of an input in int8, 0 where there is none."},
 #if HAS_INT8
     {"int8_linear", py_int8_linear, METH_VARARGS, "A linear map in int8; see inference/int8/native.py."},

@@ -1,0 +1,97 @@
+"""Parts of a training step on a CPU by compiled code (`csrc/training.h`): dropout, and losses of rows of scores.
+
+Numbers are float32 or bfloat16. Only the installed package uses this file.
+
+Legend: `N` rows of scores, `V` words.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hf_capsule_mt.ops.native_library import LIBRARY, address, tensors_are_traced
+
+NUMBERS_PER_THREAD = 2**16  # fewer are not worth starting a thread
+
+
+def can_train_natively(tensor: Tensor) -> bool:
+    """Whether the compiled code can read this tensor. A library of an earlier version lacks these functions."""
+    return (
+        hasattr(LIBRARY, "loss_rows")
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.device.type == "cpu"
+        and tensor.dtype in (torch.float32, torch.bfloat16)
+        and not torch.compiler.is_compiling()
+        and not tensors_are_traced()
+    )
+
+
+def _threads(numbers: int) -> int:
+    return min(torch.get_num_threads(), max(1, numbers // NUMBERS_PER_THREAD))
+
+
+class RowLosses(NamedTuple):
+    """Of each row `[N]`: log of the summed exponentials, score of the label (0 without labels), mean of the scores."""
+
+    norms: Tensor
+    targets: Tensor
+    means: Tensor
+
+
+def native_row_losses(
+    scores: Tensor,
+    labels: Tensor | None,
+    bias: Tensor | None = None,
+    weights: Tensor | None = None,
+    smoothing: float = 0,
+) -> RowLosses:
+    """The parts of the loss of `scores` `[N, V]` plus `bias` `[V]` float32; `labels` `[N]`, each a word.
+
+    With `weights` `[N]`, replaces the scores by the gradient of the summed loss. Row n counts `weights[n]`. The label
+    gives `smoothing` of its probability to all words.
+    """
+    rows, words = scores.shape
+    parts = RowLosses(*(torch.empty(rows, device=scores.device) for _ in RowLosses._fields))
+    if labels is not None and rows and not (0 <= int(labels.min()) and int(labels.max()) < words):
+        raise ValueError(f"labels from {int(labels.min())} to {int(labels.max())}: must lie from 0 to {words - 1}")
+    if rows:
+        read = address(scores, scores.dtype), address(bias), address(labels, torch.int64), address(weights)
+        half = scores.dtype == torch.bfloat16
+        LIBRARY.loss_rows(
+            _threads(scores.numel()), (*read, *map(address, parts)), (rows, words, int(half)), float(smoothing)
+        )
+    return parts
+
+
+class _NativeDropout(torch.autograd.Function):
+    """Keeps the key of the random bits for the backward pass, and no mask."""
+
+    @staticmethod
+    def forward(ctx, numbers: Tensor, probability: float, key: int) -> Tensor:
+        ctx.probability, ctx.key = probability, key
+        return _dropped(numbers, probability, key)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _dropped(grad, ctx.probability, ctx.key), None, None
+
+
+def _dropped(numbers: Tensor, probability: float, key: int) -> Tensor:
+    numbers = numbers.contiguous()
+    result = torch.empty_like(numbers)
+    places = address(numbers, numbers.dtype), address(result, numbers.dtype)
+    sizes = numbers.numel(), int(numbers.dtype == torch.bfloat16), key, min(round(probability * 2**32), 2**32 - 1)
+    LIBRARY.dropout(_threads(numbers.numel()), places, sizes, 1.0 / (1.0 - probability))
+    return result
+
+
+def native_dropout(numbers: Tensor, probability: float) -> Tensor:
+    """Dropout of a tensor for which `can_train_natively`, with `probability` between 0 and 1, both excluded.
+
+    Draws one number of PyTorch's generator, the key of the random bits.
+    """
+    key = int(torch.randint(2**63 - 1, ()))
+    return _NativeDropout.apply(numbers, probability, key)

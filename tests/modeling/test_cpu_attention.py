@@ -1,0 +1,202 @@
+"""Attention by matrix products, for training on a CPU in bfloat16.
+
+Legend: B sentences, H heads, T queries, S keys, D size of a head.
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
+from transformers.models.marian.modeling_marian import eager_attention_forward
+
+from hf_capsule_mt import CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianForConditionalGeneration
+from hf_capsule_mt.modeling import cpu_attention
+from hf_capsule_mt.modeling.cpu_attention import LONGEST, NAME, attention_on_cpu
+
+LENGTHS = [(1, 1), (7, 7), (63, 63), (7, 63), (63, 1)]  # queries, keys
+MASKS = ["none", "causal", "left padding", "right padding", "causal and left padding", "number"]
+NAMES = ("output", "query", "key", "value")
+MODULE: Any = SimpleNamespace(is_causal=False, training=True)
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 70,
+    "pad_token_id": 49,
+    "decoder_start_token_id": 49,
+    "eos_token_id": 0,
+    "forced_eos_token_id": 0,
+    "dropout": 0.0,
+}
+
+
+def tensors(queries: int, keys: int, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    """Query, key, value `[3, 2, T or S, 5]`, and the gradient of the output `[3, T, 2, 5]`."""
+    generator = torch.Generator().manual_seed(queries + 100 * keys)
+    shapes = [(3, 2, queries, 5), (3, 2, keys, 5), (3, 2, keys, 5), (3, queries, 2, 5)]
+    return [torch.randn(shape, generator=generator).bfloat16().to(dtype) for shape in shapes]
+
+
+def boolean(mask: str, queries: int, keys: int) -> Tensor | None:
+    """`[3, 1, T, S]`, True for what is read; None without a mask."""
+    if mask == "none":
+        return None
+    lengths = torch.tensor([keys, (keys + 1) // 2, 1])[:, None, None, None]
+    places = torch.arange(keys).expand(3, 1, queries, keys)
+    real = places < lengths if mask == "right padding" else places >= keys - lengths
+    causal = torch.ones(queries, keys, dtype=torch.bool).tril()
+    return {"causal": causal.expand(3, 1, -1, -1), "causal and left padding": causal & real}.get(mask, real)
+
+
+def eager(parts: list[Tensor], allowed: Tensor | None) -> list[Tensor]:
+    """Output and gradients of Transformers' eager attention, by the names query, key, value."""
+    bias = None
+    if allowed is not None:
+        dtype = parts[0].dtype
+        bias = torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+    inputs = [part.clone().requires_grad_() for part in parts[:3]]
+    output, _ = eager_attention_forward(MODULE, *inputs, bias, scaling=0.3)
+    return [output, *torch.autograd.grad(output, inputs, parts[3])]
+
+
+def ours(parts: list[Tensor], mask: str, allowed: Tensor | None) -> list[Tensor]:
+    inputs = [part.clone().requires_grad_() for part in parts[:3]]
+    given: Tensor | None = allowed
+    if mask == "number" and allowed is not None:
+        given = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    causal = mask == "causal"
+    output, _ = attention_on_cpu(MODULE, *inputs, None if causal else given, scaling=0.3, is_causal=causal)
+    return [output, *torch.autograd.grad(output, inputs, parts[3])]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+def test_output_and_gradients_are_those_of_eager_attention(
+    queries: int, keys: int, mask: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cpu_attention, "products_are_faster", lambda *_: True)  # also in float32
+    allowed, parts = boolean(mask, queries, keys), tensors(queries, keys, torch.float32)
+    for name, here, there in zip(NAMES, ours(parts, mask, allowed), eager(parts, allowed), strict=True):
+        assert here.isfinite().all() and there.isfinite().all()
+        torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-6, msg=f"{name}: {here - there}")
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+def test_bfloat16_is_as_exact_as_eager_attention(queries: int, keys: int, mask: str):
+    allowed, parts = boolean(mask, queries, keys), tensors(queries, keys)
+    exact = eager([part.double() for part in parts], allowed)
+    with torch.autocast("cpu", torch.bfloat16):
+        others, found = eager(parts, allowed), ours(parts, mask, allowed)
+    for name, here, there, truth in zip(NAMES, found, others, exact, strict=True):
+        assert here.isfinite().all()
+        largest = (here - truth).abs().max()
+        assert largest <= 2 * (there - truth).abs().max() + 2**-8 * truth.abs().max(), name
+
+
+def uses_products(monkeypatch: pytest.MonkeyPatch, *parts: Tensor, **options: Any) -> bool:
+    calls: list[str] = []
+    kernel = cpu_attention.sdpa_attention_forward
+    monkeypatch.setattr(
+        cpu_attention, "sdpa_attention_forward", lambda *a, **k: (calls.append("kernel"), kernel(*a, **k))[1]
+    )
+    attention_on_cpu(MODULE, *parts, None, **options)
+    monkeypatch.undo()
+    return not calls
+
+
+def test_only_training_in_bfloat16_up_to_the_measured_length_uses_products(monkeypatch: pytest.MonkeyPatch):
+    query, key, value, _ = (part.requires_grad_() for part in tensors(7, 7))
+    assert uses_products(monkeypatch, query, key, value)
+    assert uses_products(monkeypatch, query, key.detach(), value.detach())
+    assert not uses_products(monkeypatch, query.detach(), key.detach(), value.detach())
+    assert not uses_products(monkeypatch, query.float(), key.float(), value.float())
+    assert not uses_products(monkeypatch, query, key, value, position_bias=torch.zeros(3, 2, 7, 7))
+    with torch.no_grad():
+        assert not uses_products(monkeypatch, query, key, value)
+    longer = [torch.zeros(1, 1, LONGEST + 1, 2, dtype=torch.bfloat16, requires_grad=True)] * 3
+    assert uses_products(monkeypatch, *(part[:, :, 1:] for part in longer))
+    assert not uses_products(monkeypatch, *longer)
+    grouped = value[:, :1]  # one head of values for two heads of queries
+    module = SimpleNamespace(is_causal=False, training=True, num_key_value_groups=2)
+    attention_on_cpu(module, query, grouped, grouped, None)  # the kernel repeats it
+
+
+def test_dropout_has_the_right_distribution():
+    torch.manual_seed(0)
+    query = torch.zeros(200, 2, 8, 4, dtype=torch.bfloat16, requires_grad=True)
+    value = torch.eye(8, dtype=torch.bfloat16).expand(200, 2, 8, 8)  # so that the output is the probabilities
+    output, _ = attention_on_cpu(MODULE, query, query, value, None, dropout=0.3)
+    kept = output != 0
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=0.01)
+    torch.testing.assert_close(output[kept].float(), torch.full([int(kept.sum())], 1 / 8 / 0.7), rtol=2**-7, atol=0)
+
+
+def our_model(**options: Any) -> CapsuleAggregatedMarianForConditionalGeneration:
+    torch.manual_seed(0)
+    config = CapsuleAggregatedMarianConfig(**SIZES, layer_num_capsules=4)
+    return CapsuleAggregatedMarianForConditionalGeneration._from_config(config, **options)
+
+
+def pairs(padding: str) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    source, target = torch.randint(1, 49, (3, 7)), torch.randint(1, 49, (3, 5))
+    places = torch.arange(7) if padding == "right" else torch.arange(7).flip(0)
+    mask = (places < torch.tensor([[7], [4], [1]])).long()
+    labels = target.masked_fill(torch.arange(5) >= torch.tensor([[5], [1], [3]]), -100)
+    return {"input_ids": source, "attention_mask": mask, "labels": labels}
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_gradients_of_every_parameter_are_those_of_eager_attention(padding: str):
+    def gradients(attention: str, dtype: torch.dtype | None) -> dict[str, Tensor]:
+        model = our_model(attn_implementation=attention).train()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
+            model(**pairs(padding)).loss.backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    exact, other = gradients("eager", None), gradients("eager", torch.bfloat16)
+    found = gradients(NAME, torch.bfloat16)
+    assert found.keys() == exact.keys()
+    for name, gradient in found.items():
+        assert gradient.isfinite().all(), name
+        allowed = 2 * (other[name] - exact[name]).norm() + 0.01 * exact[name].norm() + 1e-6
+        assert (gradient - exact[name]).norm() <= allowed, name
+
+
+def test_a_named_implementation_is_kept_and_no_checkpoint_names_ours(tmp_path: Path):
+    model = our_model()
+    assert model.config._attn_implementation == NAME
+    assert model.get_decoder().config._attn_implementation == NAME
+    model.save_pretrained(tmp_path)
+    assert NAME not in (tmp_path / "config.json").read_text() + json.dumps(model.config.to_dict(), default=str)
+    family = CapsuleAggregatedMarianForConditionalGeneration
+    assert family.from_pretrained(tmp_path).config._attn_implementation == NAME
+    for named in ("sdpa", "eager"):
+        assert our_model(attn_implementation=named).config._attn_implementation == named
+        assert family.from_pretrained(tmp_path, attn_implementation=named).config._attn_implementation == named
+    model.set_attn_implementation("sdpa")
+    assert model.get_encoder().config._attn_implementation == "sdpa"
+
+
+def test_stock_models_keep_their_default_and_can_name_ours():
+    assert MarianMTModel(MarianConfig(**SIZES)).config._attn_implementation == "sdpa"
+    model = MarianMTModel._from_config(MarianConfig(**SIZES), attn_implementation=NAME)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(**pairs("right")).loss.backward()
+
+
+def test_inference_is_that_of_the_stock_default():
+    with torch.no_grad():
+        expected = our_model(attn_implementation="sdpa").eval().bfloat16()(**pairs("left")).logits
+        assert our_model().eval().bfloat16()(**pairs("left")).logits.equal(expected)

@@ -1,0 +1,105 @@
+"""Compiled dropout in training steps: where it acts, and that a resumed run draws the same numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_trainer import trainer
+from training_run import SIZES
+from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
+
+from hf_capsule_mt.ops.native_library import LIBRARY
+from hf_capsule_mt.training import cpu_dropout
+
+pytestmark = pytest.mark.skipif(not hasattr(LIBRARY, "dropout"), reason="the compiled part was not built")
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the tensors that compiled code dropped. Small ones too."""
+    sizes: list[int] = []
+    monkeypatch.setattr(cpu_dropout, "FEWEST", 1)
+    native = cpu_dropout.native_dropout
+    monkeypatch.setattr(
+        cpu_dropout, "native_dropout", lambda input, p: (sizes.append(input.numel()), native(input, p))[1]
+    )
+    return sizes
+
+
+def model() -> MarianMTModel:
+    set_seed(3)
+    return MarianMTModel(MarianConfig(**{**SIZES, "dropout": 0.3, "attention_dropout": 0.2}))
+
+
+def trained(folder: Path, resume: bool = False, **arguments: Any) -> dict[str, torch.Tensor]:
+    options = {"skip_logits": False, "use_cpu": True, "lr_scheduler_type": "constant"}
+    run = trainer(model(), folder, **options, **arguments)
+    run.train(resume_from_checkpoint=resume)
+    return run.model.state_dict()
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for name, tensor in expected.items():
+        assert found[name].equal(tensor), name
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_resumed_run_and_recomputed_layers_drop_the_same(tmp_path: Path, calls: list[int], bf16: bool):
+    expected = trained(tmp_path / "whole", bf16=bf16)
+    assert calls
+    trained(tmp_path / "resumed", max_steps=2, save_steps=2, save_strategy="steps", bf16=bf16)
+    assert_same(trained(tmp_path / "resumed", resume=True, bf16=bf16), expected)
+    assert_same(trained(tmp_path / "recomputed", gradient_checkpointing=True, bf16=bf16), expected)
+
+
+def test_it_acts_in_training_steps_only(tmp_path: Path, calls: list[int]):
+    class Between(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            before = len(calls)
+            torch.nn.functional.dropout(torch.ones(2000), 0.5)
+            assert len(calls) == before
+
+    run = trainer(model(), tmp_path, skip_logits=False, use_cpu=True)
+    run.add_callback(Between())
+    run.train()
+    steps = len(calls)
+    assert steps > 0
+    run.evaluate()
+    assert len(calls) == steps
+
+
+def test_dropout_that_does_nothing_or_works_in_place_is_left_to_pytorch(calls: list[int]):
+    numbers, dropout = torch.ones(2000), torch.nn.functional.dropout
+    with cpu_dropout.native_dropout_on_cpu(torch.nn.Identity(), torch.device("cpu")):
+        assert dropout(numbers, 0.0).equal(numbers) and dropout(numbers, 0.5, training=False).equal(numbers)
+        assert (dropout(numbers, 1.0) == 0).all()
+        place = numbers.clone()
+        assert dropout(place, 0.5, inplace=True) is place
+        dropout(numbers.double(), 0.5)
+        assert not calls
+        torch.nn.Dropout(0.5)(numbers)
+        assert calls == [2000]
+
+
+def test_compiled_models_keep_the_dropout_of_pytorch():
+    compiled = model().train()
+    compiled.compile(backend="eager")
+    pytorch = torch.nn.functional.dropout
+    for other in (compiled, torch.compile(model(), backend="eager")):
+        with cpu_dropout.native_dropout_on_cpu(other, torch.device("cpu")):
+            assert torch.nn.functional.dropout is pytorch
+
+
+def test_pytorch_has_its_dropout_again_after_the_last_of_several_steps_and_after_an_error():
+    pytorch = torch.nn.functional.dropout
+
+    def step() -> Any:
+        return cpu_dropout.native_dropout_on_cpu(torch.nn.Identity(), torch.device("cpu"))
+
+    with pytest.raises(RuntimeError, match="in a step"), step():
+        with step():
+            pass
+        assert torch.nn.functional.dropout is not pytorch
+        raise RuntimeError("in a step")
+    assert torch.nn.functional.dropout is pytorch
