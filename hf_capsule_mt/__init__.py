@@ -59,10 +59,12 @@ if TYPE_CHECKING:  # the names of `_LAZY`, for type checkers and editors, which 
         overlap_rates,
         read_alignments,
         score_pairs,
-        shortlist_report,
         symmetrize,
         translate,
         translate_lines,
+    )
+    from hf_capsule_mt.evaluation.shortlist_report import (
+        shortlist_report,
     )
     from hf_capsule_mt.inference.int8 import (
         load_quantized,

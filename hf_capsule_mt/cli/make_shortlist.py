@@ -109,8 +109,8 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
     if alignments is not None:
         alignments = alignments[: arguments.pairs]
     elif arguments.aligner == "eflomal":
-        lines = [[" ".join(map(str, sentence)) for sentence in side] for side in pairs]
-        alignments = align_words(lines[0], lines[1])
+        numbers = [[" ".join(map(str, sentence)) for sentence in side] for side in pairs]
+        alignments = align_words(numbers[0], numbers[1])
     return Shortlist.from_tokens(model, tokenizer, *pairs, alignments, **sizes)
 
 

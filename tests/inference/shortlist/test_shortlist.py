@@ -9,6 +9,7 @@ import torch
 from small_translator import SOURCES, TARGETS, Translator
 
 from hf_capsule_mt import Shortlist, train_tokenizer
+from hf_capsule_mt.inference.shortlist.vocabulary import possible_words
 
 TABLE = torch.tensor([[-1, -1], [7, 3], [5, -1], [7, 6]])
 
@@ -157,6 +158,17 @@ def test_a_model_with_another_end_token(translator: Translator):
     model.generation_config.eos_token_id = 5
     with pytest.raises(ValueError, match="lacks the end token 5"):
         shortlist.check_model(model)
+
+
+def test_end_tokens_are_read_from_every_setting():
+    """Of the call, of the generation config, and of the configuration; one token or several."""
+    config, generation = (
+        SimpleNamespace(eos_token_id=3),
+        SimpleNamespace(eos_token_id=None, forced_eos_token_id=[4, 5]),
+    )
+    model = SimpleNamespace(config=config, generation_config=generation)
+    assert possible_words(model, {}) == {3, 4, 5}
+    assert possible_words(model, {"eos_token_id": torch.tensor([6]), "forced_eos_token_id": 7}) == {3, 6, 7}
 
 
 def test_a_tokenizer_with_other_words_or_other_numbers(translator: Translator):

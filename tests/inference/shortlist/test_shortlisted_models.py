@@ -14,6 +14,7 @@ from hf_capsule_mt.inference.int8 import layers as int8_layers
 from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.output_layer import ShortlistedLinear, WeightRows
 from hf_capsule_mt.inference.search import choose
+from hf_capsule_mt.inference.search.processors import Processors
 
 CASES = [
     Case(CAPS_NMT, "hybrid"),
@@ -27,7 +28,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"min_length": 9},
     "beams": {"num_beams": 3, "num_return_sequences": 3, "min_length": 6},
     "forced end": {"forced_eos_token_id": END, "max_length": 5, "num_beams": 2},
-    "least length": {"min_length": 8, "forced_eos_token_id": [END, 7]},
+    "another forced end": {"min_length": 5, "max_length": 5, "forced_eos_token_id": 9},
     "no repetition": {"no_repeat_ngram_size": 2, "min_length": 9},
     "bad words": {"num_beams": 4, "length_penalty": 2.0, "bad_words_ids": [[PAD], [4], [5], [52]]},
     "bad phrases": {"bad_words_ids": [[PAD], [4, 9]], "min_length": 6, "forced_eos_token_id": END},
@@ -41,6 +42,8 @@ class Shortlisted:
 
     def __init__(self, case: Case) -> None:
         model = case.build()
+        # Its processor would need the scores of all words in every search.
+        model.generation_config.no_repeat_ngram_size = None
         self.model = quantize_for_cpu(model)
         self.inputs: dict[str, Tensor] = without_target(make_pairs(case.config()).batch())
         self.vocabulary, self.targets = model.config.vocab_size, model.final_logits_bias.shape[-1]
@@ -116,9 +119,32 @@ def test_half_of_the_words_are_a_masked_softmax(shortlisted: Shortlisted, settin
         assert torch.equal(shortlisted.generate(None, **settings), lean)
 
 
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+def test_common_processors_run_on_the_scores_of_the_shortlist(
+    caps_nmt: Shortlisted, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """Those of the other searches may read any word, and get the scores of all words."""
+    widths: set[int] = set()
+    original = Processors.__call__
+
+    def watched(self: Processors, sequences: Tensor, scores: Tensor) -> Tensor:
+        processed = original(self, sequences, scores)
+        widths.add(processed.shape[1])
+        return processed
+
+    monkeypatch.setattr(Processors, "__call__", watched)
+    caps_nmt.generate(caps_nmt.shortlist, **settings)
+    reads_all = {"no_repeat_ngram_size", "forced_bos_token_id"} & settings.keys() or [4, 9] in settings.get(
+        "bad_words_ids", []
+    )
+    (width,) = widths
+    assert (width == caps_nmt.targets) == bool(reads_all)
+
+
 def test_a_restricted_search_differs(shortlisted: Shortlisted):
     """Without this, the tests above could pass by a shortlist that is never used."""
-    plain, restricted = (shortlisted.generate(each, min_length=9) for each in (None, shortlisted.shortlist))
+    settings = {"min_length": 9, "no_repeat_ngram_size": 1}
+    plain, restricted = (shortlisted.generate(each, **settings) for each in (None, shortlisted.shortlist))
     assert not torch.equal(plain, restricted)
 
 
@@ -141,23 +167,37 @@ def test_scores_are_those_of_a_softmax_over_the_shortlist(shortlisted: Shortlist
     torch.testing.assert_close(scores[:, words[kept]], expected[:, kept], rtol=1e-3, atol=1e-3)
 
 
-def test_a_batch_shares_its_words_and_a_sentence_alone_has_its_own(shortlisted: Shortlisted):
-    lists: list[Tensor] = []
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The words of each call of `generate` with a shortlist."""
+    chosen: list[Tensor] = []
     original = ShortlistedLinear.of_head.__func__  # type: ignore[attr-defined]
 
     def watched(cls: Any, head: Any, rows: Any, words: Tensor) -> Any:
-        lists.append(words)
+        chosen.append(words)
         return original(cls, head, rows, words)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShortlistedLinear, "of_head", classmethod(watched))
-        shortlisted.generate(shortlisted.shortlist, num_beams=2)
-        together = lists.pop()
-        for row in range(len(shortlisted.inputs["input_ids"])):
-            one = {name: value[row : row + 1] for name, value in shortlisted.inputs.items()}
-            shortlisted.generate(shortlisted.shortlist, **one)
+    monkeypatch.setattr(ShortlistedLinear, "of_head", classmethod(watched))
+    return chosen
+
+
+def test_a_batch_shares_its_words_and_a_sentence_alone_has_its_own(shortlisted: Shortlisted, lists: list[Tensor]):
+    shortlisted.generate(shortlisted.shortlist, num_beams=2)
+    together = lists.pop()
+    for row in range(len(shortlisted.inputs["input_ids"])):
+        one = {name: value[row : row + 1] for name, value in shortlisted.inputs.items()}
+        shortlisted.generate(shortlisted.shortlist, **one)
     assert torch.equal(together, shortlisted.words())
     assert torch.equal(torch.cat(lists).unique(), together) and all(len(each) < len(together) for each in lists)
+
+
+def test_ends_and_forced_words_of_a_call_are_possible(caps_nmt: Shortlisted, lists: list[Tensor]):
+    others = [word for word in range(6, 50) if word not in caps_nmt.words().tolist()][:3]
+    end, forced_end, first = others
+    caps_nmt.generate(
+        caps_nmt.shortlist, eos_token_id=[END, end], forced_eos_token_id=forced_end, forced_bos_token_id=first
+    )
+    assert lists[0].tolist() == sorted([*caps_nmt.words().tolist(), *others])
 
 
 def test_the_model_itself_does_not_change(caps_nmt: Shortlisted):
@@ -240,7 +280,8 @@ def test_shortlists_of_checkpoints_and_files(tmp_path):
     case = CASES[0]
     example = Shortlisted(case)
     case.build().save_pretrained(tmp_path)
-    expected = example.generate(example.shortlist)
+    settings = {"no_repeat_ngram_size": 1}
+    expected = example.generate(example.shortlist, **settings)
     model = type(case.build()).from_pretrained(tmp_path)
     assert quantize_for_cpu(model).shortlist is None and quantize_for_cpu(model, False).shortlist is None
     with pytest.raises(OSError, match="has no shortlist.safetensors"):
@@ -249,7 +290,7 @@ def test_shortlists_of_checkpoints_and_files(tmp_path):
     assert quantize_for_cpu(model).shortlist is None, "never unless it is asked for"
     for place in (True, path, tmp_path, str(tmp_path), example.shortlist):
         quantized = quantize_for_cpu(model, shortlist=place)
-        assert torch.equal(quantized.generate(**example.inputs), expected)
+        assert torch.equal(quantized.generate(**example.inputs, **settings), expected)
     with pytest.raises(ValueError, match="shortlist=True: the model is not from a checkpoint"):
         quantize_for_cpu(case.build(), shortlist=True)
     other = Shortlist(torch.tensor([[1]]), torch.tensor([1]), [END], example.targets, "digest", False)
