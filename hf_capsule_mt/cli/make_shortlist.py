@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", type=at_least_one, default=PAIRS, help=f"the first so many; default: {PAIRS}")
     parser.add_argument("--frequent", type=int, default=FREQUENT, help="frequent words of every shortlist")
     parser.add_argument("--translations", type=int, default=TRANSLATIONS, help="translations of a source word")
-    parser.add_argument("--least", type=finite_number, default=0.0, help="leave out less probable translations")
+    parser.add_argument("--min-probability", type=finite_number, default=0.0, help="of a translation; default: 0")
     learning = parser.add_mutually_exclusive_group()
     learning.add_argument("--aligner", choices=["ibm1", "eflomal"], default="ibm1")
     learning.add_argument("--alignments", type=Path, help="alignments of the tokens, in Pharaoh format")
@@ -72,7 +72,7 @@ def check(arguments: argparse.Namespace) -> None:
     from hf_capsule_mt.inference.shortlist.file import FILE_NAME
     from hf_capsule_mt.inference.shortlist.shortlist import check_sizes
 
-    check_sizes(arguments.frequent, arguments.translations, arguments.least)
+    check_sizes(arguments.frequent, arguments.translations, arguments.min_probability)
     if arguments.source is None:
         if arguments.test is None:
             raise ValueError("give --source and --target to make a shortlist, or --test to measure one")
@@ -95,7 +95,7 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
     from hf_capsule_mt.evaluation.sentences import read_sentences
     from hf_capsule_mt.inference.shortlist.shortlist import tokenized
 
-    sizes = {name: getattr(arguments, name) for name in ("frequent", "translations", "least")}
+    sizes = {name: getattr(arguments, name) for name in ("frequent", "translations", "min_probability")}
     sources = read_sentences(arguments.source)
     if arguments.from_model:
         options = {"num_beams": arguments.beam, "n_best": arguments.beam}

@@ -20,7 +20,7 @@ from hf_capsule_mt.inference.shortlist.lexicon import best_translations, count_l
 from hf_capsule_mt.inference.shortlist.vocabulary import possible_words, target_words, token_ids, vocabulary_digest
 from hf_capsule_mt.modeling.translation_loop import translate_tokens
 
-FREQUENT, TRANSLATIONS, LEAST = 100, 100, 0.0
+FREQUENT, TRANSLATIONS, MIN_PROBABILITY = 100, 100, 0.0
 OTHER_VOCABULARY = "it was made for another vocabulary: make one for this model with scripts/make_shortlist.py"
 
 
@@ -92,7 +92,7 @@ class Shortlist:
             sources, targets: texts of the training corpus.
             alignments: an [`Alignment`], or links `(source token, target token)` from 0, for each pair. The tokens
                 are those of `tokenizer`, without special tokens. None aligns them by IBM model 1.
-            sizes: `frequent`, `translations` and `least`, see [`Shortlist.from_tokens`].
+            sizes: `frequent`, `translations` and `min_probability`, see [`Shortlist.from_tokens`].
         """
         return cls.from_tokens(model, tokenizer, *tokenized(tokenizer, sources, targets), alignments, **sizes)
 
@@ -132,16 +132,16 @@ class Shortlist:
         *,
         frequent: int = FREQUENT,
         translations: int = TRANSLATIONS,
-        least: float = LEAST,
+        min_probability: float = MIN_PROBABILITY,
     ) -> "Shortlist":
         """As [`Shortlist.from_alignments`], from token ids without special tokens.
 
         Args:
             frequent: so many frequent target words are possible for every source.
             translations: so many translations of each source word are possible.
-            least: leaves out translations with a smaller probability.
+            min_probability: leaves out translations with a smaller probability.
         """
-        check_sizes(frequent, translations, least)
+        check_sizes(frequent, translations, min_probability)
         vocabulary, words = model.config.vocab_size, target_words(model)
         for side, sentences, size in (("source", sources, vocabulary), ("target", targets, words)):
             largest = max((max(sentence, default=0) for sentence in sentences), default=0)
@@ -155,7 +155,7 @@ class Shortlist:
         else:
             lexicon = count_links(sources, targets, alignments)
         return cls(
-            best_translations(lexicon, vocabulary, translations, least),
+            best_translations(lexicon, vocabulary, translations, min_probability),
             most_frequent(targets, words, frequent),
             possible_words(model, {}) | token_ids(tokenizer.unk_token_id),
             words,
@@ -165,7 +165,7 @@ class Shortlist:
 
     def limited(self, frequent: int, translations: int) -> "Shortlist":
         """A smaller shortlist: fewer frequent words, and fewer translations of each word."""
-        check_sizes(frequent, translations, LEAST)
+        check_sizes(frequent, translations, MIN_PROBABILITY)
         return Shortlist(
             self.translations[:, :translations],
             self.frequent[:frequent],
@@ -273,13 +273,13 @@ class Shortlist:
         )
 
 
-def check_sizes(frequent: int, translations: int, least: float) -> None:
+def check_sizes(frequent: int, translations: int, min_probability: float) -> None:
     if frequent < 0:
         raise ValueError(f"frequent={frequent}: must be at least 0")
     if translations < 1:
         raise ValueError(f"translations={translations}: must be at least 1")
-    if not 0.0 <= least < 1.0:
-        raise ValueError(f"least={least}: must be at least 0 and below 1, a probability")
+    if not 0.0 <= min_probability < 1.0:
+        raise ValueError(f"min_probability={min_probability}: must be at least 0 and below 1, a probability")
 
 
 def without_special(tokenizer: Any, sentences: Iterable[Sequence[int]]) -> list[list[int]]:

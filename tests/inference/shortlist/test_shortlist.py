@@ -124,8 +124,8 @@ def test_a_shortlist_from_a_model_has_the_words_that_it_writes(translator: Trans
     [
         ({"frequent": -1}, "frequent=-1: must be at least 0"),
         ({"translations": 0}, "translations=0: must be at least 1"),
-        ({"least": 1.0}, "least=1.0: must be at least 0 and below 1"),
-        ({"least": -0.1}, "least=-0.1: must be at least 0 and below 1"),
+        ({"min_probability": 1.0}, "min_probability=1.0: must be at least 0 and below 1"),
+        ({"min_probability": -0.1}, "min_probability=-0.1: must be at least 0 and below 1"),
     ],
 )
 def test_sizes_that_cannot_be(translator: Translator, options: dict[str, Any], said: str):
