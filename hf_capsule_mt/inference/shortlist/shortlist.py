@@ -255,11 +255,9 @@ class Shortlist:
                 table,
                 tensors["frequent"],
                 tensors["always"].tolist(),
-                int(fields["target_vocabulary"]),
-                fields["digest"],
-                fields["shares_vocabulary"],
+                **fields,
             )
-        except (KeyError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}: {error}; {shortlist_file.REMEDY}") from error
         if tokenizer is not None:
             shortlist.check_tokenizer(tokenizer)
