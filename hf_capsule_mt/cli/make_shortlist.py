@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 
     check(arguments)
+    test = None if arguments.test is None else [read_sentences(path) for path in arguments.test]  # before the work
     with reading_checkpoint(arguments.model):
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
         model: Any = load_translation_model(arguments.model).eval()
@@ -60,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         shortlist = learn(arguments, model, tokenizer)
         print(f"{shortlist.save(arguments.output or arguments.model)}: {shortlist}")
-    if arguments.test is not None:
-        sources, references = map(read_sentences, arguments.test)
+    if test is not None:
+        sources, references = test
         options = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
         print(shortlist_report(model, tokenizer, shortlist, sources, references, **options))
     return 0
@@ -93,7 +94,7 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
     """The shortlist that the options ask for."""
     from hf_capsule_mt import Shortlist, align_words, read_alignments
     from hf_capsule_mt.evaluation.sentences import read_sentences
-    from hf_capsule_mt.inference.shortlist.shortlist import tokenized
+    from hf_capsule_mt.inference.shortlist.texts import tokenized
 
     sizes = {name: getattr(arguments, name) for name in ("frequent", "translations", "min_probability")}
     sources = read_sentences(arguments.source)
@@ -116,4 +117,4 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments))
+    return run_command(lambda: run(arguments), "a shortlist is written only when it is complete")

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from hf_capsule_mt.inference.shortlist import file as shortlist_file
 from hf_capsule_mt.inference.shortlist.lexicon import best_translations, count_links, ibm_model_1, most_frequent
-from hf_capsule_mt.inference.shortlist.vocabulary import possible_words, target_words, token_ids, vocabulary_digest
+from hf_capsule_mt.inference.shortlist.texts import sources_for, tokenized, without_special
+from hf_capsule_mt.inference.shortlist.vocabulary import (
+    end_tokens,
+    possible_words,
+    target_words,
+    token_ids,
+    vocabulary_digest,
+)
 from hf_capsule_mt.modeling.translation_loop import translate_tokens
 
 FREQUENT, TRANSLATIONS, MIN_PROBABILITY = 100, 100, 0.0
@@ -111,14 +118,15 @@ class Shortlist:
         """The same from the model's own translations: the `n_best` of every source, aligned by IBM model 1.
 
         It needs no target texts, and holds the words that this model writes. Give sources of the training corpus.
+        Sources that are too long for the model are left out.
         """
         if not 1 <= n_best <= num_beams:
             raise ValueError(f"n_best={n_best}: must be 1 to the number of beams, {num_beams}; raise num_beams")
-        whole = tokenizer(list(sources))["input_ids"]
+        whole = sources_for(model, tokenizer, sources)
         settings = {"num_beams": num_beams, "num_return_sequences": n_best}
         ranked = translate_tokens(model, whole, tokenizer.pad_token_id, settings, max_tokens=max_tokens)
         pairs = [(source, target) for source, best_first in zip(whole, ranked, strict=True) for target in best_first]
-        plain = [without_special(tokenizer, side) for side in zip(*pairs, strict=True)] or [[], []]
+        plain = [without_special(tokenizer, side) for side in zip(*pairs, strict=True)]
         return cls.from_tokens(model, tokenizer, plain[0], plain[1], **sizes)
 
     @classmethod
@@ -203,7 +211,7 @@ class Shortlist:
                 raise ValueError(
                     f"the shortlist has {size} {side} words, and the model has {expected}: {OTHER_VOCABULARY}"
                 )
-        lacking = sorted(possible_words(model, {}) - set(self.always))
+        lacking = sorted(end_tokens(model) - set(self.always))
         if lacking:
             raise ValueError(
                 f"the shortlist lacks the end token {lacking[0]} of the model, so that no translation could end: "
@@ -278,21 +286,3 @@ def check_sizes(frequent: int, translations: int, min_probability: float) -> Non
         raise ValueError(f"translations={translations}: must be at least 1")
     if not 0.0 <= min_probability < 1.0:
         raise ValueError(f"min_probability={min_probability}: must be at least 0 and below 1, a probability")
-
-
-def without_special(tokenizer: Any, sentences: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Token ids without special tokens, except the unknown word, which stands for a word."""
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    return [[token for token in sentence if token not in special] for sentence in sentences]
-
-
-def tokenized(
-    tokenizer: Any, sources: Sequence[str], targets: Sequence[str]
-) -> tuple[list[list[int]], list[list[int]]]:
-    """The tokens of texts on both sides, without special tokens."""
-    if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
-    if not len(sources):
-        raise ValueError("there are no sentence pairs: give the training corpus")
-    sides = tokenizer(list(sources))["input_ids"], tokenizer(text_target=list(targets))["input_ids"]
-    return without_special(tokenizer, sides[0]), without_special(tokenizer, sides[1])
