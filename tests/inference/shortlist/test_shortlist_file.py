@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from small_translator import SOURCES, TARGETS, Translator
 
@@ -103,16 +104,22 @@ def test_a_flipped_bit(shortlist: Shortlist, tmp_path: Path):
         Shortlist.load(path)
 
 
-def test_folders_are_made_and_errors_of_the_disk_are_clear(shortlist: Shortlist, tmp_path: Path):
+def test_folders_are_made_and_errors_of_the_disk_are_clear(
+    shortlist: Shortlist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """A file in a new folder. Where no file can be written, an `OSError`, which commands print without a traceback."""
     path = shortlist.save(tmp_path / "new" / "words.safetensors")
     assert_equal(Shortlist.load(path), shortlist)
     (tmp_path / "folder.safetensors").mkdir()
-    (tmp_path / ".taken.safetensors.unfinished").mkdir()
     with pytest.raises(OSError, match="folder.safetensors"):
         shortlist.save(tmp_path / "folder.safetensors")
-    with pytest.raises(OSError, match="taken.safetensors"):
-        shortlist.save(tmp_path / "taken.safetensors")
+
+    def full_disk(*args: object) -> None:
+        raise SafetensorError("no space left")
+
+    monkeypatch.setattr(shortlist_file, "save_file", full_disk)
+    with pytest.raises(OSError, match="words.safetensors cannot be written .no space left"):
+        shortlist.save(path)
 
 
 def test_an_interrupted_save_leaves_the_old_file(
