@@ -12,7 +12,6 @@ from hf_capsule_mt import Shortlist, quantize_for_cpu
 from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
 from hf_capsule_mt.evaluation.scores import corpus_scores
 from hf_capsule_mt.evaluation.texts import check_texts
-from hf_capsule_mt.inference.shortlist.texts import without_special
 from hf_capsule_mt.modeling.translation_loop import length_batches, length_limit, translate_tokens, with_settings
 
 
@@ -74,7 +73,8 @@ def shortlist_report(
 
     encoded, _ = encode_texts(tokenizer, list(sources), source_limit(model, tokenizer))
     targets = [] if references is None else encode_texts(tokenizer, list(references), None, "text_target")[0]
-    targets = without_special(tokenizer, targets)  # every shortlist has the end token
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # every shortlist has the end token
+    targets = [[token for token in target if token not in special] for target in targets]
     settings = with_settings(generation, **length_limit(whole, max(map(len, encoded)), generation))
     translations: list[list[list[int]]] = [[[], []] for _ in encoded]
     seconds, sizes, tokens, contained = [0.0, 0.0], [], 0, 0
