@@ -106,6 +106,8 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     from hf_capsule_mt.checkpoint_names import reading_checkpoint
     from hf_capsule_mt.evaluation.streaming import one_line, score_pairs, translate_lines
 
+    if arguments.score is not None and arguments.shortlist is not None:
+        raise ValueError("--score computes the probabilities of all words: leave out --shortlist")
     if progress.bar.disable:
         logging.disable_progress_bar()  # Transformers' own bar for loading
     device = usable_device(arguments.device)

@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", type=at_least_one, default=PAIRS, help=f"the first so many; default: {PAIRS}")
     parser.add_argument("--frequent", type=int, default=FREQUENT, help="frequent words of every shortlist")
     parser.add_argument("--translations", type=int, default=TRANSLATIONS, help="translations of a source word")
-    parser.add_argument("--least", type=finite_number, default=0.0, help="leave out less probable translations")
+    parser.add_argument("--min-probability", type=finite_number, default=0.0, help="of a translation; default: 0")
     learning = parser.add_mutually_exclusive_group()
     learning.add_argument("--aligner", choices=["ibm1", "eflomal"], default="ibm1")
     learning.add_argument("--alignments", type=Path, help="alignments of the tokens, in Pharaoh format")
@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 
     check(arguments)
+    test = None if arguments.test is None else [read_sentences(path) for path in arguments.test]  # before the work
     with reading_checkpoint(arguments.model):
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
         model: Any = load_translation_model(arguments.model).eval()
@@ -60,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         shortlist = learn(arguments, model, tokenizer)
         print(f"{shortlist.save(arguments.output or arguments.model)}: {shortlist}")
-    if arguments.test is not None:
-        sources, references = map(read_sentences, arguments.test)
+    if test is not None:
+        sources, references = test
         options = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
         print(shortlist_report(model, tokenizer, shortlist, sources, references, **options))
     return 0
@@ -72,7 +73,7 @@ def check(arguments: argparse.Namespace) -> None:
     from hf_capsule_mt.inference.shortlist.file import FILE_NAME
     from hf_capsule_mt.inference.shortlist.shortlist import check_sizes
 
-    check_sizes(arguments.frequent, arguments.translations, arguments.least)
+    check_sizes(arguments.frequent, arguments.translations, arguments.min_probability)
     if arguments.source is None:
         if arguments.test is None:
             raise ValueError("give --source and --target to make a shortlist, or --test to measure one")
@@ -93,9 +94,9 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
     """The shortlist that the options ask for."""
     from hf_capsule_mt import Shortlist, align_words, read_alignments
     from hf_capsule_mt.evaluation.sentences import read_sentences
-    from hf_capsule_mt.inference.shortlist.shortlist import tokenized
+    from hf_capsule_mt.inference.shortlist.texts import tokenized
 
-    sizes = {name: getattr(arguments, name) for name in ("frequent", "translations", "least")}
+    sizes = {name: getattr(arguments, name) for name in ("frequent", "translations", "min_probability")}
     sources = read_sentences(arguments.source)
     if arguments.from_model:
         options = {"num_beams": arguments.beam, "n_best": arguments.beam}
@@ -116,4 +117,4 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments))
+    return run_command(lambda: run(arguments), "a shortlist is written only when it is complete")

@@ -26,7 +26,7 @@ class ShortlistReport:
     batch_size: int
     seconds: float  # to translate all sentences with the shortlist
     whole_seconds: float  # and without it; the two take turns batch by batch
-    reference_tokens: float | None  # the share that is in the shortlist of the batch; None without references
+    reference_tokens: float | None  # the share in the shortlist of the batch, without end tokens; None without any
     bleu: float | None
     whole_bleu: float | None
 
@@ -37,8 +37,9 @@ class ShortlistReport:
             ("words of a shortlist", f"{self.words:.0f} of {self.vocabulary}, batches of {self.batch_size}"),
             ("seconds, shortlist / all words", f"{self.seconds:.2f} / {self.whole_seconds:.2f}"),
         ]
-        if self.bleu is not None and self.whole_bleu is not None and self.reference_tokens is not None:
+        if self.bleu is not None and self.whole_bleu is not None:
             rows.append(("BLEU, shortlist / all words", f"{self.bleu:.2f} / {self.whole_bleu:.2f}"))
+        if self.reference_tokens is not None:
             rows.append(("reference tokens in shortlists", f"{100 * self.reference_tokens:.1f} %"))
         return "\n".join(f"{name:<32}{value}" for name, value in rows)
 
@@ -72,6 +73,8 @@ def shortlist_report(
 
     encoded, _ = encode_texts(tokenizer, list(sources), source_limit(model, tokenizer))
     targets = [] if references is None else encode_texts(tokenizer, list(references), None, "text_target")[0]
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # every shortlist has the end token
+    targets = [[token for token in target if token not in special] for target in targets]
     settings = with_settings(generation, **length_limit(whole, max(map(len, encoded)), generation))
     translations: list[list[list[int]]] = [[[], []] for _ in encoded]
     seconds, sizes, tokens, contained = [0.0, 0.0], [], 0, 0
@@ -80,7 +83,7 @@ def shortlist_report(
         words = shortlist.words_for(torch.tensor([token for source in batch_sources for token in source]))
         sizes.append(len(words))
         if targets:
-            batch_tokens = torch.tensor([token for index in batch for token in targets[index]])
+            batch_tokens = torch.tensor([token for index in batch for token in targets[index]], dtype=torch.long)
             tokens += len(batch_tokens)
             contained += int(torch.isin(batch_tokens, words).sum())
         models = [(0, short), (1, whole)]

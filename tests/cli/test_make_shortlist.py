@@ -71,6 +71,9 @@ def test_it_is_written_measured_and_used(
         assert done.stdout.splitlines() == [streaming.one_line(line) for line in translations], options
     done = run_script("scripts/translate.py", "--model", "model", "--shortlist", folder=checkpoint, text=text)
     assert done.returncode == 1 and "error: --shortlist needs an int8 model: add --int8" in done.stderr
+    options = ("--score", "train.de", "--shortlist", "expected.safetensors")
+    done = run_script(*common, *options, folder=checkpoint, text=text)
+    assert done.returncode == 1 and "error: --score computes the probabilities of all words" in done.stderr
     done = run_script(*common, "--shortlist", "train.en", folder=checkpoint, text=text)
     assert done.returncode == 1 and "train.en is no complete shortlist" in done.stderr and not done.stdout
 
@@ -118,6 +121,7 @@ def test_eflomal_aligns_the_numbers_of_tokens(checkpoint: Path, monkeypatch: pyt
         (("--source", "train.en", "--target", "one", "--output", "a"), "--target has 1 lines, and --source has 18"),
         ((*CORPUS, "--output", "a", "--alignments", "one"), "one, line 1: 'text' is not a link"),
         (("--source", "no", "--target", "one", "--output", "a"), "No such file or directory: 'no'"),
+        ((*CORPUS, "--output", "a", "--test", "no", "train.de"), "No such file or directory: 'no'"),
         (("--test", "train.en", "train.de", "--output", "empty"), "empty has no shortlist.safetensors"),
     ],
 )

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import AutoConfig, GenerationConfig
-from transformers.utils import cached_file
+from transformers.utils import cached_file, logging
 
 from hf_capsule_mt.inference.int8.quantization import float_class, model_without_values
 from hf_capsule_mt.inference.int8.saved_tensors import checked_copy, compare_names, fill, tensors_of
@@ -24,6 +24,8 @@ from hf_capsule_mt.modeling.saving.any_model import LOADING_ERRORS
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.modeling.saving.int8_checkpoints import INT8_METHOD, is_int8_config
 from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, weight_files, write_digest
+
+logger = logging.get_logger(__name__)
 
 WEIGHTS = "int8.safetensors"
 VERSION_KEY, VERSION = "hf_capsule_mt_int8", "1"  # in the metadata of the file
@@ -50,10 +52,11 @@ def save_quantized(model: Any, folder: str | PathLike[str]) -> None:
     try:
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, unfinished, metadata)
         write_digest(unfinished)
+        (folder / WEIGHTS).unlink(missing_ok=True)  # old weights never stand beside a new config.json
         _settings(model).to_json_file(folder / "config.json")
         model.generation_config.save_pretrained(folder)
         if model.shortlist is not None:
-            write_digest(model.shortlist.save(folder))
+            model.shortlist.save(folder)
         os.replace(unfinished, folder / WEIGHTS)
     except SafetensorError as error:
         raise OSError(f"{folder / WEIGHTS} cannot be written ({error})") from error
@@ -72,8 +75,9 @@ def load_quantized(
 ) -> Any:
     """Load an int8 model that `model.save_pretrained` of [`quantize_for_cpu`] has saved.
 
-    It has the same outputs and the same shortlist as before it was saved, on the same machine. No float matrix is
-    made, except for the embeddings. On a processor that multiplies seven bits, inputs are rounded to seven.
+    On the same machine it has the same outputs as before it was saved. On a processor that multiplies seven bits,
+    inputs are rounded to seven. A shortlist that was saved with it is used, and a warning says so. Loading makes no
+    float copies of the int8 weights.
 
     Args:
         name: a folder, or a name on the Hub.
@@ -114,8 +118,11 @@ def load_quantized(
     model.generation_config = generation_config
     if metadata.get(SHORTLIST_KEY) == "true":
         shortlist = Path(cached_file(name, SHORTLIST, **places) or "")
-        _check_digest(shortlist)
         model.use_shortlist(Shortlist.load(shortlist))
+        logger.warning(
+            f"{name} was saved with a shortlist: generate() writes only words that are probable for the source. "
+            "model.use_shortlist(None) allows all words"
+        )
     return model
 
 

@@ -146,14 +146,15 @@ def quantize_for_cpu(model: Any, shortlist: Shortlist | str | PathLike[str] | bo
     It has the interface of the model: `generate()`, `forward`, the pipeline. `save_pretrained` saves it, and
     [`load_quantized`] loads it without the float model. It cannot be trained or moved to another device. `model` does
     not change. Embeddings, layer norms and routing stay in float32.
-    Inputs are rounded row by row. In CapsNMT results do not depend on the other sentences of the batch. In attention,
-    padding changes the last digits of sums, which sometimes changes the rounding of an input.
+    Inputs are rounded row by row. Without a shortlist, results of CapsNMT do not depend on the other sentences of the
+    batch. In attention, padding changes the last digits of sums, which sometimes changes the rounding of an input.
 
     Args:
         model: a translation model on the CPU, of one of this package's families or a `MarianMTModel`.
-        shortlist: restricts the output layer of `generate()` to words that are probable for the source. Most
-            translations stay the same, not all; `shortlist_report` measures it. A [`Shortlist`], its file, a folder
-            with one, or True for the one in the checkpoint of `model`. A batch uses the words of all its sentences.
+        shortlist: restricts the output layer of `generate()` to words that are probable for the source. This changes
+            some translations; `shortlist_report` measures how many. A [`Shortlist`], its file, a folder with one, or
+            True for the one in the checkpoint of `model`. A batch uses the words of all its sentences, so a
+            translation depends on the batch.
             Scores of `generate` are then those of a softmax over the shortlist. Scores of `forward`, of `score_pairs`
             and of `translate_lines(with_scores=True)` are over the whole vocabulary. A call with
             `prefix_allowed_tokens_fn` ignores the shortlist.

@@ -16,20 +16,27 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers.utils import cached_file
 
+from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, write_digest
+
 FILE_NAME = "shortlist.safetensors"
 FORMAT, VERSION = "hf_capsule_mt_shortlist", 1  # key of the metadata, and `version` in its value
 TENSORS = {"always", "counts", "frequent", "translations"}
+FIELDS: dict[str, type] = {"target_vocabulary": int, "digest": str, "shares_vocabulary": bool}
 REMEDY = "make it again with scripts/make_shortlist.py"
 
 
 def write(path: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -> None:
     """Write a file with these tensors and fields. A program that is killed leaves the old file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     # One key: safetensors writes several in any order, and equal shortlists should have equal files.
     metadata = {FORMAT: json.dumps({"version": VERSION, **fields})}
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
+        write_digest(unfinished)
         os.replace(unfinished, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written ({error})") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -57,12 +64,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             if FORMAT not in metadata:
                 raise ValueError(f"{path} is no shortlist: its metadata has no {FORMAT}; {REMEDY}")
-            fields: dict[str, Any] = json.loads(metadata[FORMAT])
-            if fields.get("version") != VERSION:
-                raise ValueError(
-                    f"{path} is a shortlist of version {fields.get('version')}, and this package reads version "
-                    f"{VERSION}: {REMEDY}"
-                )
+            fields = _fields(path, metadata[FORMAT])
+            if is_damaged(path):
+                raise ValueError(f"{path} is damaged: its SHA-256 is not the one it was saved with; {REMEDY}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
         raise ValueError(f"{path} is no complete shortlist ({error}): {REMEDY}") from error
@@ -72,3 +76,20 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if tensor.dim() != 1 or tensor.dtype != torch.int32:
             raise ValueError(f"{path}: {name} must be a list of int32, not {list(tensor.shape)} of {tensor.dtype}")
     return tensors, fields
+
+
+def _fields(path: Path, text: str) -> dict[str, Any]:
+    """The fields in the metadata. Raises `ValueError` for those of another version, and for other types."""
+    try:
+        fields: Any = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {FORMAT} in its metadata is not JSON ({error}); {REMEDY}") from error
+    version = fields.get("version") if isinstance(fields, dict) else None
+    if version != VERSION:
+        raise ValueError(
+            f"{path} is a shortlist of version {version}, and this package reads version {VERSION}: {REMEDY}"
+        )
+    for name, expected in FIELDS.items():
+        if type(fields.get(name)) is not expected:
+            raise ValueError(f"{path}: {name}={fields.get(name)!r} must be of type {expected.__name__}; {REMEDY}")
+    return {name: fields[name] for name in FIELDS}

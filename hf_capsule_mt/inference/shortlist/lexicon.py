@@ -84,13 +84,13 @@ def ibm_model_1(sources: Sentences, targets: Sentences, rounds: int = 5) -> Lexi
     return Lexicon(entry_sources[is_word], keys[is_word] % columns, probabilities[is_word])
 
 
-def best_translations(lexicon: Lexicon, vocabulary: int, count: int, least: float) -> Tensor:
+def best_translations(lexicon: Lexicon, vocabulary: int, count: int, min_probability: float) -> Tensor:
     """The `count` most probable targets of each source word, most probable first: `[V, K]` in int32, -1 for no word.
 
-    `K` is at most `count`. Targets are left out whose share of their source's weight is below `least`.
+    `K` is at most `count`. Targets are left out whose share of their source's weight is below `min_probability`.
     """
     totals = torch.zeros(vocabulary).index_add_(0, lexicon.sources, lexicon.weights)
-    kept = lexicon.weights >= least * totals[lexicon.sources]
+    kept = lexicon.weights >= min_probability * totals[lexicon.sources]
     sources, targets, weights = (field[kept] for field in lexicon)
     order = torch.argsort(weights, descending=True, stable=True)
     order = order[torch.argsort(sources[order], stable=True)]

@@ -17,10 +17,17 @@ from torch import Tensor
 
 from hf_capsule_mt.inference.shortlist import file as shortlist_file
 from hf_capsule_mt.inference.shortlist.lexicon import best_translations, count_links, ibm_model_1, most_frequent
-from hf_capsule_mt.inference.shortlist.vocabulary import possible_words, target_words, token_ids, vocabulary_digest
+from hf_capsule_mt.inference.shortlist.texts import sources_for, tokenized, without_special
+from hf_capsule_mt.inference.shortlist.vocabulary import (
+    end_tokens,
+    possible_words,
+    target_words,
+    token_ids,
+    vocabulary_digest,
+)
 from hf_capsule_mt.modeling.translation_loop import translate_tokens
 
-FREQUENT, TRANSLATIONS, LEAST = 100, 100, 0.0
+FREQUENT, TRANSLATIONS, MIN_PROBABILITY = 100, 100, 0.0
 OTHER_VOCABULARY = "it was made for another vocabulary: make one for this model with scripts/make_shortlist.py"
 
 
@@ -92,7 +99,7 @@ class Shortlist:
             sources, targets: texts of the training corpus.
             alignments: an [`Alignment`], or links `(source token, target token)` from 0, for each pair. The tokens
                 are those of `tokenizer`, without special tokens. None aligns them by IBM model 1.
-            sizes: `frequent`, `translations` and `least`, see [`Shortlist.from_tokens`].
+            sizes: `frequent`, `translations` and `min_probability`, see [`Shortlist.from_tokens`].
         """
         return cls.from_tokens(model, tokenizer, *tokenized(tokenizer, sources, targets), alignments, **sizes)
 
@@ -111,14 +118,15 @@ class Shortlist:
         """The same from the model's own translations: the `n_best` of every source, aligned by IBM model 1.
 
         It needs no target texts, and holds the words that this model writes. Give sources of the training corpus.
+        Sources that are too long for the model are left out.
         """
         if not 1 <= n_best <= num_beams:
             raise ValueError(f"n_best={n_best}: must be 1 to the number of beams, {num_beams}; raise num_beams")
-        whole = tokenizer(list(sources))["input_ids"]
+        whole = sources_for(model, tokenizer, sources)
         settings = {"num_beams": num_beams, "num_return_sequences": n_best}
         ranked = translate_tokens(model, whole, tokenizer.pad_token_id, settings, max_tokens=max_tokens)
         pairs = [(source, target) for source, best_first in zip(whole, ranked, strict=True) for target in best_first]
-        plain = [without_special(tokenizer, side) for side in zip(*pairs, strict=True)] or [[], []]
+        plain = [without_special(tokenizer, side) for side in zip(*pairs, strict=True)]
         return cls.from_tokens(model, tokenizer, plain[0], plain[1], **sizes)
 
     @classmethod
@@ -132,16 +140,16 @@ class Shortlist:
         *,
         frequent: int = FREQUENT,
         translations: int = TRANSLATIONS,
-        least: float = LEAST,
+        min_probability: float = MIN_PROBABILITY,
     ) -> "Shortlist":
         """As [`Shortlist.from_alignments`], from token ids without special tokens.
 
         Args:
             frequent: so many frequent target words are possible for every source.
             translations: so many translations of each source word are possible.
-            least: leaves out translations with a smaller probability.
+            min_probability: leaves out translations with a smaller probability.
         """
-        check_sizes(frequent, translations, least)
+        check_sizes(frequent, translations, min_probability)
         vocabulary, words = model.config.vocab_size, target_words(model)
         for side, sentences, size in (("source", sources, vocabulary), ("target", targets, words)):
             largest = max((max(sentence, default=0) for sentence in sentences), default=0)
@@ -155,7 +163,7 @@ class Shortlist:
         else:
             lexicon = count_links(sources, targets, alignments)
         return cls(
-            best_translations(lexicon, vocabulary, translations, least),
+            best_translations(lexicon, vocabulary, translations, min_probability),
             most_frequent(targets, words, frequent),
             possible_words(model, {}) | token_ids(tokenizer.unk_token_id),
             words,
@@ -165,7 +173,7 @@ class Shortlist:
 
     def limited(self, frequent: int, translations: int) -> "Shortlist":
         """A smaller shortlist: fewer frequent words, and fewer translations of each word."""
-        check_sizes(frequent, translations, LEAST)
+        check_sizes(frequent, translations, MIN_PROBABILITY)
         return Shortlist(
             self.translations[:, :translations],
             self.frequent[:frequent],
@@ -203,7 +211,7 @@ class Shortlist:
                 raise ValueError(
                     f"the shortlist has {size} {side} words, and the model has {expected}: {OTHER_VOCABULARY}"
                 )
-        lacking = sorted(possible_words(model, {}) - set(self.always))
+        lacking = sorted(end_tokens(model) - set(self.always))
         if lacking:
             raise ValueError(
                 f"the shortlist lacks the end token {lacking[0]} of the model, so that no translation could end: "
@@ -255,11 +263,9 @@ class Shortlist:
                 table,
                 tensors["frequent"],
                 tensors["always"].tolist(),
-                int(fields["target_vocabulary"]),
-                fields["digest"],
-                fields["shares_vocabulary"],
+                **fields,
             )
-        except (KeyError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}: {error}; {shortlist_file.REMEDY}") from error
         if tokenizer is not None:
             shortlist.check_tokenizer(tokenizer)
@@ -273,28 +279,10 @@ class Shortlist:
         )
 
 
-def check_sizes(frequent: int, translations: int, least: float) -> None:
+def check_sizes(frequent: int, translations: int, min_probability: float) -> None:
     if frequent < 0:
         raise ValueError(f"frequent={frequent}: must be at least 0")
     if translations < 1:
         raise ValueError(f"translations={translations}: must be at least 1")
-    if not 0.0 <= least < 1.0:
-        raise ValueError(f"least={least}: must be at least 0 and below 1, a probability")
-
-
-def without_special(tokenizer: Any, sentences: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Token ids without special tokens, except the unknown word, which stands for a word."""
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    return [[token for token in sentence if token not in special] for sentence in sentences]
-
-
-def tokenized(
-    tokenizer: Any, sources: Sequence[str], targets: Sequence[str]
-) -> tuple[list[list[int]], list[list[int]]]:
-    """The tokens of texts on both sides, without special tokens."""
-    if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
-    if not len(sources):
-        raise ValueError("there are no sentence pairs: give the training corpus")
-    sides = tokenizer(list(sources))["input_ids"], tokenizer(text_target=list(targets))["input_ids"]
-    return without_special(tokenizer, sides[0]), without_special(tokenizer, sides[1])
+    if not 0.0 <= min_probability < 1.0:
+        raise ValueError(f"min_probability={min_probability}: must be at least 0 and below 1, a probability")

@@ -11,7 +11,7 @@ from hf_capsule_mt.modeling.translation_loop import generation_setting
 # Settings of `generate` with words that a translation may need for any source.
 ALWAYS_POSSIBLE = ("eos_token_id", "forced_eos_token_id", "forced_bos_token_id")
 
-_DIGESTS: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by tokenizer: its number of words and its digest
+_DIGESTS: Any = WeakIdKeyDictionary()  # by tokenizer: its number of words and its digest
 
 
 def target_words(model: Any) -> int:
@@ -27,6 +27,11 @@ def token_ids(value: Any) -> set[int]:
     return {int(value)} if isinstance(value, int) else {int(token) for token in value}
 
 
+def end_tokens(model: Any) -> set[int]:
+    """The end tokens of a model, without settings of a call."""
+    return token_ids(generation_setting(model, {}, "eos_token_id")) | token_ids(model.config.eos_token_id)
+
+
 def possible_words(model: Any, generation: dict[str, Any]) -> set[int]:
     """Words that `generate` with these settings may need for any source: the end, and forced words."""
     return {
@@ -36,9 +41,9 @@ def possible_words(model: Any, generation: dict[str, Any]) -> set[int]:
 
 def vocabulary_digest(tokenizer: Any) -> str:
     """A digest of the words and their numbers, on both sides where a tokenizer has two vocabularies."""
-    known = _DIGESTS.get(tokenizer)
-    if known is not None and known[0] == len(tokenizer):
-        return str(known[1])
+    words, digest = _DIGESTS.get(tokenizer, (None, ""))
+    if words == len(tokenizer):
+        return digest
     sides = [tokenizer.get_vocab()]
     if getattr(tokenizer, "separate_vocabs", False):
         sides.append(tokenizer.target_encoder)

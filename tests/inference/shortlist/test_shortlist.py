@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_translator import SOURCES, TARGETS, Translator
 
-from hf_capsule_mt import Shortlist, train_tokenizer
+from hf_capsule_mt import Shortlist, quantize_for_cpu, train_tokenizer
 from hf_capsule_mt.inference.shortlist.vocabulary import possible_words
 
 TABLE = torch.tensor([[-1, -1], [7, 3], [5, -1], [7, 6]])
@@ -119,13 +119,23 @@ def test_a_shortlist_from_a_model_has_the_words_that_it_writes(translator: Trans
         Shortlist.from_model(model, tokenizer, SOURCES, num_beams=2, n_best=3)
 
 
+def test_a_model_translates_no_blank_and_no_long_sources(translator: Translator):
+    model, tokenizer = copy.copy(translator.model), translator.tokenizer
+    model.config = copy.deepcopy(model.config)
+    model.config.max_position_embeddings = 6
+    options = {"num_beams": 1, "n_best": 1}
+    expected = Shortlist.from_model(model, tokenizer, SOURCES[:2], **options)
+    more = Shortlist.from_model(model, tokenizer, ["", SOURCES[0], "a small book " * 9, SOURCES[1]], **options)
+    assert torch.equal(more.translations, expected.translations) and torch.equal(more.frequent, expected.frequent)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"frequent": -1}, "frequent=-1: must be at least 0"),
         ({"translations": 0}, "translations=0: must be at least 1"),
-        ({"least": 1.0}, "least=1.0: must be at least 0 and below 1"),
-        ({"least": -0.1}, "least=-0.1: must be at least 0 and below 1"),
+        ({"min_probability": 1.0}, "min_probability=1.0: must be at least 0 and below 1"),
+        ({"min_probability": -0.1}, "min_probability=-0.1: must be at least 0 and below 1"),
     ],
 )
 def test_sizes_that_cannot_be(translator: Translator, options: dict[str, Any], said: str):
@@ -136,6 +146,13 @@ def test_sizes_that_cannot_be(translator: Translator, options: dict[str, Any], s
 def test_corpora_that_cannot_be(translator: Translator):
     with pytest.raises(ValueError, match="there are no sentence pairs"):
         Shortlist.from_alignments(*translator, [], [])
+    with pytest.raises(ValueError, match="sources='train.en' is one string: must be a list of texts"):
+        Shortlist.from_alignments(*translator, "train.en", "train.de")
+    with pytest.raises(ValueError, match="sources='train.en' is one string"):
+        Shortlist.from_model(*translator, "train.en")
+    for sources in ([], ["", " "]):
+        with pytest.raises(ValueError, match=f"none of the {len(sources)} sources can be translated"):
+            Shortlist.from_model(*translator, sources)
     with pytest.raises(ValueError, match="2 sources and 1 targets"):
         Shortlist.from_alignments(*translator, ["a", "b"], ["c"])
     with pytest.raises(ValueError, match="a target has token 999, and the model has [0-9]+ target words"):
@@ -169,6 +186,16 @@ def test_end_tokens_are_read_from_every_setting():
     model = SimpleNamespace(config=config, generation_config=generation)
     assert possible_words(model, {}) == {3, 4, 5}
     assert possible_words(model, {"eos_token_id": torch.tensor([6]), "forced_eos_token_id": 7}) == {3, 6, 7}
+
+
+def test_a_forced_first_word_may_differ(translator: Translator):
+    """`generate` allows it in every call, so models of many languages can change it."""
+    shortlist = Shortlist.from_alignments(*translator, SOURCES, TARGETS, frequent=0, translations=1)
+    model, forced = copy.deepcopy(translator.model), len(translator.tokenizer) - 1
+    assert forced not in shortlist.always
+    model.generation_config.forced_bos_token_id = forced
+    inputs = translator.tokenizer(["the house"], return_tensors="pt")
+    assert int(quantize_for_cpu(model, shortlist).generate(**inputs)[0, 1]) == forced
 
 
 def test_a_tokenizer_with_other_words_or_other_numbers(translator: Translator):

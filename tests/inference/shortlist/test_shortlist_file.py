@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from small_translator import SOURCES, TARGETS, Translator
 
@@ -84,9 +85,41 @@ def test_other_files(shortlist: Shortlist, tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(ValueError, match=f"{FILE_NAME}.* {said}"):
             Shortlist.load(path)
     for name in fields:
-        shortlist_file.write(path, tensors, {key: value for key, value in fields.items() if key != name})
-        with pytest.raises(ValueError, match=f"{FILE_NAME}: .*{name}"):
+        shortlist_file.write(path, tensors, fields | {name: None})
+        with pytest.raises(ValueError, match=f"{FILE_NAME}: {name}=None must be of type"):
             Shortlist.load(path)
+    for text, said in (("no", "is not JSON"), ("[1]", "version None"), ('{"version": 1}', "=None must be of type")):
+        save_file(tensors, path, {shortlist_file.FORMAT: text})
+        with pytest.raises(ValueError, match=f"{FILE_NAME}.*{said}"):
+            Shortlist.load(path)
+
+
+def test_a_flipped_bit(shortlist: Shortlist, tmp_path: Path):
+    """It makes one word another one, which nothing but the digest shows."""
+    path = shortlist.save(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-4] ^= 1  # the lowest byte of the last int32
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged: its SHA-256 is not the one it was saved with; make it again"):
+        Shortlist.load(path)
+
+
+def test_folders_are_made_and_errors_of_the_disk_are_clear(
+    shortlist: Shortlist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A file in a new folder. Where no file can be written, an `OSError`, which commands print without a traceback."""
+    path = shortlist.save(tmp_path / "new" / "words.safetensors")
+    assert_equal(Shortlist.load(path), shortlist)
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(OSError, match="folder.safetensors"):
+        shortlist.save(tmp_path / "folder.safetensors")
+
+    def full_disk(*args: object) -> None:
+        raise SafetensorError("no space left")
+
+    monkeypatch.setattr(shortlist_file, "save_file", full_disk)
+    with pytest.raises(OSError, match="words.safetensors cannot be written .no space left"):
+        shortlist.save(path)
 
 
 def test_an_interrupted_save_leaves_the_old_file(
