@@ -154,14 +154,15 @@ class Study:
         return result | {"seconds": round(seconds, 1), "cap": self.options.cap}
 
     def cost(self, test: str, edit: Edit) -> float:
-        """Seconds of a test file, which count more if it may not call the function around the edit.
+        """Seconds of a test file, which count far more if it may not call the function around the edit.
 
-        For a test file that has not run yet they are guessed by the length of its text.
+        So slow tests of a function come before quick tests that only start programs. For a test file that has not run
+        yet the seconds are guessed by the length of its text.
         """
         if test not in self.tests:
             return len(self.imports.files[test]) / 1000
         function = function_around(self.sources[edit.file], edit.line)
-        return self.tests[test]["seconds"] * (1 if [edit.file, function] in self.tests[test]["calls"] else 4)
+        return self.tests[test]["seconds"] * (0.01 if [edit.file, function] in self.tests[test]["calls"] else 4)
 
     def run(self) -> list[Run]:
         done = read_runs(self.options.output) if self.options.output.exists() else []

@@ -65,6 +65,8 @@ def test_the_function_around_a_line() -> None:
     source = b"x = 1\n@cached\ndef f():\n    def g():\n        return 1\n\n"
     source += b"class C:\n    y = 2\n    def h(self):\n        pass\n"
     assert [function_around(source, line) for line in range(1, 11)] == [None, 2, 2, 2, 2, None, None, None, 9, 9]
+    kernel = b"@triton.jit(do_not_specialize=['size'])\ndef kernel(size):\n    pass\n"
+    assert [function_around(kernel, line) for line in range(1, 5)] == [2, 2, 2, None]  # as Triton numbers its lines
 
 
 # A package with a name that loads on first use, and tests that import its files in different ways.

@@ -81,9 +81,9 @@ def edits(file: str, source: bytes) -> list[Edit]:
 
 
 def function_around(source: bytes, line: int) -> int | None:
-    """The line where the outermost function around a line begins, as Python counts it.
+    """The line where the outermost function around a line begins, as Python counts it; None outside of functions.
 
-    None outside of functions, and in Triton's kernels: it makes functions of its own from their text.
+    Python counts decorators, except in Triton's kernels: Triton makes functions of its own from the text of their `def`.
     """
     waiting: list[ast.AST] = list(ast.parse(source).body)
     for node in waiting:
@@ -92,7 +92,8 @@ def function_around(source: bytes, line: int) -> int | None:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first <= line <= (node.end_lineno or 0):
-                return None if any("jit" in ast.unparse(decorator) for decorator in node.decorator_list) else first
+                is_kernel = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+                return node.lineno if is_kernel else first
     return None
 
 
