@@ -83,7 +83,7 @@ def edits(file: str, source: bytes) -> list[Edit]:
 def function_around(source: bytes, line: int) -> int | None:
     """The line where the outermost function around a line begins, as Python counts it; None outside of functions.
 
-    Python counts decorators, except in Triton's kernels: Triton makes functions of its own from the text of their `def`.
+    Python counts decorators, except in Triton's kernels: Triton makes its own functions from the text of their `def`.
     """
     waiting: list[ast.AST] = list(ast.parse(source).body)
     for node in waiting:
