@@ -262,6 +262,10 @@ def test_files_that_hold_no_comparison(
         read_comparison(tmp_path / "file.json")
 
 
+def lines_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
 def test_plain_text(seeds: Comparison, files: Comparison) -> None:
     lines = render_comparison(seeds).splitlines()
     assert lines[2].split() == "system runs BLEU ↑ parameters training tok/s translation tok/s".split()
@@ -270,6 +274,9 @@ def test_plain_text(seeds: Comparison, files: Comparison) -> None:
     text = render_comparison(files)
     assert "Tests over sentences, against base" in text and f"BLEU: {BLEU_SIGNATURE}" in text
     assert "seed" not in text and "Settings" not in text
+    assert "p bootstrap (one-sided)" in text
+    row = next(line for line in lines_of(text) if line[:3] == ["good", "TER", "↓"])
+    assert float(row[3]) < 0, "a negative difference of TER is a gain"
 
 
 def test_markdown(seeds: Comparison) -> None:
