@@ -93,7 +93,7 @@ def test_the_sign_test_of_equal_systems_has_no_p_value() -> None:
 
 
 def test_which_p_values_are_one_sided() -> None:
-    """The mean of 2000 paired differences, 2.2 standard errors from 0, where the normal distribution has both values."""
+    """The mean of 2000 paired differences, 2.2 standard errors from 0, against the normal distribution."""
     generator = np.random.default_rng(0)
     differences = generator.normal(size=2000)
     differences = (differences - differences.mean()) / differences.std() + 2.2 / 2000**0.5
