@@ -44,8 +44,8 @@ class SacrebleuMetric(CorpusMetric):
         return {
             "precisions": list(score.precisions),
             "brevity_penalty": score.bp,
-            "hypothesis_length": score.sys_len,
-            "reference_length": score.ref_len,
+            "hypothesis_length": int(score.sys_len),
+            "reference_length": int(score.ref_len),
         }
 
 
