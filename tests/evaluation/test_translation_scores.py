@@ -117,6 +117,17 @@ def test_translations_that_are_all_empty_have_the_worst_scores() -> None:
     assert [score.score for score in scores.scores.values()] == [0, 0, 100, 0]
 
 
+def test_tokenised_translations_are_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    texts = ["ein Hund ."] * 100
+    with pytest.warns(UserWarning, match='100 translations end in " .": sacreBLEU expects plain text'):
+        score_translations(texts, texts, metrics=["bleu"])
+    recwarn.clear()
+    score_translations(texts[:99], texts[:99], metrics=["bleu"])
+    score_translations(texts, texts, metrics=["bleu"], tokenizer="none")
+    score_translations(texts, texts, metrics=["chrf", "paper_bleu"])
+    assert not recwarn.list
+
+
 def test_files_of_sentences(tmp_path: Path) -> None:
     text = "eins\r\n\nzwei\u2028drei\n".encode()
     (tmp_path / "plain").write_bytes(text)
