@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from hf_capsule_mt.analysis.figures import add_legend, line_style, new_figure, save_figure
 from hf_capsule_mt.analysis.sentence_words import text_table
 from hf_capsule_mt.analysis.systems import by_system
-from hf_capsule_mt.evaluation.bleu_counts import Counts, bleu_counts, corpus_bleu, reference_lists
+from hf_capsule_mt.evaluation.scoring.metric import Counts, reference_sets
+from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SacrebleuMetric
 from hf_capsule_mt.evaluation.texts import check_pairs
 
 EDGES = (0, 10, 20, 30, 40, 50)  # Figure 4, CapsNMT; the other papers do not print their intervals
@@ -38,8 +39,9 @@ class LengthGroup:
 
     Args:
         indices: the places of the sentences in the corpus.
-        reference_words: mean length of the references, as BLEU counts it.
-        bleu, words: by system, BLEU and the mean length of its translations.
+        reference_words: mean length of the references, as BLEU counts it; of several references that which is closest
+            to the translation of the first system.
+        bleu, words: by system, BLEU and the mean length of its translations, in tokens of BLEU.
     """
 
     above: int
@@ -142,7 +144,7 @@ def scores_by_length(
         samples, confidence, seed: of the bootstrap.
         show_progress: whether to show a progress bar.
     """
-    lists = reference_lists(references)
+    lists = reference_sets(references)
     systems = by_system(translations)
     if not systems:
         raise ValueError("translations is empty: give the translations of at least one system")
@@ -151,13 +153,8 @@ def scores_by_length(
     check_pairs(sources=sources, **by_name)
     _check_options(edges, samples, confidence)
 
-    from tqdm.auto import tqdm
-
-    counts: dict[str, Counts] = {}
-    total = len(sources) * len(systems)
-    with tqdm(total=total, desc="BLEU by length", unit="sentence", disable=not show_progress) as bar:
-        for name, texts in systems.items():
-            counts[name], signature = bleu_counts(texts, lists, bar.update)
+    metric = SacrebleuMetric("bleu")
+    counts = {name: metric.counts(texts, lists, show_progress) for name, texts in systems.items()}
     lengths = np.array([len(source.split()) for source in sources])
     groups = []
     for above, end in zip(edges, [*edges[1:], None], strict=True):
@@ -165,10 +162,10 @@ def scores_by_length(
         members = np.flatnonzero((lengths > above) & (True if up_to is None else lengths <= up_to))
         if len(members):
             generator = np.random.default_rng([seed, above])
-            groups.append(_group(above, up_to, members, counts, samples, confidence, generator))
+            groups.append(_group(metric, above, up_to, members, counts, samples, confidence, generator))
     if not groups:
         raise ValueError(f"edges={tuple(edges)}: no source has more than {edges[0]} words, so every group is empty")
-    return LengthScores(tuple(groups), tuple(systems), signature, samples, confidence, seed)
+    return LengthScores(tuple(groups), tuple(systems), metric.signature(), samples, confidence, seed)
 
 
 def _check_options(edges: Sequence[int], samples: int, confidence: float) -> None:
@@ -181,6 +178,7 @@ def _check_options(edges: Sequence[int], samples: int, confidence: float) -> Non
 
 
 def _group(
+    metric: SacrebleuMetric,
     above: int,
     up_to: int | None,
     members: NDArray[np.int64],
@@ -198,7 +196,7 @@ def _group(
         drawn = np.bincount(generator.integers(size, size=size), minlength=size)  # how often each sentence
         for name, rows in counts.items():
             sums = drawn @ rows
-            bleu[name].append(corpus_bleu(sums))
+            bleu[name].append(metric.score_of(sums))
             words[name].append(sums[0] / size)
     totals = {name: rows.sum(axis=0) for name, rows in counts.items()}
     return LengthGroup(
@@ -206,7 +204,7 @@ def _group(
         up_to=up_to,
         indices=tuple(members.tolist()),
         reference_words=float(next(iter(totals.values()))[1] / size),
-        bleu={name: _band(corpus_bleu(totals[name]), bleu[name], confidence) for name in counts},
+        bleu={name: _band(metric.score_of(totals[name]), bleu[name], confidence) for name in counts},
         words={name: _band(float(totals[name][0] / size), words[name], confidence) for name in counts},
     )
 

@@ -76,6 +76,7 @@ def analyze(arguments: argparse.Namespace) -> int:
         raise ValueError("--alignments: name the translations that were aligned, with --translations")
     if arguments.output is not None:
         check_folder(arguments.output, inputs)
+        check_pictures()
     sources, references = read_sentences(arguments.sources), read_sentences(arguments.references)
     translations = None if arguments.translations is None else read_sentences(arguments.translations)
     counts = {"sources": len(sources), "references": len(references)}
@@ -98,6 +99,16 @@ def analyze(arguments: argparse.Namespace) -> int:
             draw(folder, results)
         print(f"{arguments.output}: {len(list(arguments.output.iterdir()))} files", file=sys.stderr)
     return 0
+
+
+def check_pictures() -> None:
+    """Raises a `ValueError` without matplotlib, before hours of translating."""
+    from hf_capsule_mt.analysis.figures import new_figure
+
+    try:
+        new_figure(1.0, 1.0)
+    except ImportError as error:
+        raise ValueError(f"--output: {error}") from error
 
 
 def draw(folder: Path, results: dict[str, Any]) -> None:

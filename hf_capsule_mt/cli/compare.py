@@ -86,8 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.saved is not None:
         if arguments.runs:
             raise ValueError("--from shows a saved comparison: give no runs with it")
+        for name in ("baseline", "group", "references"):
+            if getattr(arguments, name):
+                raise ValueError(f"--from shows a saved comparison: leave out --{name}")
         comparison, inputs = read_comparison(arguments.saved), [arguments.saved]
     else:
+        if not arguments.runs:
+            raise ValueError("no runs to compare: name them first; --references and --metrics take all that follows")
         runs = [named_run(text, arguments.split) for text in arguments.runs]
         inputs = [Path(one.place) for one in runs if one.place is not None]
         comparison = compare_systems(

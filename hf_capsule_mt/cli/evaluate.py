@@ -12,6 +12,7 @@ A run is the output folder of a recipe. Its test set is read from the corpus tha
 
 import argparse
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.comet is not None:
         if sources is None:
             raise ValueError("--comet needs the sources: name them, --sources FILE")
+        if len(references) > 1:
+            warnings.warn("COMET takes one reference a translation: those of the first set", stacklevel=2)
         comet = comet_scores(
             sources, translations, references[0], arguments.comet, arguments.comet_python, arguments.comet_batch_size
         )

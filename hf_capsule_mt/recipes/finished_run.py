@@ -15,6 +15,7 @@ Keys of `results.json` that a comparison uses; each may be missing:
 """
 
 import json
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def read_run(place: str | Path, name: str | None = None, split: str = "test", wi
     return Run(
         name=name or (folder.name if file.name == RESULTS else file.stem),
         seed=_inner(results, "seeds").get("run"),
-        scores=_recorded_scores(_inner(results, split)),
+        scores=_recorded_scores(_inner(results, split), f"{file}, {split}"),
         parameters=results.get("parameters"),
         steps=results.get("steps"),
         vocabulary=results.get("vocabulary"),
@@ -93,12 +94,16 @@ def _inner(results: dict[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _recorded_scores(scores: dict[str, Any]) -> dict[str, Score]:
-    return {
-        title: Score(title, float(scores[key]), str(scores.get(f"{key}_signature", "")))
-        for key, title in _NAMES.items()
-        if key in scores
-    }
+def _recorded_scores(scores: dict[str, Any], place: str) -> dict[str, Score]:
+    recorded = {}
+    for key, title in _NAMES.items():
+        score = scores.get(key)
+        if score is None:
+            continue
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            raise ValueError(f"{place}: {key}={score!r} must be a finite number, or null if it is not known")
+        recorded[title] = Score(title, float(score), str(scores.get(f"{key}_signature", "")))
+    return recorded
 
 
 def _data(results: dict[str, Any], split: str) -> dict[str, Any]:

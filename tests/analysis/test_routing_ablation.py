@@ -1,6 +1,7 @@
 """`routing_ablation`: what each ablation's assignments are, that only they change, and that the model comes back."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,14 +183,14 @@ def test_shuffled_assignments_are_those_of_the_next_sentence(case: Case):
         length, end = len(sides[site.side][row]), len(sides[site.side][donor])
         places = [place % end for place in range(length)]
         expected = real[name][-1, donor][places]
-        found = shuffled[name][-1, row, :length]
+        given = shuffled[name][-1, row, :length]
         if site.inputs is None:
             words, limit = len(pairs.sources[row]), len(pairs.sources[donor])
             expected = expected[:, [place % limit for place in range(words)]]
             expected = expected / expected.sum(dim=-1 if site.over == "capsules" else -2, keepdim=True)
-            assert (found[:, words:] == 0).all()
-            found = found[:, :words]
-        assert_close(found, expected)
+            assert (given[:, words:] == 0).all()
+            given = given[:, :words]
+        assert_close(given, expected)
 
 
 @chosen_cases
@@ -206,11 +207,17 @@ def test_shuffling_identical_sentences_changes_nothing(case: Case):
     assert "generate" not in vars(model)
 
 
-@pytest.mark.parametrize("encoded", [False, exhaustive(True)])
+@pytest.mark.parametrize(("encoded", "wrapped"), [(False, True), exhaustive(True, False), exhaustive(False, False)])
 @torch.no_grad()
-def test_a_row_takes_from_the_same_sentence_and_beam_at_every_step(encoded: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_row_takes_from_the_same_sentence_and_beam_at_every_step(
+    encoded: bool, wrapped: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Also if somebody has wrapped `generate` of this model, whose wrapper comes back."""
     case = Case(GDR_MARIAN, "guided")
     model = case.build()
+    if wrapped:
+        monkeypatch.setattr(model, "generate", partial(model.generate, do_sample=False))
+    before = vars(model).get("generate")
     inputs = without_target(make_pairs(case.config(), (6, 6, 6), (4, 4, 4)).batch())
     if encoded:
         states = model.get_encoder()(**inputs, return_dict=True)
@@ -227,6 +234,7 @@ def test_a_row_takes_from_the_same_sentence_and_beam_at_every_step(encoded: Any,
     monkeypatch.setattr(Shuffled, "__call__", spy)
     with routing_ablation(model, "shuffled", seed=3):
         model.generate(**inputs, num_beams=4)
+    assert vars(model).get("generate") is before
     assert len(calls) > 3
     rows = [4 * donor + beam for donor in ring(3, 3) for beam in range(4)]
     for computed, given in calls:

@@ -53,15 +53,15 @@ def test_rows_against_translating_by_hand(model: Any, task: Any):
     arguments = (model, task.tokenizer, task.test_sources, task.test_references)
     scores = ablation_scores(*arguments, ablations=("uniform", "random"), batch_size=4, max_new_tokens=12)
     assert [row.name for row in scores.rows] == ["real", "uniform", "random"] and scores.sentences == 9
-    found = {row.name: (row.chrf, row.loss) for row in scores.rows}
-    assert found["real"] == pytest.approx(by_hand(model, task), rel=1e-4)
+    numbers = {row.name: (row.chrf, row.loss) for row in scores.rows}
+    assert numbers["real"] == pytest.approx(by_hand(model, task), rel=1e-4)
     for name in ("uniform", "random"):
         with routing_ablation(model, name):
-            assert found[name] == pytest.approx(by_hand(model, task), rel=1e-4)
-        assert abs(found[name][1] - found["real"][1]) > 1e-4
+            assert numbers[name] == pytest.approx(by_hand(model, task), rel=1e-4)
+        assert abs(numbers[name][1] - numbers["real"][1]) > 1e-4
     iterations = iteration_scores(*arguments, iterations=(1, 3), batch_size=4, max_new_tokens=12)
     assert [row.name for row in iterations.rows] == ["real", "1", "3"]
-    assert iterations["3"].loss == pytest.approx(iterations["real"].loss) == pytest.approx(found["real"][1])
+    assert iterations["3"].loss == pytest.approx(iterations["real"].loss) == pytest.approx(numbers["real"][1])
     with routing_iterations(model, 1):
         assert iterations["1"].loss == pytest.approx(by_hand(model, task)[1], rel=1e-4)
 

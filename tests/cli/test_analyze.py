@@ -1,6 +1,7 @@
 """The command `analyze`, on a checkpoint that was never trained."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,17 @@ def test_given_translations_and_alignments(folder: Path, capsys: pytest.CaptureF
     assert (row["repetition"], row["omission"], row["length_ratio"]) == (0.0, 0.0, 1.0)
     assert main(arguments(folder, "pooling", "--alignments", *files)) == 1
     assert "--alignments: name the translations" in capsys.readouterr().err
+
+
+def test_pictures_without_matplotlib(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """The error comes before anything is computed."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(arguments(folder, "pooling", "--output", str(folder / "pictures"))) == 1
+    output = capsys.readouterr()
+    assert output.out == "" and "--output: plots need matplotlib: pip install" in output.err
+    assert not (folder / "pictures").exists()
 
 
 def test_files_of_different_length(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -11,6 +11,7 @@ from translation_texts import sentences, worsened
 
 from hf_capsule_mt.cli import compare, evaluate
 from hf_capsule_mt.evaluation import paper_bleu, read_comparison, score_translations
+from hf_capsule_mt.evaluation.scoring.comet import CometScores
 
 REFERENCES = sentences(20)
 TEXTS = {"ref": REFERENCES, "a": worsened(REFERENCES, 0.2, 1), "b": worsened(REFERENCES, 0.4, 2), "empty": []}
@@ -92,6 +93,21 @@ def test_errors_of_evaluate(arguments: list[str], message: str, capsys: pytest.C
     assert error.startswith("error: ") and message in error
 
 
+def test_comet_takes_the_first_set_of_references(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scored(sources: Any, translations: Any, references: Any, *options: Any) -> CometScores:
+        assert references == REFERENCES
+        return CometScores(0.5, (0.5,), "model:m")
+
+    monkeypatch.setattr(evaluate, "comet_scores", scored)
+    command = ["a", "--references", "ref", "b", "--sources", "b", "--comet", "m", "--metrics", "bleu"]
+    assert evaluate.main(command) == 0
+    output = capsys.readouterr()
+    assert "COMET 0.5000 (model:m)" in output.out
+    assert output.err == "warning: COMET takes one reference a translation: those of the first set\n"
+
+
 def test_compare_files_of_translations(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare.main(["a", "worse=b", "--references", "ref", "--metrics", "bleu", *FEW, "--progress"]) == 0
     output = capsys.readouterr()
@@ -137,6 +153,8 @@ def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         (["a"], "one system (a) cannot be compared"),
         (["a", "x=a", "--references", "ref"], "a and x are the same run"),
         (["a", "empty"], "empty is empty"),
+        (["--references", "a", "b"], "no runs to compare: name them first"),
+        (["--from", "a", "--baseline", "b"], "--from shows a saved comparison: leave out --baseline"),
         (["a", "b"], "a, b: no scores and no references to compute them"),
         (["a", "b", "--group", "x"], "--group x: must be NAME=RUN,RUN"),
         (["a", "b", "--group", "x=a", "--group", "x=b"], "--group x is given twice"),

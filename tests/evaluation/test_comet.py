@@ -49,8 +49,10 @@ def test_scores_of_another_python(tmp_path: Path) -> None:
     assert scores.sentence_scores == pytest.approx((1.16, 3.16)) and scores.score == pytest.approx(2.16)
     assert str(scores) == "COMET 2.1600 (model:org/name|version:9.9)"
     (tmp_path / "m.ckpt").write_text("")
-    own = comet_scores(**TEXTS, model=str(tmp_path / "m.ckpt"), batch_size=3)
-    assert own.sentence_scores[0] == pytest.approx(1 + len(str(tmp_path / "m.ckpt")) / 100), "a file is not downloaded"
+    of_file = comet_scores(**TEXTS, model=str(tmp_path / "m.ckpt"), batch_size=3)
+    assert of_file.sentence_scores[0] == pytest.approx(1 + len(str(tmp_path / "m.ckpt")) / 100), (
+        "a file is not downloaded"
+    )
 
 
 @pytest.mark.usefixtures("environment")

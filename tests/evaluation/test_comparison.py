@@ -159,6 +159,34 @@ def test_what_makes_runs_incomparable_is_warned_of() -> None:
     assert compare_systems(RUNS, metrics=["bleu"]).warnings == ()
 
 
+def test_seeds_of_one_system_may_differ_in_their_steps() -> None:
+    """Early stopping ends each seed at another step."""
+    runs = [replace(run, steps=50 + 10 * (run.seed or 0)) for run in RUNS]
+    comparison = compare_systems(runs, metrics=["bleu"])
+    assert [len(system.runs) for system in comparison.systems] == [3, 3] and comparison.seed_tests
+    (warning,) = comparison.warnings
+    assert warning.startswith("the runs differ in their steps: 60 (marian-seed1, dla-seed1); 70 (")
+
+
+def test_one_run_each_is_noted() -> None:
+    notes = compare_systems([RUNS[0], RUNS[1]], metrics=["bleu"]).notes
+    assert "one run each, so a difference may be that of their seeds; train with several: " in notes[-1]
+    assert notes[-1].endswith("marian-seed1, dla-seed1")
+    assert not any("one run each" in note for note in compare_systems(RUNS, metrics=["bleu"]).notes)
+
+
+def test_each_run_of_empty_translations_is_warned_of() -> None:
+    runs = [Run(name, translations=[""] * 30) for name in ("a", "b")]
+    comparison = compare_systems([*runs, translated("c", 0.3)], REFERENCES, ["bleu"], tests=[])
+    text = "all 30 translations are empty: the scores are the worst possible ones"
+    assert comparison.warnings == (f"a: {text}", f"b: {text}")
+
+
+def test_a_metric_without_scores_is_noted() -> None:
+    comparison = compare_systems(RUNS, metrics=["bleu", "ter"])
+    assert "no run has a score of TER: give references, or translations" in comparison.notes
+
+
 def test_settings_that_differ_are_listed() -> None:
     def listed(*settings: dict[str, Any], **more: Any) -> dict[str, dict[str, str]]:
         runs = [
@@ -194,7 +222,9 @@ def test_scores_with_other_signatures_are_left_out() -> None:
 def test_runs_with_different_references_are_not_tested() -> None:
     references = {"a": REFERENCES, "b": sentences(30, 9)}
     runs = [replace(translated(name, 0.3), references=[texts]) for name, texts in references.items()]
-    assert compare_systems(runs, metrics=["bleu"]).notes == ("no tests over sentences, the references differ: a, b",)
+    comparison = compare_systems(runs, metrics=["bleu"])
+    assert comparison.notes == ("no tests over sentences, the references differ: a, b",)
+    assert comparison.warnings == ("the runs were scored against different references: a; b",)
     recorded = [replace(run, references=None, scores=RUNS[0].scores) for run in runs]
     (note,) = compare_systems(recorded, metrics=["bleu"]).notes
     assert note == "no tests over sentences, the corpus cannot be read here, give the references (--references): a, b"
@@ -262,6 +292,10 @@ def test_files_that_hold_no_comparison(
         read_comparison(tmp_path / "file.json")
 
 
+def lines_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
 def test_plain_text(seeds: Comparison, files: Comparison) -> None:
     lines = render_comparison(seeds).splitlines()
     assert lines[2].split() == "system runs BLEU ↑ parameters training tok/s translation tok/s".split()
@@ -270,6 +304,9 @@ def test_plain_text(seeds: Comparison, files: Comparison) -> None:
     text = render_comparison(files)
     assert "Tests over sentences, against base" in text and f"BLEU: {BLEU_SIGNATURE}" in text
     assert "seed" not in text and "Settings" not in text
+    assert "p bootstrap (one-sided)" in text
+    row = next(line for line in lines_of(text) if line[:3] == ["good", "TER", "↓"])
+    assert float(row[3]) < 0, "a negative difference of TER is a gain"
 
 
 def test_markdown(seeds: Comparison) -> None:

@@ -72,6 +72,12 @@ def test_one_seed_and_equal_differences_have_no_p_value() -> None:
     assert same.t_p_value is None and same.permutation_p_value == 1
 
 
+def test_patterns_with_the_same_sum_count_whatever_their_rounding() -> None:
+    """All sums are at least as far from 0 as that of the differences, which is 0 but for rounding."""
+    assert seed_tests.permutation_p_value((-1.5, -1.7, 1.5, 0.0, 1.7)) == 1
+    assert seed_tests.permutation_p_value((-1.3, -1.1, 0.7, 1.1, 0.6)) == 1
+
+
 def test_many_seeds_draw_their_sign_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     differences = (0.8, 0.1, 1.1, -0.2, 0.8, 0.3, -0.4, 0.5)
     exact = seed_tests.permutation_p_value(differences)

@@ -1,5 +1,6 @@
 """Tests over sentences: those of sacreBLEU give the p-values of sacreBLEU, the sign test is computed by hand."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -89,6 +90,20 @@ def test_the_sign_test_by_hand() -> None:
 def test_the_sign_test_of_equal_systems_has_no_p_value() -> None:
     test = sign_test(RightWords(), BASE, BASE)
     assert (test.better, test.worse, test.equal, test.p_value) == (0, 0, 6, None)
+
+
+def test_which_p_values_are_one_sided() -> None:
+    """The mean of 2000 paired differences, 2.2 standard errors from 0, against the normal distribution."""
+    generator = np.random.default_rng(0)
+    differences = generator.normal(size=2000)
+    differences = (differences - differences.mean()) / differences.std() + 2.2 / 2000**0.5
+    baseline = np.stack([generator.normal(size=2000), np.ones(2000)], axis=1)
+    system = baseline + np.stack([differences, np.zeros(2000)], axis=1)
+    two_sided = math.erfc(2.2 / 2**0.5)
+    bootstrap = paired_bootstrap(RightWords(), baseline, system, samples=2000)
+    randomization = approximate_randomization(RightWords(), baseline, system, trials=2000)
+    assert randomization.p_value == pytest.approx(two_sided, rel=0.2)
+    assert bootstrap.p_value == pytest.approx(two_sided / 2, rel=0.2)
 
 
 @pytest.mark.parametrize("test", [paired_bootstrap, approximate_randomization, sign_test])

@@ -60,7 +60,8 @@ def test_scores_are_those_of_the_command_of_sacrebleu(
         assert ours[name] == pytest.approx(row["score"], rel=1e-8)
         assert ours.scores[name].signature == row["signature"]
         assert ours.scores[name].higher_is_better == (name != "TER")
-    assert json.loads(json.dumps(ours.as_dict()))["scores"]["BLEU"]["details"]["hypothesis_length"] > 0
+    length = json.loads(json.dumps(ours.as_dict()))["scores"]["BLEU"]["details"]["hypothesis_length"]
+    assert isinstance(length, int) and length > 0
 
 
 def test_default_scores_are_those_that_recipes_record() -> None:
@@ -114,6 +115,17 @@ def test_translations_that_are_all_empty_have_the_worst_scores() -> None:
             ["", " "], ["ein Hund", "eine Katze"], metrics=["bleu", "chrf", "ter", "paper_bleu"]
         )
     assert [score.score for score in scores.scores.values()] == [0, 0, 100, 0]
+
+
+def test_tokenised_translations_are_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    texts = ["ein Hund ."] * 100
+    with pytest.warns(UserWarning, match='100 translations end in " .": sacreBLEU expects plain text'):
+        score_translations(texts, texts, metrics=["bleu"])
+    recwarn.clear()
+    score_translations(texts[:99], texts[:99], metrics=["bleu"])
+    score_translations(texts, texts, metrics=["bleu"], tokenizer="none")
+    score_translations(texts, texts, metrics=["chrf", "paper_bleu"])
+    assert not recwarn.list
 
 
 def test_files_of_sentences(tmp_path: Path) -> None:

@@ -70,6 +70,13 @@ def test_a_results_file_by_itself(tmp_path: Path) -> None:
     assert validation.scores["BLEU"].score == 20.5 and validation.translations is None
 
 
+def test_scores_that_are_no_numbers(tmp_path: Path) -> None:
+    assert read_run(write_run(tmp_path / "a", test={"bleu": None, "chrf": 40})).scores.keys() == {"chrF"}
+    for name, score in (("b", "high"), ("c", float("nan"))):
+        with pytest.raises(ValueError, match=f"results.json, test: bleu={score!r} must be a finite number"):
+            read_run(write_run(tmp_path / name, test={"bleu": score}))
+
+
 def test_texts_come_from_the_corpus_of_the_record(tmp_path: Path) -> None:
     data = RESULTS["data"] | {"cache_dir": str(tmp_path / "cache")}
     run = read_run(write_run(tmp_path / "a", translations=6, data=data))

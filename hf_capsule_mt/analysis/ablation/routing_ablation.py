@@ -137,7 +137,7 @@ def _watch_batches(model: Any, batch: Batch, stack: ExitStack) -> None:
         (model.get_decoder(), before_decoder),
     ):
         stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-    if "generate" in vars(model) or not hasattr(model, "generate"):
+    if not hasattr(model, "generate"):
         return
     generate = model.generate
 
@@ -148,8 +148,11 @@ def _watch_batches(model: Any, batch: Batch, stack: ExitStack) -> None:
         finally:
             batch.sentences = None
 
+    if "generate" in vars(model):  # somebody else's wrapper, which comes back
+        stack.callback(setattr, model, "generate", generate)
+    else:
+        stack.callback(delattr, model, "generate")
     model.generate = counted
-    stack.callback(delattr, model, "generate")
 
 
 def _sentences(inputs: Any, call: dict[str, Any]) -> int | None:

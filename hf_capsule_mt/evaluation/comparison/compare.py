@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hf_capsule_mt.evaluation.comparison.differences import comparison_warnings, setting_differences
+from hf_capsule_mt.evaluation.comparison.differences import comparison_warnings, one_seed_notes, setting_differences
 from hf_capsule_mt.evaluation.comparison.pair_tests import TESTS, SentenceTestOptions, SystemPair
 from hf_capsule_mt.evaluation.comparison.record import Comparison, MetricRow, SentenceTests, SystemRow, SystemSeedTest
-from hf_capsule_mt.evaluation.comparison.scored_runs import add_recorded_scores, run_row, score_run, signatures_of
+from hf_capsule_mt.evaluation.comparison.scored_runs import (
+    add_recorded_scores,
+    reference_warnings,
+    run_row,
+    score_run,
+    signatures_of,
+)
 from hf_capsule_mt.evaluation.comparison.systems import Run, System, group_runs
 from hf_capsule_mt.evaluation.scoring.metric import reference_sets
 from hf_capsule_mt.evaluation.scoring.translation_scores import make_metrics
@@ -50,13 +56,16 @@ def compare_systems(
         system.name: [score_run(run, chosen, shared, warnings, show_progress) for run in system.runs]
         for system in rows
     }
-    signatures = signatures_of(chosen, [run for runs in scored.values() for run in runs])
-    for runs in scored.values():
-        for run in runs:
-            add_recorded_scores(run, chosen, signatures, warnings)
-    if not any(run.scores for runs in scored.values() for run in runs):
-        names = ", ".join(run.run.name for runs in scored.values() for run in runs)
+    everything = [run for runs in scored.values() for run in runs]
+    warnings += reference_warnings(everything)
+    signatures = signatures_of(chosen, everything)
+    for run in everything:
+        add_recorded_scores(run, chosen, signatures, warnings)
+    if not any(run.scores for run in everything):
+        names = ", ".join(run.run.name for run in everything)
         raise ValueError(f"{names}: no scores and no references to compute them; give references (--references)")
+    unscored = [metric.name for metric in chosen if not any(metric.name in run.scores for run in everything)]
+    notes += [f"no run has a score of {name}: give references, or translations" for name in unscored]
     untested: dict[str, list[str]] = {}
     sentence_tests: list[SentenceTests] = []
     seed_tests: list[SystemSeedTest] = []
@@ -66,9 +75,10 @@ def compare_systems(
             sentence_tests += pair.sentence_tests(chosen, options)
             seed_tests += pair.seed_tests(chosen)
     notes += [f"no tests over sentences, {reason}: {', '.join(names)}" for reason, names in untested.items()]
+    notes += one_seed_notes(rows)
     if len(rows) > 2 and (sentence_tests or seed_tests):
         notes.append("p-values are not corrected for the number of comparisons")
-    lengths = {len(run.run.translations or ()) for runs in scored.values() for run in runs if run.counts}
+    lengths = {len(run.run.translations or ()) for run in everything if run.counts}
     return Comparison(
         baseline=base.name,
         metrics=tuple(MetricRow(one.name, signatures[one.name], one.higher_is_better) for one in chosen),

@@ -56,6 +56,14 @@ def comparison_warnings(systems: Sequence[System]) -> list[str]:
     return warnings + _warning("the runs were trained on different devices, so speeds cannot be compared", devices)
 
 
+def one_seed_notes(systems: Sequence[System]) -> list[str]:
+    """A note for trained systems with a single run: no test over sentences says what another seed would give."""
+    names = [system.name for system in systems if len(system.runs) == 1 and system.runs[0].settings]
+    if not names:
+        return []
+    return [f"one run each, so a difference may be that of their seeds; train with several: {', '.join(names)}"]
+
+
 def _warning(text: str, values: dict[str, Any]) -> list[str]:
     by_value: dict[str, list[str]] = {}
     for run, value in values.items():

@@ -5,7 +5,6 @@ keys; they do not rename or remove any.
 """
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -151,11 +150,6 @@ def read_comparison(path: str | Path) -> Comparison:
         return comparison_from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def finite_or_none(value: Any) -> float | None:
-    """A number that JSON can hold, else None."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _row(row_type: type[Any], content: dict[str, Any]) -> Any:

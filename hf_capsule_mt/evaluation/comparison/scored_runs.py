@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from warnings import catch_warnings, simplefilter
 
 from hf_capsule_mt.evaluation.comparison.record import RunRow
 from hf_capsule_mt.evaluation.comparison.systems import Run
@@ -24,14 +25,17 @@ def score_run(
     run: Run, metrics: list[CorpusMetric], references: list[list[str]] | None, warnings: list[str], progress: bool
 ) -> ScoredRun:
     """Scores the translations of a run, if it has translations and references."""
-    own = None if run.references is None else reference_sets(run.references)
-    sets = own if references is None else references
+    of_run = None if run.references is None else reference_sets(run.references)
+    sets = of_run if references is None else references
     if run.translations is None or sets is None:
         return ScoredRun(run, {})
     try:
-        check_translations(run.translations, sets)
+        with catch_warnings(record=True) as caught:
+            simplefilter("always")
+            check_translations(run.translations, sets)
     except ValueError as error:
         raise ValueError(f"{run.name}: {error}") from error
+    warnings += [f"{run.name}: {warning.message}" for warning in caught]
     counts = {metric.name: metric.counts(run.translations, sets, progress) for metric in metrics}
     scores = {metric.name: metric.score_of(counts[metric.name].sum(axis=0)) for metric in metrics}
     for metric in metrics:
@@ -69,6 +73,22 @@ def add_recorded_scores(
             warnings.append(
                 f"{run.run.name}: its {metric.name} has another signature, {recorded.signature}, and is left out"
             )
+
+
+def reference_warnings(runs: list[ScoredRun]) -> list[str]:
+    """A warning if runs were scored against different references: then their scores cannot be compared."""
+    groups: list[tuple[list[list[str]], list[str]]] = []
+    for run in runs:
+        if run.references is None:
+            continue
+        names = next((names for references, names in groups if references == run.references), None)
+        if names is None:
+            groups.append((run.references, [run.run.name]))
+        else:
+            names.append(run.run.name)
+    if len(groups) < 2:
+        return []
+    return ["the runs were scored against different references: " + "; ".join(", ".join(names) for _, names in groups)]
 
 
 def run_row(scored: ScoredRun) -> RunRow:

@@ -54,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True)
 class System:
-    """Runs of the same recipe with different seeds."""
+    """Runs of the same recipe with different seeds. Their steps may differ: early stopping depends on the seed."""
 
     name: str
     runs: tuple[Run, ...]
@@ -63,8 +63,8 @@ class System:
 def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None = None) -> list[System]:
     """The systems of some runs, in the order of their first runs.
 
-    Runs with the same settings, data, vocabulary and steps, but for the seed, are one system. A run without settings,
-    such as a file of translations, is a system by itself. `groups` names systems by hand: the names of their runs, by
+    Runs with the same settings, data and vocabulary, but for the seed, are one system. A run without settings, such as
+    a file of translations, is a system by itself. `groups` names systems by hand: the names of their runs, by
     the name of the system.
     """
     _check_names(runs)
@@ -105,7 +105,7 @@ def _same_recipe(run: Run, other: Run) -> bool:
 
 def _recipe(run: Run) -> tuple[Any, ...]:
     settings = {name: value for name, value in run.settings.items() if name not in SEED_SETTINGS}
-    return settings, dict(run.data), run.vocabulary, run.steps
+    return settings, dict(run.data), run.vocabulary
 
 
 def _system_name(runs: Sequence[Run]) -> str:

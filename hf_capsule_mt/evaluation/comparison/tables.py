@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hf_capsule_mt.evaluation.comparison.record import Comparison, MetricRow, SystemRow
 
 EMPTY = "-"  # a value that is not known, or a test that was not run
+BOOTSTRAP = "p bootstrap (one-sided)"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def _scores(comparison: Comparison) -> Table:
 
 
 def _sentence_tests(comparison: Comparison) -> Table:
-    columns: tuple[str, ...] = ("system", "seed", "metric", "difference", "95 % interval of the score", "p bootstrap")
+    columns: tuple[str, ...] = ("system", "seed", "metric", "difference", "95 % interval of the score", BOOTSTRAP)
     columns += ("p randomisation", "better / worse / equal", "p sign test")
     rows = []
     for tests in comparison.sentence_tests:
@@ -55,7 +56,7 @@ def _sentence_tests(comparison: Comparison) -> Table:
             (
                 tests.system,
                 EMPTY if tests.seed is None else str(tests.seed),
-                tests.metric,
+                _metric_name(comparison, tests.metric),
                 f"{tests.difference:+.2f}",
                 EMPTY if bootstrap is None else f"{bootstrap.mean:.2f} ± {bootstrap.half_width:.2f}",
                 p_text(None if bootstrap is None else bootstrap.p_value),
@@ -79,7 +80,7 @@ def _seed_tests(comparison: Comparison) -> Table:
         rows.append(
             (
                 row.system,
-                row.metric,
+                _metric_name(comparison, row.metric),
                 str(len(test.seeds)),
                 f"{test.mean:+.2f}",
                 EMPTY if test.deviation is None else f"{test.deviation:.2f}",
@@ -107,6 +108,12 @@ def _without_empty_column(table: Table, column: str) -> Table:
         return table
     columns, *rows = (row[:place] + row[place + 1 :] for row in (table.columns, *table.rows))
     return Table(table.title, columns, tuple(rows))
+
+
+def _metric_name(comparison: Comparison, name: str) -> str:
+    """A name with ↓ if lower is better, so that a positive difference is not taken for a gain."""
+    is_lower_better = any(metric.name == name and not metric.higher_is_better for metric in comparison.metrics)
+    return f"{name} ↓" if is_lower_better else name
 
 
 def _score(system: SystemRow, metric: MetricRow) -> str:

@@ -54,7 +54,8 @@ def paper_bleu(
     Args:
         hypotheses: the translations.
         references: one reference a translation; or a list of reference sets, each with one reference a translation.
-        lowercase: whether translations and references are lower-cased, before they are tokenised.
+        lowercase: whether translations and references are lower-cased, before they are tokenised. All letters are;
+            the option -lc of the script lower-cases ASCII letters alone.
         tokenizer: "none" for text with spaces between the tokens, "moses" for plain text (see `moses.py`).
         language: the language of the translations, for "moses".
     """

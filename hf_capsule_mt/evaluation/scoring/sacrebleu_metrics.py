@@ -1,5 +1,6 @@
 """sacreBLEU's BLEU, chrF, chrF++ and TER, as metrics with counts of each sentence."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts
 
 SACREBLEU_METRICS = ("bleu", "chrf", "chrf++", "ter")
+MANY_TOKENIZED = 100  # as in sacreBLEU
 _TITLES = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
 
 
@@ -25,11 +27,25 @@ class SacrebleuMetric(CorpusMetric):
             raise ValueError(f"metric={name!r}: must be one of {', '.join(SACREBLEU_METRICS)}")
         self.name = _TITLES[name]
         self.higher_is_better = name != "ter"
+        self._splits_words = name == "bleu" and tokenizer != "none"
         self._metric: Any = _sacrebleu_metric(name, lowercase, tokenizer)
 
     def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
         # The statistics that sacreBLEU's own significance tests use.
         return np.array(self._metric._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
+
+    def counts(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], show_progress: bool = False
+    ) -> Counts:
+        """The counts of each sentence, `[N, S]`. BLEU warns of translations that seem to be tokenised already."""
+        tokenized = sum(text.endswith(" .") for text in hypotheses)
+        if self._splits_words and tokenized >= MANY_TOKENIZED:
+            warnings.warn(
+                f'{tokenized} translations end in " .": sacreBLEU expects plain text, and its BLEU is another number '
+                "for tokenised text; detokenise both sides, or choose tokenizer='none'",
+                stacklevel=2,
+            )
+        return super().counts(hypotheses, references, show_progress)
 
     def score_of(self, sums: Counts) -> float:
         return float(self._metric._compute_score_from_stats(sums.tolist()).score)
@@ -44,8 +60,8 @@ class SacrebleuMetric(CorpusMetric):
         return {
             "precisions": list(score.precisions),
             "brevity_penalty": score.bp,
-            "hypothesis_length": score.sys_len,
-            "reference_length": score.ref_len,
+            "hypothesis_length": int(score.sys_len),
+            "reference_length": int(score.ref_len),
         }
 
 

@@ -69,7 +69,8 @@ def permutation_p_value(differences: tuple[float, ...], seed: int = 12345) -> fl
 
     Up to 16 differences all patterns are tried. For more, patterns are drawn, and the true one counts as one of them.
     """
-    bound = abs(sum(differences)) * (1 - 1e-12)
+    # Less by what rounding may do, so that a pattern with the same sum counts.
+    bound = abs(sum(differences)) - 1e-12 * sum(map(abs, differences))
     if len(differences) <= MOST_EXACT_PAIRS:
         sums = [_signed_sum(differences, signs) for signs in product((1, -1), repeat=len(differences))]
         return sum(abs(value) >= bound for value in sums) / len(sums)

@@ -25,7 +25,7 @@ Advance = Callable[[int], object]  # called with a number of samples that are do
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The paired bootstrap. `mean` and `half_width` describe the system's score: the 95 % interval is their sum."""
+    """The paired bootstrap. The 95 % interval of the system's score is `mean - half_width` to `mean + half_width`."""
 
     p_value: float
     mean: float
@@ -70,7 +70,11 @@ def paired_bootstrap(
     seed: int = SEED,
     advance: Advance = lambda samples: None,
 ) -> Bootstrap:
-    """The paired bootstrap on the counts `[N, S]` of two systems. Two-sided, as in sacreBLEU."""
+    """The paired bootstrap on the counts `[N, S]` of two systems, with the p-value of sacreBLEU.
+
+    The p-value is one-sided for a clear difference: the share of samples whose difference exceeds its mean by more
+    than the observed difference. It is then about half of that of `approximate_randomization`, which is two-sided.
+    """
     check_pair(baseline, system)
     difference = abs(_score(metric, baseline) - _score(metric, system))
     scores: list[tuple[float, float]] = []
@@ -115,7 +119,10 @@ def approximate_randomization(
     seed: int = SEED,
     advance: Advance = lambda trials: None,
 ) -> Randomization:
-    """Approximate randomisation on the counts `[N, S]` of two systems: each trial swaps half of the sentences."""
+    """Approximate randomisation on the counts `[N, S]` of two systems, two-sided.
+
+    A trial swaps the translations of each sentence with probability 1/2.
+    """
     check_pair(baseline, system)
     generator = np.random.default_rng(seed)
     sentences, exchange, total = len(baseline), baseline - system, (baseline + system).sum(axis=0)
