@@ -3,14 +3,17 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from markers import exhaustive
 from training_run import Signal, checkpoints, ends_like, history, run
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from hf_capsule_mt.training.checkpoints.files import last_checkpoint, logged
+from hf_capsule_mt.training.stop_on_signal import StopOnSignal
 
 
 def evaluations(trainer: Any) -> list[int]:
@@ -150,3 +153,21 @@ def test_sigterm_at_the_end_of_an_epoch(whole_epochs: Any, tmp_path: Path, at_la
     assert evaluations(trainer) == [one for one in evaluations(whole) if one < step]
     ends_like(whole, tmp_path, **arguments)
     assert checkpoints(tmp_path) == checkpoints(whole.args.output_dir)
+
+
+def test_processes_ask_each_other_every_few_steps_only() -> None:
+    """Each asking waits for the GPU. Any of the processes may have the signal."""
+    asked: list[torch.Tensor] = []
+
+    def gather(tensor: torch.Tensor) -> torch.Tensor:
+        asked.append(tensor)
+        return torch.cat([tensor, torch.ones_like(tensor)])  # the other process has it
+
+    accelerator: Any = SimpleNamespace(num_processes=2, device=torch.device("cpu"), gather=gather)
+    stopper = StopOnSignal(accelerator)
+    stops = []
+    for step in range(1, 11):
+        control = TrainerControl()
+        stopper.on_step_end(None, TrainerState(global_step=step, max_steps=20), control)
+        stops.append(control.should_training_stop)
+    assert stops == [False] * 4 + [True] + [False] * 4 + [True] and len(asked) == 2
