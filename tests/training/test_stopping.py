@@ -104,7 +104,7 @@ EPOCHS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=[EPOCHS[0], exhaustive(EPOCHS[1])], ids=["steps", "epochs"])
+@pytest.fixture(scope="module", params=EPOCHS, ids=["steps", "epochs"])
 def whole_epochs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run that logs and evaluates at the end of epochs and that nothing happens to, and its arguments."""
     arguments = {"eval_strategy": "epoch", "logging_strategy": "epoch", **request.param}
@@ -141,6 +141,7 @@ def test_what_a_kill_cuts_off_at_the_end_of_an_epoch_is_made_up(whole_epochs: An
     ends_like(whole, tmp_path, **arguments)
 
 
+# After the last epoch nothing but the end of training makes up for what was left.
 @pytest.mark.parametrize("at_last", [exhaustive(False), True])
 def test_sigterm_at_the_end_of_an_epoch(whole_epochs: Any, tmp_path: Path, at_last: bool) -> None:
     """Before an evaluation, or in it."""
@@ -171,3 +172,12 @@ def test_processes_ask_each_other_every_few_steps_only() -> None:
         stopper.on_step_end(None, TrainerState(global_step=step, max_steps=20), control)
         stops.append(control.should_training_stop)
     assert stops == [False] * 4 + [True] + [False] * 4 + [True] and len(asked) == 2
+
+
+@pytest.mark.parametrize("saves_anyway", [True, False])
+def test_an_evaluation_that_was_left_is_not_asked_for_again(saves_anyway: bool) -> None:
+    accelerator: Any = SimpleNamespace(num_processes=1)
+    stopper, control = StopOnSignal(accelerator), TrainerControl(should_evaluate=True, should_save=saves_anyway)
+    stopper.leave_evaluation(control)
+    assert control.should_training_stop and not control.should_evaluate
+    assert stopper.saves_for_signal_alone != saves_anyway
