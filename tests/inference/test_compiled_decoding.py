@@ -140,6 +140,18 @@ def test_older_releases_compile_nothing(case: Case, monkeypatch: pytest.MonkeyPa
     assert compiler.graphs == 0
 
 
+@pytest.mark.parametrize("asked", [None, "dynamic", "static"])
+def test_older_releases_say_that_a_recurrent_cache_is_not_static(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(recurrent_seq2seq, "CAN_COMPILE_STEPS", False)
+    monkeypatch.setattr(recurrent_seq2seq.logger, "warning_once", said.append)
+    model = Case(CAPS_NMT, CAPS_NMT.chosen[0]).build()
+    model.generate(torch.full((1, 3), 5), max_new_tokens=2, cache_implementation=asked)
+    assert said == ['cache_implementation="static" needs PyTorch 2.11 and is ignored'] * (asked == "static")
+
+
 def test_beam_search_compiles_no_cache_that_moves_and_nothing_whose_outputs_are_kept() -> None:
     model, inputs, compiler = started(Case(AGGREGATED_MARIAN, "em"))
     expected = model.generate(**inputs, **BEAMS)

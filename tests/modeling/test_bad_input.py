@@ -22,6 +22,8 @@ from markers import exhaustive
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel
 
+from hf_capsule_mt.modeling.input_checks import target_word_mask
+
 LIMIT = AGGREGATED_MARIAN.sizes["max_position_embeddings"]
 # Recurrent families have no positions to run out of.
 limited_cases = pytest.mark.parametrize(
@@ -266,3 +268,11 @@ def test_a_changed_config_of_past_and_future_is_checked_too():
     for build in (GDR_MARIAN.model, GDR_MARIAN.translation):
         with pytest.raises(ValueError, match="(?s)layer_num_capsules=5: must divide.*past_capsules=0: must be"):
             build(config)
+
+
+def test_a_number_of_words_on_a_device_is_not_read():
+    """A static cache counts on its device. The mask then says how many words came before."""
+    past, mask = torch.empty((), dtype=torch.long, device="meta"), torch.tensor([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]])
+    assert target_word_mask(mask, 2, 1, past).tolist() == [[True], [False]]
+    with pytest.raises(ValueError, match=r"decoder_attention_mask has shape \[2, 5\]: must be \[3, 5\]"):
+        target_word_mask(mask, 3, 1, past)

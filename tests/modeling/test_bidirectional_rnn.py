@@ -109,6 +109,14 @@ def test_weights_at_the_start(kind: str) -> None:
     assert torch.equal(layer.bias_ih_l0.detach(), open_gate)
 
 
+def test_a_map_of_a_state_starts_orthogonal_and_without_a_bias() -> None:
+    layer = RecurrentLinear(HIDDEN, 3 * HIDDEN)
+    layer.init_capsule_weights(0.02)
+    for block in layer.weight.split(HIDDEN):
+        torch.testing.assert_close(block @ block.mT, torch.eye(HIDDEN), rtol=0, atol=1e-5)
+    assert (layer.bias == 0).all()
+
+
 def test_loaded_weights_are_left_alone() -> None:
     """Transformers marks loaded weights. Only the others are initialised."""
     for module in (GRU(3, 4), RecurrentLinear(4, 12), InputLinear(3, 12)):

@@ -17,7 +17,11 @@ from hf_capsule_mt import (
     CapsuleAggregatedMarianModel,
 )
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import LAYER_AGGREGATIONS
-from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection, RoutedProjection
+from hf_capsule_mt.modeling.capsules.head_aggregation import (
+    GatedRoutedProjection,
+    RoutedProjection,
+    mirrored_normal_,
+)
 from hf_capsule_mt.modeling.capsules.past_future import PastFuture
 from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
 
@@ -369,6 +373,22 @@ def test_an_aggregate_that_replaces_the_top_layer_starts_as_large(layers: int, i
             sizes[output] = aggregation.combination(random_states(200, layers, 128)).std().item()
     assert 0.5 < sizes["replace"] < 1.6
     assert sizes["residual"] < 0.1
+
+
+@pytest.mark.parametrize("aggregation", ["linear_combination", "dynamic_combination"])
+def test_a_combination_starts_as_the_mean_of_the_layers(aggregation: str):
+    config = CapsuleAggregatedMarianConfig(**SIZES, layer_aggregation=aggregation, aggregation_output="replace")
+    aggregate = CapsuleAggregatedMarianModel(config).encoder.layer_aggregation
+    states = random_states(config.encoder_layers, 2, 5, config.d_model)
+    torch.testing.assert_close(aggregate(list(states)), states.mean(dim=0))
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_mirrored_weights_of_an_odd_width_leave_one_row_alone(width: int):
+    weight = torch.empty(3 * width, 6)
+    mirrored_normal_(weight, 1.0, axis=0, parts=3)
+    for rows in weight.split(width):
+        assert torch.equal(rows[2:4], -rows[:2]) and rows.ne(0).all()
 
 
 def test_gated_heads_keep_marians_projection():

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hf_capsule_mt.configuration.configuration_gdr_rnmt import RNMT_PAST_FUTURES, GDRRNMTConfig
 from hf_capsule_mt.modeling import GDRRNMTForConditionalGeneration
+from hf_capsule_mt.modeling.recurrent.conditional_gru import source_mean
 from hf_capsule_mt.ops.guided.reference import reference_guided_routing
 
 SIZES = {
@@ -249,3 +250,9 @@ def test_nothing_of_the_source_is_computed_again_while_generating() -> None:
     batch = make_pairs(model.config).batch()
     model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], num_beams=3, max_length=9)
     assert counts and set(counts.values()) == {1}, counts
+
+
+def test_the_mean_of_a_source_without_padding_is_that_with_a_full_mask() -> None:
+    states = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(6))
+    torch.testing.assert_close(source_mean(states, None), source_mean(states, torch.ones(2, 5, dtype=torch.bool)))
+    torch.testing.assert_close(source_mean(states, None), states.sum(dim=1) / 5)

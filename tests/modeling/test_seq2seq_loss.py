@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hf_capsule_mt.modeling.losses import blocks_of_logits
+from hf_capsule_mt.modeling.losses import blocks_of_logits, seq2seq
 from hf_capsule_mt.modeling.losses.seq2seq import summed_cross_entropy, translation_loss
 
 LABELS = torch.tensor([3, -100, 0, 10, 10, -100, 7])
@@ -77,3 +77,21 @@ def test_nothing_but_padding_is_zero():
     loss = translation_loss(logits, torch.full((2, 3), -100))
     loss.backward()
     assert loss == 0 and (logits.grad == 0).all()
+
+
+@pytest.mark.parametrize("saves_memory", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_states_is_that_of_their_logits(saves_memory, smoothing, monkeypatch):
+    """Code in a checkpoint runs without the package's loss, which saves memory."""
+    if not saves_memory:
+        monkeypatch.delitem(seq2seq.MEMORY_SAVING, "loss_of_states")
+    torch.manual_seed(5)
+    states, embedding, bias = torch.randn(2, 7, 4), torch.randn(11, 4), torch.randn(1, 11)
+    labels = torch.stack([LABELS, LABELS.flip(0)])
+    logits = (states @ embedding.mT + bias).flatten(0, 1)
+    losses = seq2seq.loss_of_states(states, embedding, bias, labels, smoothing=smoothing)
+    plain = cross_entropy(logits, labels.flatten())
+    torch.testing.assert_close(losses.plain, plain)
+    torch.testing.assert_close(losses.smooth, cross_entropy(logits, labels.flatten(), label_smoothing=smoothing))
+    halved = seq2seq.loss_of_states(states, embedding, bias, labels, num_items_in_batch=20, smoothing=smoothing)
+    torch.testing.assert_close(halved.plain, plain / 2)

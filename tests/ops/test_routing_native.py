@@ -1,5 +1,7 @@
 """Compiled code for the CPU: many threads, and tensors that it must not read. Other files compare its results."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fused_cases import needs_native
@@ -106,3 +108,46 @@ def test_traced_int8_runs_in_pytorch_operations() -> None:
     assert_close("vmap", torch.vmap(linear)(inputs), wanted, 1e-4, 1e-5)
     with pytest.raises(ValueError, match="the last axis must have the 24 inputs"):
         linear(torch.randn(2, 48))
+
+
+DENSE = {
+    "positions first": lambda votes: votes,
+    "inputs first": lambda votes: votes.transpose(0, 1).contiguous().transpose(0, 1),
+    "one position": lambda votes: votes[1:2],
+    "one input": lambda votes: votes[:, 1:2].contiguous(),
+}
+NOT_DENSE = {
+    "sizes first": lambda votes: votes.transpose(2, 3).contiguous().transpose(2, 3),
+    "every other position": lambda votes: votes.repeat_interleave(2, dim=0)[::2],
+    "every other input": lambda votes: votes.repeat_interleave(2, dim=1)[:, ::2],
+    "every other position, inputs first": lambda votes: (
+        votes.repeat_interleave(2, 0).transpose(0, 1).contiguous()[:, ::2].transpose(0, 1)
+    ),
+    "every other input, inputs first": lambda votes: (
+        votes.repeat_interleave(2, 1).transpose(0, 1).contiguous()[::2].transpose(0, 1)
+    ),
+    "one position for all": lambda votes: votes[:1].expand_as(votes),
+    "one input for all": lambda votes: votes[:, :1].expand_as(votes),
+    "all inputs of one vote": lambda votes: votes[:1, :1].expand_as(votes),
+}
+
+
+@pytest.mark.parametrize("layout", [*DENSE, *NOT_DENSE])
+def test_only_votes_with_gaps_or_shared_memory_are_copied(layout: str) -> None:
+    """The C code reads both dense orders, so a copy of them would only take time."""
+    votes = (DENSE | NOT_DENSE)[layout](torch.randn(5, 4, 3, 2))
+    dense = native_routing.dense(votes)
+    assert torch.equal(dense, votes)
+    assert (dense.data_ptr() == votes.data_ptr() and dense.stride() == votes.stride()) == (layout in DENSE)
+
+
+def test_guided_scores_use_a_thread_for_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work grows with the steps; too little of it is not worth a thread."""
+    used: list[int] = []
+    library = SimpleNamespace(guided_scores=lambda backward, threads, *_: used.append(threads))
+    monkeypatch.setattr(guided_native, "LIBRARY", library)
+    monkeypatch.setattr(guided_native, "TANGENTS_PER_THREAD", 100)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    for steps in (0, 1, 5, 50):
+        guided_native._run(False, torch.zeros(2, 4, 3, 2), steps, [])
+    assert used == [1, 2, 4]

@@ -1,7 +1,9 @@
 """The routing functions against the slow loops of `routing_oracles`, in value and in every assignment."""
 
+import inspect
 import itertools
 import math
+from typing import Any
 
 import pytest
 import routing_oracles as oracles
@@ -9,7 +11,7 @@ import torch
 from routing_cases import assert_close, leads, make_case
 from torch import Tensor
 
-from hf_capsule_mt.ops import guided_routing
+from hf_capsule_mt.ops import dynamic_routing, em_routing, guided_routing
 
 ROUTED = ("dynamic", "normalized", "em", "em_without_activations")
 # A plain mean instead of routing must differ by more than the tolerances below.
@@ -90,6 +92,19 @@ def test_em_defaults_are_the_documented_ones() -> None:
     plain = case.changed()
     plain.arguments = left_out
     assert_close("capsules", plain(), expected(stated, 3)[0])
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    """Three rounds in every routing; options that the papers do not have are off."""
+    settings = {"iterations": 3, "mask": None, "return_assignments": False, "implementation": None}
+    added: dict[Any, dict[str, Any]] = {
+        dynamic_routing: {"normalize": False, "stop_assignment_gradient": False},
+        em_routing: {"inverse_temperature": 10.0, "variance_floor": 0.1, "stop_assignment_gradient": False},
+    }
+    for routing, options in added.items():
+        parameters = inspect.signature(routing).parameters.values()
+        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+        assert defaults == settings | options
 
 
 def test_em_with_one_input_is_its_vote_times_its_presence() -> None:

@@ -102,6 +102,20 @@ def test_the_last_and_the_best(tmp_path: Path) -> None:
         last_checkpoints(run, 0)
 
 
+def test_one_checkpoint_is_its_own_mean(tmp_path: Path) -> None:
+    state = save(tmp_path / "one", 0.3)
+    averaged = load_file(average_checkpoints([tmp_path / "one"], tmp_path / "mean") / "model.safetensors")
+    assert averaged and all(torch.equal(value, state[name]) for name, value in averaged.items())
+
+
+def test_folders_with_a_number_and_weights_are_checkpoints(tmp_path: Path) -> None:
+    for name in ("checkpoint-0", "checkpoint-12", "checkpoint-best", "checkpoint-3"):
+        (tmp_path / name).mkdir()
+        save_file({"weight": torch.ones(1)}, tmp_path / name / "model.safetensors")
+    (tmp_path / "checkpoint-7").mkdir()
+    assert list(average.checkpoints_of(tmp_path)) == [0, 3, 12]
+
+
 def test_what_is_not_of_the_run_or_was_not_due_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints of SIGTERM, and those of an earlier run between those of the later."""
     said: list[str] = []
@@ -149,6 +163,8 @@ def test_checkpoints_that_do_not_belong_together(tmp_path: Path) -> None:
         average_checkpoints([tmp_path / "one", tmp_path / "fewer"], tmp_path / "out")
     with pytest.raises(ValueError, match="has no model.safetensors"):
         average_checkpoints([tmp_path], tmp_path / "out")
+    with pytest.raises(OSError, match="gone: no such folder; name the folder of a checkpoint"):
+        average_checkpoints([tmp_path / "one", tmp_path / "gone"], tmp_path / "out")
     with pytest.raises(ValueError, match="no checkpoint to average"):
         average_checkpoints([], tmp_path / "out")
     for name, counter in (("a", 1), ("b", 2)):

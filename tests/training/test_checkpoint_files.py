@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from safetensors import safe_open
 from training_run import SIZES, ends_like, run
+from transformers import TrainerState
 
+from hf_capsule_mt.training.checkpoints import run_position
 from hf_capsule_mt.training.checkpoints.record import write_file_record
 
 OF_TRANSFORMERS = {"config.json", "generation_config.json", "model.safetensors", "optimizer.pt", "rng_state.pth"}
@@ -62,3 +65,22 @@ def test_another_order_of_the_batches_is_named(budget: int | None, tmp_path: Pat
         run(tmp_path, **settings | {"max_steps": 6}).train(resume_from_checkpoint=True)
     message = "other batches (order_version was 1 and is 2): pairs of this epoch may be left out or repeated"
     assert (message in caplog.text) == (budget is not None)
+
+
+@pytest.mark.parametrize(
+    ("saved", "before"),
+    [({"epoch_ended": True, "seconds": 40.0}, 40.0), ({}, 0.0)],
+    ids=["this version", "the first version"],
+)
+def test_the_seconds_before_a_checkpoint_count(
+    saved: dict[str, Any], before: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(run_position, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    (tmp_path / "running_0.json").write_text(json.dumps({"processes": 1} | saved))
+    position = run_position.RunPosition(SimpleNamespace(process_index=0, world_size=1), lambda sums: None)
+    position.reset(tmp_path)
+    position.on_train_begin(None, TrainerState(global_step=4), None)
+    clock.now += 3.0
+    position.end()
+    assert position.trained_seconds == before + 3.0

@@ -1,5 +1,6 @@
 """A checkpoint whose files are not what was written is named, and the one before it is offered."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -125,6 +126,21 @@ def test_a_finished_run_needs_no_checkpoint(finished: Path, tmp_path: Path) -> N
             and "no other checkpoint is complete; start again in another folder" in longer.stderr
         )
     assert checkpoints(folder) == [4, 6]
+
+
+def test_the_digest_of_a_large_file_stays(tmp_path: Path) -> None:
+    """It covers the first and the last MiB. Otherwise checkpoints of earlier versions would count as damaged."""
+    size, end = 64 * 2**20 + 1, 2**20
+    file = tmp_path / "large.bin"
+    with open(file, "wb") as opened:
+        opened.truncate(size)
+        opened.write(b"begin")
+        opened.seek(size - 3)
+        opened.write(b"end")
+    write_file_record(tmp_path, 3)
+    digest = hashlib.sha256(b"begin".ljust(end, b"\0") + b"end".rjust(end, b"\0")).hexdigest()
+    record = json.loads((tmp_path / "files.json").read_text())
+    assert record["files"] == {"large.bin": {"bytes": size, "sha256": digest}}
 
 
 def test_of_a_large_file_the_ends_and_the_size_are_compared(tmp_path: Path) -> None:

@@ -49,6 +49,25 @@ def test_the_others_wait_for_the_main_process_as_long_as_it_takes(tmp_path: Path
     assert [words[0] for words in found] == ["done", "done"] and float(found[0][1]) < float(found[1][1])
 
 
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [(0, ["connect", "work", "wait"]), (1, ["connect", "wait", "work"]), (2, ["connect", "wait", "work"])],
+)
+def test_the_main_process_comes_first(rank: int, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All wait twice: to connect, and until the main process is done."""
+    events: list[str] = []
+
+    def barrier(group: Any) -> None:
+        events.append("wait" if events else "connect")
+
+    names = {"is_available": lambda: True, "is_initialized": lambda: True, "get_rank": lambda: rank}
+    group = SimpleNamespace(**names, barrier=barrier, new_group=lambda timeout: timeout)
+    monkeypatch.setattr(processes, "dist", group)
+    with processes.main_first():
+        events.append("work")
+    assert events == expected
+
+
 LEAVING = """
 import gc, runpy, sys, weakref
 import torch

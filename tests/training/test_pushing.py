@@ -77,6 +77,8 @@ def test_no_pickle_of_the_arguments_is_pushed(
     for upload in uploads:
         assert {"model.safetensors", "config.json"} <= upload["files"] and upload["token"] == TOKEN
         assert not [name for name in upload["files"] if "training_args" in name]
+        if upload["place"] is not None:
+            assert {"running_0.json", "files.json"} <= upload["files"], "a checkpoint is pushed when it is complete"
     assert files_with_the_token(tmp_path) == []
 
 

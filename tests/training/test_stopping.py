@@ -3,14 +3,17 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from markers import exhaustive
 from training_run import Signal, checkpoints, ends_like, history, run
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from hf_capsule_mt.training.checkpoints.files import last_checkpoint, logged
+from hf_capsule_mt.training.stop_on_signal import StopOnSignal
 
 
 def evaluations(trainer: Any) -> list[int]:
@@ -101,7 +104,7 @@ EPOCHS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=[EPOCHS[0], exhaustive(EPOCHS[1])], ids=["steps", "epochs"])
+@pytest.fixture(scope="module", params=EPOCHS, ids=["steps", "epochs"])
 def whole_epochs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run that logs and evaluates at the end of epochs and that nothing happens to, and its arguments."""
     arguments = {"eval_strategy": "epoch", "logging_strategy": "epoch", **request.param}
@@ -138,6 +141,7 @@ def test_what_a_kill_cuts_off_at_the_end_of_an_epoch_is_made_up(whole_epochs: An
     ends_like(whole, tmp_path, **arguments)
 
 
+# After the last epoch nothing but the end of training makes up for what was left.
 @pytest.mark.parametrize("at_last", [exhaustive(False), True])
 def test_sigterm_at_the_end_of_an_epoch(whole_epochs: Any, tmp_path: Path, at_last: bool) -> None:
     """Before an evaluation, or in it."""
@@ -150,3 +154,30 @@ def test_sigterm_at_the_end_of_an_epoch(whole_epochs: Any, tmp_path: Path, at_la
     assert evaluations(trainer) == [one for one in evaluations(whole) if one < step]
     ends_like(whole, tmp_path, **arguments)
     assert checkpoints(tmp_path) == checkpoints(whole.args.output_dir)
+
+
+def test_processes_ask_each_other_every_few_steps_only() -> None:
+    """Each asking waits for the GPU. Any of the processes may have the signal."""
+    asked: list[torch.Tensor] = []
+
+    def gather(tensor: torch.Tensor) -> torch.Tensor:
+        asked.append(tensor)
+        return torch.cat([tensor, torch.ones_like(tensor)])  # the other process has it
+
+    accelerator: Any = SimpleNamespace(num_processes=2, device=torch.device("cpu"), gather=gather)
+    stopper = StopOnSignal(accelerator)
+    stops = []
+    for step in range(1, 11):
+        control = TrainerControl()
+        stopper.on_step_end(None, TrainerState(global_step=step, max_steps=20), control)
+        stops.append(control.should_training_stop)
+    assert stops == [False] * 4 + [True] + [False] * 4 + [True] and len(asked) == 2
+
+
+@pytest.mark.parametrize("saves_anyway", [True, False])
+def test_an_evaluation_that_was_left_is_not_asked_for_again(saves_anyway: bool) -> None:
+    accelerator: Any = SimpleNamespace(num_processes=1)
+    stopper, control = StopOnSignal(accelerator), TrainerControl(should_evaluate=True, should_save=saves_anyway)
+    stopper.leave_evaluation(control)
+    assert control.should_training_stop and not control.should_evaluate
+    assert stopper.saves_for_signal_alone != saves_anyway

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
 from hf_capsule_mt.data import pair_lengths
 from hf_capsule_mt.data.batches.dataset_lengths import most_tokens
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.training_loss import Share, TrainingLoss
 
 
 def make(folder: Path, model: Any = None, **arguments: Any) -> tuple[CapsuleSeq2SeqTrainer, Collate]:
@@ -122,6 +124,15 @@ def test_auxiliary_losses_rise_to_their_weights(tmp_path: Path, smoothing: float
     without, _ = make(tmp_path, auxiliary_warmup_steps=1000, max_steps=1, label_smoothing_factor=smoothing)
     without.train()
     assert without.state.log_history[0]["loss"] == pytest.approx(first, rel=1e-6)
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, 2.0), (1, 4.0), (3, 8.0), (4, 10.0), (9, 10.0)])
+def test_the_warmup_takes_from_the_loss_what_is_too_much(step: int, expected: float) -> None:
+    """Of a loss of 10, 4 in each of two processes are auxiliary."""
+    model: Any = SimpleNamespace(weighted_auxiliary_loss=lambda outputs: torch.tensor(4.0))
+    accelerator: Any = SimpleNamespace(unwrap_model=lambda wrapped: wrapped)
+    loss = TrainingLoss(SimpleNamespace(auxiliary_warmup_steps=4), accelerator)
+    assert loss.warmed_up(torch.tensor(10.0), model, None, step, Share(2, 1)).item() == expected
 
 
 def test_evaluation_is_not_touched_by_the_warmup(tmp_path: Path) -> None:

@@ -127,6 +127,14 @@ def test_label_smoothing_of_one_term_is_the_stock_one(tmp_path: Path):
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
+def test_a_batch_of_stock_marian_without_a_count_is_divided_by_its_tokens(tmp_path: Path):
+    set_seed(3)
+    model = MarianMTModel(MarianConfig(**SIZES)).train()
+    batch = {name: torch.stack([row[name] for row in pairs()]) for name in pairs()[0]}
+    expected = model(**batch).loss.item()
+    assert trainer(model, tmp_path).compute_loss(model, batch).item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_new_run_forgets_the_terms_of_the_last(tmp_path: Path):
     run = trainer(gdr(), tmp_path, max_steps=3)  # the third step is not logged
     run.train()

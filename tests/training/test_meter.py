@@ -1,0 +1,82 @@
+"""The throughput and the loss terms of a log, by a clock that the test moves."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hf_capsule_mt.training import meter as meter_file
+from hf_capsule_mt.training.meter import Meter
+from hf_capsule_mt.training.training_loss import Share
+
+ONE_PROCESS: Any = SimpleNamespace(gather=lambda tensor: tensor)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(meter_file, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
+
+
+def add(meter: Meter, tokens: int, step: int = 0, **terms: float) -> None:
+    labels = torch.tensor([[5] * tokens + [-100, -100]])
+    meter.add({name: torch.tensor(value) for name, value in terms.items()}, labels, step, Share(1, 1))
+
+
+def logged(meter: Meter, step: int = 1) -> dict[str, float]:
+    logs = {"loss": 1.0}
+    meter.add_to(logs, step)
+    return logs
+
+
+def test_a_new_meter_logs_nothing(clock: SimpleNamespace) -> None:
+    assert logged(Meter(ONE_PROCESS)) == {"loss": 1.0}
+
+
+def test_tokens_of_a_second_have_one_decimal(clock: SimpleNamespace) -> None:
+    meter = Meter(ONE_PROCESS)
+    add(meter, 200)
+    clock.now += 3.0
+    assert logged(meter)["target_tokens_per_second"] == 66.7
+    add(meter, 7)
+    clock.now += 2.0
+    assert logged(meter)["target_tokens_per_second"] == 3.5
+    summary = {"train_runtime": 9.0}
+    meter.add_to(summary, 2)
+    assert summary["train_target_tokens_per_second"] == 41.4
+
+
+def test_a_pause_does_not_count(clock: SimpleNamespace) -> None:
+    meter = Meter(ONE_PROCESS)
+    add(meter, 10)
+    clock.now += 2.0
+    with meter.paused():
+        clock.now += 50.0
+    clock.now += 3.0
+    assert logged(meter)["target_tokens_per_second"] == 2.0
+
+
+def test_after_a_log_in_a_pause_the_time_starts_at_its_end(clock: SimpleNamespace) -> None:
+    meter = Meter(ONE_PROCESS)
+    add(meter, 10)
+    clock.now += 2.0
+    with meter.paused():
+        clock.now += 3.0
+        assert logged(meter)["target_tokens_per_second"] == 2.0
+        clock.now += 50.0
+    add(meter, 8)
+    clock.now += 4.0
+    assert logged(meter)["target_tokens_per_second"] == 2.0
+
+
+def test_terms_are_means_over_the_steps_since_the_last_log(clock: SimpleNamespace) -> None:
+    meter = Meter(ONE_PROCESS)
+    clock.now += 1.0
+    add(meter, 1, step=0, lm_loss=3.0)
+    add(meter, 1, step=1, lm_loss=5.0)
+    assert logged(meter, step=2)["lm_loss"] == 4.0
+    add(meter, 1, step=2, lm_loss=7.0)
+    clock.now += 1.0
+    assert logged(meter, step=3)["lm_loss"] == 7.0
