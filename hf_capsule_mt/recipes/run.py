@@ -253,6 +253,8 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
             f"routing_ablation={recipe.training.routing_ablation!r} replaces the assignments of routing. The "
             "checkpoint does not say so: use it inside the context routing_ablation",
         )
+    if trainer.attention.reason:
+        print_once(recipe.training, trainer.attention.reason)
     trainer.missing_keys = built.missing_keys
     trainer.new_parameter_learning_rate = recipe.model.new_parameter_learning_rate
     if recipe.model.init_from is not None:
