@@ -12,13 +12,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from command_line import at_least_one, run_command
+from command_line import CommandHelp, at_least_one, run_command
 
 from hf_capsule_mt.training.checkpoints.average import average_checkpoints, best_checkpoints, last_checkpoints
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("folders", nargs="+", type=Path, help="checkpoints, or the output folder of one run")
     parser.add_argument("--last", type=at_least_one, help="the newest N checkpoints of the folder")
     parser.add_argument("--best", type=at_least_one, help="the best N checkpoints of the folder by --metric")

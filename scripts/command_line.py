@@ -11,6 +11,7 @@ _spec = spec_from_file_location("hf_capsule_mt_command_line", _SOURCE)
 _parts = module_from_spec(_spec)
 _spec.loader.exec_module(_parts)
 
+CommandHelp = _parts.CommandHelp
 INTERRUPTED = _parts.INTERRUPTED
 at_least_one = _parts.at_least_one
 finite_number = _parts.finite_number

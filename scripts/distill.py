@@ -16,11 +16,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from command_line import at_least_one, finite_number, run_command, usable_device
+from command_line import CommandHelp, at_least_one, finite_number, run_command, usable_device
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("--teacher", required=True, help="checkpoint folder or Hub id")
     parser.add_argument(
         "--corpus", required=True, help="data/train for data/train.en and data/train.de, or synthetic:N"

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from command_line import INTERRUPTED, at_least_one, finite_number, usable_device
+from command_line import INTERRUPTED, CommandHelp, at_least_one, finite_number, usable_device
 
 
 class Progress:
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument(
         "files", nargs="*", type=Path, help="source text, one sentence a line; default: standard input"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import at_least_one, run_command, usable_device
+from command_line import CommandHelp, at_least_one, run_command, usable_device
 from commands import ROOT, run_script
 from family_cases import CAPS_NMT, Case
 
@@ -58,9 +58,27 @@ def test_what_cannot_be_a_name_on_the_hub_is_not_looked_for_there() -> None:
 
 
 def test_an_error_in_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(OSError, match="^damaged$"), reading_checkpoint(tmp_path):
         raise OSError("damaged")
     check_checkpoint(tmp_path)
+
+
+def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "model.txt"
+    file.write_text("text")
+    for place, said in ((tmp_path, "has no config.json: give the folder"), (file, "is a file: give the folder")):
+        with pytest.raises(OSError, match=said):
+            check_checkpoint(place)
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(OSError, match="has no tokenizer: save it there"), reading_checkpoint(tmp_path):
+        raise ValueError("no backend tokenizer")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="^broken tokenizer$"), reading_checkpoint(tmp_path):
+        raise ValueError("broken tokenizer")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +103,20 @@ def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="--device cuda: PyTorch cannot use it here .*; use --device cpu"):
         usable_device("cuda")
     assert usable_device("cpu") == torch.device("cpu")
+
+
+def test_help_names_the_defaults() -> None:
+    parser = argparse.ArgumentParser(formatter_class=CommandHelp)
+    parser.add_argument("--beam", default=4, help="beams")
+    parser.add_argument("--share", default=0.5)
+    parser.add_argument("--names", default=["a", "b"], help="names")
+    parser.add_argument("--own", default=7, help="own; default: seven")
+    parser.add_argument("--flag", action="store_true", help="a flag")
+    parser.add_argument("--file", help="a file")
+    said = parser.format_help()
+    for line in ("beams; default: 4", "default: 0.5", "names; default: a b", "own; default: seven"):
+        assert f"  {line}\n" in said
+    assert said.count("default") == 4 and "SUPPRESS" not in said and parser.format_help() == said
 
 
 def test_numbers() -> None:

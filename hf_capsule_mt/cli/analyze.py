@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.analysis.length_scores import EDGES
-from hf_capsule_mt.cli.command_line import at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
 from hf_capsule_mt.cli.metric_options import print_warnings, shows_progress
 from hf_capsule_mt.evaluation.sentences import read_sentences
 from hf_capsule_mt.outputs import check_folder, new_folder
@@ -32,7 +32,7 @@ WITHOUT_ROUTING = ("length", "adequacy")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("--sources", type=Path, required=True, metavar="FILE", help="source text, one sentence a line")
     parser.add_argument("--references", type=Path, required=True, metavar="FILE", help="a reference for each line")

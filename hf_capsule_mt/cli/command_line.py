@@ -1,4 +1,4 @@
-"""Parts that the commands share: checked numbers, a check of the device, errors and Ctrl-C without a traceback."""
+"""Parts that the commands share: help with defaults, checked numbers and devices, errors without a traceback."""
 
 import argparse
 import math
@@ -7,6 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 INTERRUPTED = 130  # the exit code of a program that SIGINT ended
+
+
+class CommandHelp(argparse.RawDescriptionHelpFormatter):
+    """Help that names the default of each option that has one, unless the option's own text does."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if isinstance(action.default, str | int | float | list | tuple) and not isinstance(action.default, bool):
+            values = action.default if isinstance(action.default, list | tuple) else [action.default]
+            text = " ".join(str(value) for value in values).replace("%", "%%")
+            if argparse.SUPPRESS not in (text, action.help) and text and "default" not in (action.help or ""):
+                action.help = f"{action.help}; default: {text}" if action.help else f"default: {text}"
+        super().add_argument(action)
 
 
 def at_least_one(text: str) -> int:

@@ -17,7 +17,7 @@ over seeds need only results.json: Student's t and a permutation test on the dif
 import argparse
 from pathlib import Path
 
-from hf_capsule_mt.cli.command_line import at_least_one, run_command
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
 from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
@@ -38,7 +38,7 @@ from hf_capsule_mt.recipes.finished_run import read_run
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("runs", nargs="*", metavar="[NAME=]RUN", help="runs, results files, or files of translations")
     parser.add_argument("--from", dest="saved", type=Path, metavar="FILE", help="show a comparison in JSON again")
     parser.add_argument(

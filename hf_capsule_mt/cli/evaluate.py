@@ -16,7 +16,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import at_least_one, run_command
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
 from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
@@ -35,7 +35,7 @@ from hf_capsule_mt.recipes.finished_run import read_run
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("translations", type=Path, help="translations, one a line; or the folder of a run")
     add_metric_options(parser, SACREBLEU_METRICS)
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="of a run")
@@ -72,6 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
         translations = read_sentences(arguments.translations)
     if references is None:
         raise ValueError(f"no references for {arguments.translations}: name them, --references FILE")
+    for file, texts in zip(arguments.references or [], references, strict=False):
+        if len(texts) != len(translations):
+            raise ValueError(
+                f"{arguments.translations} has {len(translations)} translations and {file} has {len(texts)} "
+                "references: must be as many"
+            )
     scores = score_translations(
         translations, references, show_progress=shows_progress(arguments), **metric_arguments(arguments, runs)
     )

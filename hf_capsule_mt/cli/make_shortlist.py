@@ -16,13 +16,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import at_least_one, finite_number, run_command
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, finite_number, run_command
 
 FREQUENT, TRANSLATIONS, PAIRS = 100, 100, 200_000
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("--source", type=Path, help="source side of the training corpus")
     parser.add_argument("--target", type=Path, help="target side of the training corpus")
@@ -50,10 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.evaluation.sentences import read_sentences
     from hf_capsule_mt.evaluation.shortlist_report import shortlist_report
     from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+    from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
 
     check(arguments)
     test = None if arguments.test is None else [read_sentences(path) for path in arguments.test]  # before the work
     with reading_checkpoint(arguments.model):
+        if is_int8_checkpoint(arguments.model):
+            raise ValueError(
+                f"--model {arguments.model} is in int8: name the float model that it was made of, and --output "
+                f"{arguments.model} to put the shortlist there"
+            )
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
         model: Any = load_translation_model(arguments.model).eval()
     if arguments.source is None:

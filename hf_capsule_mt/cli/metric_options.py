@@ -44,21 +44,27 @@ def add_metric_options(parser: argparse.ArgumentParser, metrics: tuple[str, ...]
     parser.add_argument(
         "--paper-tokenizer",
         choices=PAPER_TOKENIZERS,
-        default="none",
-        help="for --paper-bleu: none for text that is already tokenised, moses for plain text (extra: moses)",
+        help="for --paper-bleu: none (default) for tokenised text, moses for plain text (extra: moses)",
     )
     parser.add_argument("--language", help="language of the translations, for moses; default: that of runs, else en")
 
 
 def metric_arguments(arguments: argparse.Namespace, runs: Sequence[Run]) -> dict[str, Any]:
-    """The arguments of `score_translations` and `compare_systems` that choose metrics."""
+    """The arguments of `score_translations` and `compare_systems` that choose metrics.
+
+    An option that would have no effect is a `ValueError`.
+    """
+    if arguments.paper_tokenizer is not None and not arguments.paper_bleu:
+        raise ValueError("--paper-tokenizer has no effect without --paper-bleu: give both")
+    if arguments.language is not None and arguments.paper_tokenizer != "moses":
+        raise ValueError("--language has no effect without --paper-bleu --paper-tokenizer moses: give all three")
     languages = {str(run.data["target"]) for run in runs if "target" in run.data}
     language = languages.pop() if len(languages) == 1 else "en"
     return {
         "metrics": [*arguments.metrics, *(["paper_bleu"] if arguments.paper_bleu else [])],
         "lowercase": arguments.lowercase,
         "tokenizer": arguments.tokenizer,
-        "paper_tokenizer": arguments.paper_tokenizer,
+        "paper_tokenizer": arguments.paper_tokenizer or "none",
         "language": arguments.language or language,
     }
 

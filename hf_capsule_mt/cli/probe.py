@@ -23,7 +23,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import at_least_one, finite_number, run_command, usable_device
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, finite_number, run_command, usable_device
 
 NAME = re.compile(r"[\w.+-]+")
 SIZES = {  # argument: field of `ProbeSettings`
@@ -63,7 +63,7 @@ def seed_list(text: str) -> list[int]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("data", type=Path, help="folder with the files of the tasks")
     parser.add_argument("--output", type=Path, required=True, help="folder for results.json and README.md")
     parser.add_argument("--tasks", type=listed, help="such as SeLen,WC; default: all tasks that the folder has")

@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
 from hf_capsule_mt.cli.metric_options import print_warnings, shows_progress
 from hf_capsule_mt.evaluation.scoring.translation_scores import METRICS
 from hf_capsule_mt.evaluation.sentences import read_sentences
@@ -25,7 +25,7 @@ OUTPUT = Path("report.html")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="checkpoint folders, or names on the Hub")
     parser.add_argument(
         "--translations",
@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=True,
         help="also score each model that routes with other assignments than its own; default: yes",
     )
-    parser.add_argument("--samples", type=at_least_one, default=1000, help="samples of the bootstrap")
+    parser.add_argument("--samples", type=at_least_one, default=1000, help="samples of the bootstrap, 100 or more")
     parser.add_argument("--seed", type=int, default=0, help="of random sentences")
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
     parser.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding")
@@ -73,6 +73,14 @@ def named(text: str) -> tuple[str, str]:
     return name, place
 
 
+def named_file(text: str) -> tuple[str, str]:
+    """Name and file of `--translations NAME=FILE`."""
+    name, _, place = text.partition("=")
+    if not name or not place:
+        raise ValueError(f"--translations {text}: must be NAME=FILE")
+    return name, place
+
+
 def make_systems(arguments: argparse.Namespace) -> list[Any]:
     """The systems that the arguments name, in their order. A checkpoint that cannot be found is an error now."""
     from hf_capsule_mt.analysis.report import System
@@ -87,9 +95,7 @@ def make_systems(arguments: argparse.Namespace) -> list[Any]:
         check_checkpoint(place)
         systems[name] = System(name, folder=Path(place), device=device)
     for text in arguments.translations:
-        if "=" not in text:
-            raise ValueError(f"--translations {text}: must be NAME=FILE")
-        name, _, place = text.partition("=")
+        name, place = named_file(text)
         lines = read_sentences(place)
         if name in systems:
             systems[name].translations = lines
@@ -141,7 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.outputs import check_file, new_file
 
     inputs = [Path(named(text)[1]) for text in arguments.models]
-    inputs += [Path(text.partition("=")[2]) for text in arguments.translations]
+    inputs += [Path(named_file(text)[1]) for text in arguments.translations]
     inputs += [place for place in (arguments.sources, arguments.references) if place is not None]
     check_file(arguments.output, inputs, arguments.overwrite)  # before hours of work
     shown = shows_progress(arguments)

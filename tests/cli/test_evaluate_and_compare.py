@@ -14,7 +14,13 @@ from hf_capsule_mt.evaluation import paper_bleu, read_comparison, score_translat
 from hf_capsule_mt.evaluation.scoring.comet import CometScores
 
 REFERENCES = sentences(20)
-TEXTS = {"ref": REFERENCES, "a": worsened(REFERENCES, 0.2, 1), "b": worsened(REFERENCES, 0.4, 2), "empty": []}
+TEXTS = {
+    "ref": REFERENCES,
+    "a": worsened(REFERENCES, 0.2, 1),
+    "b": worsened(REFERENCES, 0.4, 2),
+    "empty": [],
+    "short": REFERENCES[:2],
+}
 FEW = ["--bootstrap-samples", "30", "--trials", "30"]
 SIGNATURE = score_translations(TEXTS["a"], REFERENCES, ["bleu"]).scores["BLEU"].signature
 
@@ -82,6 +88,9 @@ def test_evaluate_writes_a_file_once(folder: Path, capsys: pytest.CaptureFixture
         (["a", "--references", "ref", "--tokenizer", "14a"], "tokenizer='14a': must be one of"),
         (["a", "--references", "ref", "--comet"], "--comet needs the sources"),
         (["a", "--references", "ref", "--comet", "--sources", "a"], "COMET needs unbabel-comet"),
+        (["a", "--references", "ref", "short"], "a has 20 translations and short has 2 references"),
+        (["a", "--references", "ref", "--paper-tokenizer", "moses"], "has no effect without --paper-bleu"),
+        (["a", "--references", "ref", "--paper-bleu", "--language", "de"], "--language has no effect"),
         (["."], "has no results.json"),
     ],
 )
@@ -159,10 +168,15 @@ def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         (["a", "b", "--group", "x"], "--group x: must be NAME=RUN,RUN"),
         (["a", "b", "--group", "x=a", "--group", "x=b"], "--group x is given twice"),
         (["a", "b", "--baseline", "c"], "baseline='c': must be one of a, b"),
-        (["--from", "a"], "a: "),
+        (["--from", "a"], "a: no comparison: must be JSON"),
+        (["--from", "list.json"], "list.json: no comparison: must be JSON"),
+        (["--from", "results.json"], "results.json: no comparison: must be JSON"),
+        ([], "no systems to compare: give runs of at least two systems"),
     ],
 )
 def test_errors_of_compare(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("list.json").write_text("[]")
+    Path("results.json").write_text('{"model": {}}')
     assert compare.main(arguments) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error

@@ -139,6 +139,15 @@ def test_mistakes(
     assert not (checkpoint / "a").exists()
 
 
+def test_an_int8_model_is_named_with_the_fix(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantize_for_cpu(make_translator()[0]).save_pretrained(tmp_path / "int8")
+    monkeypatch.chdir(checkpoint)
+    assert make_shortlist.main(["--model", str(tmp_path / "int8"), *CORPUS]) == 1
+    assert "is in int8: name the float model" in capsys.readouterr().err
+
+
 def test_a_model_on_the_hub_needs_an_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

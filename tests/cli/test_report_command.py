@@ -66,6 +66,16 @@ def test_wrong_input_is_one_line(files: dict[str, Path], more: list[str], messag
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_without_a_name_is_that_error_in_its_folder_too(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    """The page would be inside the current folder, which must not count as an input."""
+    monkeypatch.chdir(tmp_path)
+    for text in ("plain.txt", "name="):
+        assert run(files, Path("report.html"), "--translations", text) == 1
+        assert f"--translations {text}: must be NAME=FILE" in capsys.readouterr().err
+
+
 def test_an_existing_page_or_an_input_is_not_replaced(files: dict[str, Path], tmp_path: Path, capsys: Any):
     page = tmp_path / "report.html"
     page.write_text("old", encoding="utf-8")

@@ -373,6 +373,12 @@ def test_a_float_checkpoint_is_not_an_int8_one(tmp_path: Path) -> None:
         load_quantized(tmp_path)
 
 
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    for place in (tmp_path / "missing", tmp_path):
+        with pytest.raises(OSError, match="has no config.json: give a folder that save_pretrained of an int8 model"):
+            load_quantized(place)
+
+
 def test_from_pretrained_names_the_right_call(folder: Path, tmp_path: Path) -> None:
     quantize_for_cpu(stock_marian()).save_pretrained(tmp_path / "marian")
     assert is_int8_checkpoint(folder)

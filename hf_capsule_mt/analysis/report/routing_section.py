@@ -90,8 +90,9 @@ def ablation_block(
         rows,
         f"How to read it: {len(sources)} sentences, translated by greedy search with the model's own assignments and, "
         "for contrast, with others. Uniform gives every capsule the same share of every input. Random is drawn once "
-        "for all sentences. Shuffled takes the assignments of another sentence. If these scores are as good, the "
-        "model does not use its routing. If they are worse, it does; that alone does not show that routing is needed.",
+        "for all sentences. “Of another sentence” takes those of another sentence of the "
+        "batch. If these scores are as good, the model does not use its routing. If they are worse, it does; "
+        "that alone does not show that routing is needed.",
     )
 
 

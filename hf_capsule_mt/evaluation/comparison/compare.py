@@ -98,8 +98,10 @@ def _systems(systems: Sequence[System | Run]) -> list[System]:
     if len(groups) < sum(isinstance(system, System) for system in systems):
         raise ValueError("two systems have the same name: give one of them another name")
     rows = group_runs(runs, groups)
+    if not rows:
+        raise ValueError("no systems to compare: give runs of at least two systems")
     if len(rows) < 2:
-        names = ", ".join(run.name for run in runs) or "none"
+        names = ", ".join(run.name for run in runs)
         raise ValueError(f"one system ({names}) cannot be compared: give runs of at least two systems")
     return rows
 

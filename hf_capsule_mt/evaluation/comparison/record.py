@@ -15,6 +15,7 @@ from hf_capsule_mt.evaluation.significance.seed_tests import SeedTest
 from hf_capsule_mt.evaluation.significance.sentence_tests import Bootstrap, Randomization, SignTest
 
 FORMAT, VERSION = "hf_capsule_mt.comparison", 1
+NO_COMPARISON = f'no comparison: must be JSON with "format": "{FORMAT}", as `compare --format json` writes'
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Comparison:
 def comparison_from_dict(content: Any) -> Comparison:
     """The comparison of `Comparison.as_dict`. Keys of later versions are ignored."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f'no comparison: must be JSON with "format": "{FORMAT}", as `compare --format json` writes')
+        raise ValueError(NO_COMPARISON)
     if content.get("version") != VERSION:
         raise ValueError(f"version={content.get('version')!r}: this release reads version {VERSION}; update it")
     try:
@@ -148,6 +149,8 @@ def read_comparison(path: str | Path) -> Comparison:
     """The comparison in a file that `compare --format json` wrote."""
     try:
         return comparison_from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {NO_COMPARISON} ({error})") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -93,6 +93,9 @@ def load_quantized(
     ```"""
     places: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "cache_dir": cache_dir, "token": token}
     places["local_files_only"] = local_files_only
+    folder = Path(name) / subfolder
+    if (Path(name).is_absolute() or folder.exists()) and not (folder / "config.json").is_file():
+        raise OSError(f"{folder} has no config.json: give a folder that save_pretrained of an int8 model has written")
     config = AutoConfig.from_pretrained(name, **places)
     if not is_int8_config(config.to_dict()):
         raise ValueError(
