@@ -47,7 +47,7 @@ def _scores(comparison: Comparison) -> Table:
 
 
 def _sentence_tests(comparison: Comparison) -> Table:
-    columns: tuple[str, ...] = ("system", "seed", "metric", "difference", "95 % interval of the score", BOOTSTRAP)
+    columns: tuple[str, ...] = ("system", "seed", "metric", "difference", "bootstrap mean ± 95 %", BOOTSTRAP)
     columns += ("p randomisation", "better / worse / equal", "p sign test")
     rows = []
     for tests in comparison.sentence_tests:
