@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,9 @@ def test_progress_goes_to_standard_error_alone(folder: Path) -> None:
 def test_ctrl_c_says_where_translate_is(folder: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "translate.py"), "--model", ".", "--beam", "1", "--window", "1"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=folder, text=True, **pipes) as process:
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and programs inherit that.
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, cwd=folder, text=True, preexec_fn=listen, **pipes) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(f"{SOURCES[0]}\n{SOURCES[2]}\n")
         process.stdin.flush()
