@@ -171,7 +171,7 @@ def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         (["--from", "a"], "a: no comparison: must be JSON"),
         (["--from", "list.json"], "list.json: no comparison: must be JSON"),
         (["--from", "results.json"], "results.json: no comparison: must be JSON"),
-        ([], "no systems to compare: give runs of at least two systems"),
+        ([], "no runs to compare: name them first"),
     ],
 )
 def test_errors_of_compare(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
