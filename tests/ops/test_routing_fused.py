@@ -98,6 +98,17 @@ def test_an_output_with_next_to_no_assignments_is_still_the_mean_of_its_votes(fa
     assert_fused_is_right(fast, case, factor=4.0)  # logarithms in the hundreds leave float32 few digits
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "em"])
+def test_votes_beyond_the_limit_have_no_gradient(fast: str, kind: str) -> None:
+    case = make_case(kind, 609, (3,), dtype=torch.float32, masked=False)
+    case.votes[1, 2, 0, 0], case.votes[2, 1, 1, 2] = 1e13, -1e13
+    case = on_its_device(fast, case)
+    for implementation in ("reference", fast):
+        _, gradients = run(case, implementation)
+        assert gradients["votes"][1, 2, 0, 0] == 0 and gradients["votes"][2, 1, 1, 2] == 0
+        assert gradients["votes"][0].all(), implementation
+
+
 @pytest.mark.parametrize("content", ["1e4", "largest", "tiny"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @each_kernel
