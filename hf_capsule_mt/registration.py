@@ -15,7 +15,7 @@ from hf_capsule_mt.modeling.capsules.linear_in_parts import linear_in_parts
 from hf_capsule_mt.modeling.capsules.routing_record import RoutingRecord
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
-from hf_capsule_mt.modeling.cpu_attention import use_attention_on_cpu
+from hf_capsule_mt.modeling.cpu_attention import register_attention_on_cpu
 from hf_capsule_mt.modeling.losses.memory_saving import use_memory_saving_losses
 from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks
 from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint, refuse_int8_checkpoints
@@ -47,7 +47,7 @@ def register() -> None:
 
 def _add_to_models() -> None:
     """Add the functions that only the installed package has. Code in a checkpoint works without them."""
-    use_attention_on_cpu()
+    register_attention_on_cpu()
     use_memory_saving_losses()
     SplitLinear.in_parts = linear_in_parts
     RoutingRecord.dictionary = Routings

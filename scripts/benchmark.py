@@ -63,6 +63,7 @@ from hf_capsule_mt import (
     quantize_for_cpu,
 )
 from hf_capsule_mt.configuration.config_checks import field_defaults
+from hf_capsule_mt.modeling.cpu_attention import NAME as ATTENTION_ON_CPU
 
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"d_model": 128, "layers": 3, "heads": 4, "ffn": 512, "vocab": 2000},
@@ -158,6 +159,9 @@ def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
         config = configured(CapsuleAggregatedMarianConfig, {**common, **options}, args)
         model = CapsuleAggregatedMarianForConditionalGeneration(config)
     dtype = torch.bfloat16 if args.dtype == "bf16" and args.command != "train" else torch.float32
+    if args.command == "train" and args.dtype == "bf16" and args.device == "cpu" and options is not None:
+        if model._supports_sdpa:
+            model.set_attn_implementation(ATTENTION_ON_CPU)  # as the trainer does
     return model.to(args.device, dtype)
 
 

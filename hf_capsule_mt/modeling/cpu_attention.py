@@ -4,7 +4,8 @@ There the backward pass of PyTorch's `scaled_dot_product_attention` takes severa
 consists of; `scripts/benchmarks/attention_backward.py` shows it. Everything else goes to Transformers' `sdpa`, the
 default: other devices and types, inference, and sentences longer than were measured.
 
-Only the installed package uses this file; checkpoints do not carry it, and their configuration does not name it.
+`CapsuleSeq2SeqTrainer` chooses it for its training steps. In another training loop a user names it. Checkpoints do not
+carry this file, and their configuration does not name it.
 
 Legend: `B` batch, `H` heads, `T` queries, `S` keys, `D` size of a head.
 """
@@ -16,8 +17,6 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-
-from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import CapsuleAggregatedMarianPreTrainedModel
 
 NAME = "sdpa_matmul_on_cpu"
 DEFAULT = "sdpa"  # what Transformers chooses, and what `NAME` is elsewhere
@@ -93,16 +92,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, s
     return torch.matmul(probabilities, value)
 
 
-def use_attention_on_cpu() -> None:
-    """Register it with Transformers, and make it the default of the Marian models of this package."""
+def register_attention_on_cpu() -> None:
+    """Make its name known to Transformers. `CapsuleSeq2SeqTrainer` chooses it; elsewhere a user names it."""
     AttentionInterface.register(NAME, attention_on_cpu)
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    family: Any = CapsuleAggregatedMarianPreTrainedModel
-    family.get_correct_attn_implementation = _chosen_attention
-
-
-def _chosen_attention(model: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
-    """As in Transformers. `NAME` takes the place of `sdpa` unless the user has named one."""
-    parent: Any = super(CapsuleAggregatedMarianPreTrainedModel, model)
-    chosen = parent.get_correct_attn_implementation(requested_attention, is_init_check)
-    return NAME if requested_attention is None and chosen == DEFAULT else chosen

@@ -68,7 +68,7 @@ class Family:
     # An empty cache, as a caller would make it.
     make_cache: Callable[[Any], Any] = attention_cache
     # The implementations of attention that can be chosen, the first by default.
-    attentions: tuple[str, ...] = ("sdpa_matmul_on_cpu", "eager", "flex_attention")
+    attentions: tuple[str, ...] = ("sdpa", "eager", "flex_attention")
     # Width of the encoder's layers; embeddings and the decoder's states are `d_model` wide.
     encoder_width: Callable[[Any], int] = lambda config: config.d_model
     # Fields of the encoder's output that the decoder is called with beside the states.

@@ -174,19 +174,15 @@ def test_gradients_of_every_parameter_are_those_of_eager_attention(padding: str)
         assert (gradient - exact[name]).norm() <= allowed, name
 
 
-def test_a_named_implementation_is_kept_and_no_checkpoint_names_ours(tmp_path: Path):
-    model = our_model()
-    assert model.config._attn_implementation == NAME
-    assert model.get_decoder().config._attn_implementation == NAME
+def test_it_is_no_default_and_no_checkpoint_names_it(tmp_path: Path):
+    assert our_model().config._attn_implementation == "sdpa"
+    model = our_model(attn_implementation=NAME)
+    assert model.config._attn_implementation == model.get_decoder().config._attn_implementation == NAME
     model.save_pretrained(tmp_path)
     assert NAME not in (tmp_path / "config.json").read_text() + json.dumps(model.config.to_dict(), default=str)
     family = CapsuleAggregatedMarianForConditionalGeneration
-    assert family.from_pretrained(tmp_path).config._attn_implementation == NAME
-    for named in ("sdpa", "eager"):
-        assert our_model(attn_implementation=named).config._attn_implementation == named
-        assert family.from_pretrained(tmp_path, attn_implementation=named).config._attn_implementation == named
-    model.set_attn_implementation("sdpa")
-    assert model.get_encoder().config._attn_implementation == "sdpa"
+    assert family.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+    assert family.from_pretrained(tmp_path, attn_implementation=NAME).config._attn_implementation == NAME
 
 
 def test_stock_models_keep_their_default_and_can_name_ours():
@@ -198,5 +194,5 @@ def test_stock_models_keep_their_default_and_can_name_ours():
 
 def test_inference_is_that_of_the_stock_default():
     with torch.no_grad():
-        expected = our_model(attn_implementation="sdpa").eval().bfloat16()(**pairs("left")).logits
-        assert our_model().eval().bfloat16()(**pairs("left")).logits.equal(expected)
+        expected = our_model().eval().bfloat16()(**pairs("left")).logits
+        assert our_model(attn_implementation=NAME).eval().bfloat16()(**pairs("left")).logits.equal(expected)

@@ -56,8 +56,8 @@ def test_a_named_attention_is_kept(tmp_path: Path):
     assert attentions(stock(attn_implementation="eager"), tmp_path, bf16=True) == ({"eager"}, {"eager"})
     named = attentions(stock(), tmp_path, bf16=True, attn_implementation="sdpa")
     assert named == ({"sdpa"}, {"sdpa"})
-    assert attentions(gdr(), tmp_path, bf16=True) == ({NAME}, {NAME})
-    assert attentions(gdr(), tmp_path, bf16=True, attn_implementation="eager") == ({"eager"}, {NAME})
+    assert attentions(gdr(), tmp_path, bf16=True) == ({NAME}, {"sdpa"})
+    assert attentions(gdr(), tmp_path, bf16=True, attn_implementation="eager") == ({"eager"}, {"sdpa"})
 
 
 def test_an_attention_that_a_model_cannot_use_is_an_error(tmp_path: Path):
