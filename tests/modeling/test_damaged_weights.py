@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_found(family: Any, copy_of: Any) -> None:
             loader.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("every", [31, exhaustive(1)])
+@pytest.mark.parametrize("every", [11, exhaustive(1)])
 def test_a_flipped_bit_is_found_wherever_it_is(every: int, copy_of: Any) -> None:
     """Also in every byte of the header, except for the name of the digest."""
     path = copy_of(GDR_MARIAN) / WEIGHTS

@@ -5,6 +5,7 @@ from inspect import signature
 import pytest
 import torch
 from family_cases import AGGREGATED_MARIAN
+from markers import exhaustive
 from torch import Tensor
 
 from hf_capsule_mt import CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianForConditionalGeneration
@@ -42,8 +43,7 @@ def test_the_function_has_the_defaults_of_the_configuration() -> None:
     assert defaults["variance_floor"].default == config.em_variance_floor
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("site", SITE_OPTIONS)
+@pytest.mark.parametrize("site", ["decoder.layer_aggregation", exhaustive("encoder.layers.0.self_attn")])
 def test_the_betas_learn_to_move_the_presence(site: str) -> None:
     """By more than 0.05 in 200 steps, with the default temperature and variance floor."""
     sizes = {**AGGREGATED_MARIAN.sizes, "vocab_size": WORDS, "d_model": 32, "init_std": 0.1}
