@@ -25,6 +25,7 @@ from hf_capsule_mt.training.checkpoints.run_position import RunPosition
 from hf_capsule_mt.training.checks import check_trainer
 from hf_capsule_mt.training.cpu_attention import TrainingAttention
 from hf_capsule_mt.training.cpu_dropout import native_dropout_on_cpu
+from hf_capsule_mt.training.cpu_memory import freed_memory_kept
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.epoch_order import EpochOrder
 from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
@@ -126,7 +127,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self._ignored_keys = ignore_keys_for_eval
         try:
             name = None if checkpoint is None else str(checkpoint)
-            with self.ablated_routing.in_model(self.model):
+            with self.ablated_routing.in_model(self.model), freed_memory_kept(self.args.device):
                 output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
             self.averager.finish(self.model, self.state, self.interrupted)
             return output

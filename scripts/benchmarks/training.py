@@ -4,7 +4,7 @@
 
 Three rows use stock Marian: `stock` has its default of 8 pairs a batch, `stock-large` has as many pairs as our batches
 have on average, and `ours` has batches of `--budget` tokens. A row `ours NAME` follows for each of `--models`.
-`--before` adds `ours-before`: our trainer without its attention, dropout and loss for a CPU.
+`--before` adds `ours-before`: our trainer without its attention, dropout, loss and memory for a CPU.
 
 Training is target tokens a second, from the labels of whole steps, including the loading of batches. Evaluation is the
 greedy translation and the loss of `--valid-pairs` sentences, scored with BLEU and chrF; `--no-evaluation` leaves it
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
 from hf_capsule_mt.data import load_corpus, marian_token_ids, pair_lengths, preprocess_pairs, train_tokenizer
 from hf_capsule_mt.modeling.losses.seq2seq import MEMORY_SAVING
 from hf_capsule_mt.training import cpu_dropout
+from hf_capsule_mt.training import trainer as trainer_module
 from hf_capsule_mt.training.versions import versions
 
 KINDS = ("stock", "stock-large", "ours")
@@ -76,7 +78,14 @@ class Stopwatch(TrainerCallback):
 
 
 class TrainerBefore(CapsuleSeq2SeqTrainer):
-    """The trainer without its attention, dropout and loss for a CPU."""
+    """The trainer without its attention, dropout, loss and memory for a CPU."""
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        keeps, trainer_module.freed_memory_kept = trainer_module.freed_memory_kept, nullcontext
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            trainer_module.freed_memory_kept = keeps
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         trainer_dropout, self.attention.implementation = cpu_dropout._dropout, "sdpa"

@@ -1,0 +1,53 @@
+"""Memory of training steps on a CPU: the process keeps what a step frees, and the next step uses it again.
+
+The C library returns large blocks to the system at once. The next step asks for them again, and the system fills each
+page with zeros when the step first uses it. At base size that took a quarter of the processor time of a step. On a GPU
+PyTorch keeps freed memory for the same reason.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+# Parameters of glibc's `mallopt`.
+TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
+DURING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}  # one arena, so that the backward pass uses the same memory
+# glibc's own values; the threshold is the one that it reaches by itself in a process with large blocks.
+AFTER = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 64 << 20, ARENA_MAX: 0}
+
+
+@contextmanager
+def freed_memory_kept(device: torch.device) -> Iterator[None]:
+    """In this block the process keeps memory that it frees; afterwards it gives back what it can.
+
+    Does nothing on a GPU, with another C library, or if the environment sets glibc's allocator.
+    """
+    library = _library() if device.type == "cpu" else None
+    if library is None:
+        yield
+        return
+    try:
+        for parameter, value in DURING.items():
+            library.mallopt(parameter, value)
+        yield
+    finally:
+        for parameter, value in AFTER.items():
+            library.mallopt(parameter, value)
+        library.malloc_trim(0)
+
+
+def _library() -> Any:
+    """glibc, or None if this process has another C library or its user has set the allocator."""
+    by_user = any(name.startswith("MALLOC_") for name in os.environ)
+    if by_user or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return None
+    try:
+        library = ctypes.CDLL(None)
+        library.gnu_get_libc_version, library.mallopt, library.malloc_trim  # noqa: B018
+    except (OSError, TypeError, AttributeError):  # TypeError: Windows
+        return None
+    return library
