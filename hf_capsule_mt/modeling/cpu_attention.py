@@ -46,7 +46,7 @@ def attention_on_cpu(
     Returns:
         `[B, T, H, D]`, and None in place of the probabilities.
     """
-    if products_are_faster(query, key, value) and all(kwargs.get(name) is None for name in NOT_HANDLED):
+    if uses_products(query, key, value, dropout) and all(kwargs.get(name) is None for name in NOT_HANDLED):
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         bias = _bias(query, key, attention_mask, causal)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -57,13 +57,17 @@ def attention_on_cpu(
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
 
 
-def products_are_faster(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether these tensors are of a training step on a CPU in bfloat16, with a head of keys for each of queries."""
+def uses_products(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
+    """Whether these tensors are of a training step on a CPU in bfloat16, with a head of keys for each of queries.
+
+    Dropout must act alike with and without gradients: reentrant gradient checkpointing runs a layer without them
+    first and then again with them, and both must draw the same numbers.
+    """
+    needs_gradient = query.requires_grad or key.requires_grad or value.requires_grad
     return (
         query.device.type == "cpu"
         and query.dtype == key.dtype == value.dtype == torch.bfloat16
-        and torch.is_grad_enabled()
-        and (query.requires_grad or key.requires_grad or value.requires_grad)
+        and (dropout > 0.0 or (torch.is_grad_enabled() and needs_gradient))
         and query.shape[:2] == key.shape[:2]
         and max(query.shape[2], key.shape[2]) <= LONGEST
     )

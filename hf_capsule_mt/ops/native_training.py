@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hf_capsule_mt.ops.native_library import LIBRARY, address, tensors_are_traced
 
@@ -74,9 +73,9 @@ class _NativeDropout(torch.autograd.Function):
         return _dropped(numbers, probability, key)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _dropped(grad, ctx.probability, ctx.key), None, None
+        # The same linear map; as a function, so that second derivatives work.
+        return _NativeDropout.apply(grad, ctx.probability, ctx.key), None, None
 
 
 def _dropped(numbers: Tensor, probability: float, key: int) -> Tensor:

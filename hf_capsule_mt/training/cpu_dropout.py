@@ -17,7 +17,7 @@ from hf_capsule_mt.ops.native_training import can_train_natively, native_dropout
 
 FEWEST = 1024  # elements; for fewer, calling the compiled code costs as much as it saves
 
-_pytorch_dropout: Any = nn.functional.dropout
+_replaced: Any = nn.functional.dropout  # what stood there when the first of the running steps began
 _lock = Lock()
 _steps = 0  # training steps that run now, in all threads
 
@@ -26,7 +26,7 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     """As `torch.nn.functional.dropout`, and by compiled code where that can run."""
     if training and not inplace and 0.0 < p < 1.0 and input.numel() >= FEWEST and can_train_natively(input):
         return native_dropout(input, p)
-    return _pytorch_dropout(input, p, training, inplace)
+    return _replaced(input, p, training, inplace)
 
 
 @contextmanager
@@ -48,8 +48,10 @@ def native_dropout_on_cpu(model: nn.Module, device: torch.device) -> Iterator[No
 
 
 def _count(change: int) -> None:
-    global _steps
+    global _steps, _replaced
+    functional: Any = nn.functional
     with _lock:
+        if _steps == 0:
+            _replaced = functional.dropout
         _steps += change
-        functional: Any = nn.functional
-        functional.dropout = _dropout if _steps else _pytorch_dropout
+        functional.dropout = _dropout if _steps else _replaced

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 # Parameters of glibc's `mallopt`.
-TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8
 DURING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}  # one arena, so that the backward pass uses the same memory
-# glibc's own values; the threshold is the one that it reaches by itself in a process with large blocks.
-AFTER = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 64 << 20, ARENA_MAX: 0}
+# glibc's own values; the thresholds are those that it reaches by itself in a process with large blocks. The number of
+# arenas may stay at one, since glibc fixes it when it next starts a thread.
+AFTER = {MMAP_MAX: 65_536, MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20, ARENA_MAX: 0}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import MarianMTModel
 
-from hf_capsule_mt.modeling.losses.seq2seq import loss_of_states, summed_cross_entropy
+from hf_capsule_mt.modeling.losses.seq2seq import loss_of_states, summed_cross_entropy, token_count
 
 Count = Tensor | int | None  # target tokens of all processes and accumulated batches; None where nobody counted them
 
@@ -99,7 +99,7 @@ class TrainingLoss:
         outputs = model(**inputs)
         logits = outputs["logits"].flatten(0, 1)  # [B T, V]
         total = summed_cross_entropy(logits, labels.flatten(), self.args.label_smoothing_factor)
-        return total / ((labels != -100).sum() if count is None else count), outputs
+        return total / token_count(labels, count), outputs
 
 
 def has_hooks(model: nn.Module) -> bool:
@@ -110,8 +110,11 @@ def has_hooks(model: nn.Module) -> bool:
 
 
 def is_plain_marian(model: nn.Module) -> bool:
-    """Whether the loss of this model follows from the states of its decoder."""
-    return type(model) is MarianMTModel and type(model.lm_head) is nn.Linear
+    """Whether the loss of this model follows from the states of its decoder: no part of it is a user's own."""
+    if type(model) is not MarianMTModel or type(model.lm_head) is not nn.Linear or model.lm_head.bias is not None:
+        return False
+    forward: Any = vars(model).get("_original_forward", model.forward)  # accelerate keeps here what it wraps
+    return getattr(forward, "__func__", None) is MarianMTModel.forward
 
 
 def _without_labels(model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:

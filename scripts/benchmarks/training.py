@@ -91,7 +91,7 @@ class TrainerBefore(CapsuleSeq2SeqTrainer):
         trainer_dropout, self.attention.implementation = cpu_dropout._dropout, "sdpa"
         losses = {**MEMORY_SAVING}
         try:
-            cpu_dropout._dropout = cpu_dropout._pytorch_dropout
+            cpu_dropout._dropout = torch.nn.functional.dropout
             MEMORY_SAVING.pop("summed_cross_entropy", None)  # PyTorch's, with label smoothing
             return super().training_step(*args, **kwargs)
         finally:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import MarianConfig, MarianMTModel
 from transformers.models.marian.modeling_marian import eager_attention_forward
 
 from hf_capsule_mt import CapsuleAggregatedMarianConfig, CapsuleAggregatedMarianForConditionalGeneration
 from hf_capsule_mt.modeling import cpu_attention
 from hf_capsule_mt.modeling.cpu_attention import LONGEST, NAME, attention_on_cpu
+from hf_capsule_mt.training.cpu_dropout import native_dropout_on_cpu
 
 LENGTHS = [(1, 1), (7, 7), (63, 63), (7, 63), (63, 1)]  # queries, keys
 MASKS = ["none", "causal", "left padding", "right padding", "causal and left padding", "number"]
@@ -84,7 +86,7 @@ def ours(parts: list[Tensor], mask: str, allowed: Tensor | None) -> list[Tensor]
 def test_output_and_gradients_are_those_of_eager_attention(
     queries: int, keys: int, mask: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cpu_attention, "products_are_faster", lambda *_: True)  # also in float32
+    monkeypatch.setattr(cpu_attention, "uses_products", lambda *_: True)  # also in float32
     allowed, parts = boolean(mask, queries, keys), tensors(queries, keys, torch.float32)
     for name, here, there in zip(NAMES, ours(parts, mask, allowed), eager(parts, allowed), strict=True):
         assert here.isfinite().all() and there.isfinite().all()
@@ -196,3 +198,18 @@ def test_inference_is_that_of_the_stock_default():
     with torch.no_grad():
         expected = our_model().eval().bfloat16()(**pairs("left")).logits
         assert our_model(attn_implementation=NAME).eval().bfloat16()(**pairs("left")).logits.equal(expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_attention_drops_the_same(reentrant: bool):
+    """The output is linear in the values, so the loss is the product of the values and their gradient."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, 8, 4, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+
+    def layer(*parts: Tensor) -> Tensor:
+        return attention_on_cpu(MODULE, *parts, None, dropout=0.3)[0]
+
+    with native_dropout_on_cpu(torch.nn.Identity(), torch.device("cpu")):
+        loss = checkpoint(layer, query, key, value, use_reentrant=reentrant).float().sum()
+        loss.backward()
+    torch.testing.assert_close((value * value.grad).float().sum(), loss.detach(), rtol=0.02, atol=0.3)

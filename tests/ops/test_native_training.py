@@ -143,3 +143,13 @@ def test_only_plain_tensors_of_a_cpu_are_read():
     traced = []
     torch.func.vmap(lambda row: traced.append(can_train_natively(row)) or row)(torch.zeros(2, 2))
     assert traced == [False]
+
+
+def test_dropout_has_second_derivatives():
+    torch.manual_seed(0)
+    numbers = torch.randn(2000, requires_grad=True)
+    dropped = native_dropout(numbers, 0.25)
+    (grad,) = torch.autograd.grad((dropped**2).sum(), numbers, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), numbers)
+    expected = torch.where(dropped == 0, 0.0, 2 / 0.75**2)
+    torch.testing.assert_close(second, expected)

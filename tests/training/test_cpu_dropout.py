@@ -103,3 +103,13 @@ def test_pytorch_has_its_dropout_again_after_the_last_of_several_steps_and_after
         assert torch.nn.functional.dropout is not pytorch
         raise RuntimeError("in a step")
     assert torch.nn.functional.dropout is pytorch
+
+
+def test_a_dropout_of_ones_own_stays(monkeypatch: pytest.MonkeyPatch):
+    def own(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return input * 3
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", own)
+    with cpu_dropout.native_dropout_on_cpu(torch.nn.Identity(), torch.device("cpu")):
+        assert torch.nn.functional.dropout(torch.ones(2), 0.5, training=False).tolist() == [3, 3]
+    assert torch.nn.functional.dropout is own

@@ -18,15 +18,15 @@ CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(cpu_memory._library() is None, reason="another C library, or its allocator is set")
 
 
-def kept_after_free() -> float:
-    """Megabytes that the process keeps of a tensor after it is freed."""
+def kept_after_free(megabytes: int = MEGABYTES) -> float:
+    """Megabytes that the process keeps of a tensor of so many after it is freed."""
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     before = resident()
-    tensor = torch.ones(MEGABYTES << 18)
-    assert resident() - before > 0.9 * (MEGABYTES << 20)
+    tensor = torch.ones(megabytes << 18)
+    assert resident() - before > 0.9 * (megabytes << 20)
     del tensor
     return (resident() - before) / (1 << 20)
 
@@ -70,3 +70,10 @@ def test_the_trainer_keeps_memory_while_it_trains(tmp_path: Path) -> None:
     run.train()
     assert seen[0] > 0.9 * MEGABYTES
     assert kept_after_free() < 0.1 * MEGABYTES
+
+
+def test_smaller_tensors_stay_afterwards_as_they_did_before() -> None:
+    """Else each of them would be mapped anew for the rest of the process."""
+    with freed_memory_kept(CPU):
+        pass
+    assert kept_after_free(16) > 0.9 * 16

@@ -24,6 +24,7 @@ from hf_capsule_mt import (
     GDRMarianForConditionalGeneration,
 )
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.training_loss import Share
 
 
 def gdr(**options: Any) -> GDRMarianForConditionalGeneration:
@@ -43,6 +44,10 @@ def pairs(count: int = 8) -> list[dict[str, torch.Tensor]]:
         mask = torch.ones(6, dtype=torch.long)
         rows.append({"input_ids": source, "attention_mask": mask, "labels": labels, "decoder_input_ids": shifted})
     return rows
+
+
+def stacked(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def trainer(model: PreTrainedModel, folder: Path, kind: type = CapsuleSeq2SeqTrainer, **arguments: Any) -> Any:
@@ -123,7 +128,7 @@ def test_label_smoothing_keeps_the_auxiliary_losses(tmp_path: Path):
     model = gdr(bow_loss_weight=0.5, bca_loss_weight=0.25)
     run = trainer(model, tmp_path, label_smoothing_factor=0.1)
     model.train()
-    batch = {name: torch.stack([row[name] for row in pairs()]) for name in pairs()[0]}
+    batch = stacked(pairs())
     outputs = model(**batch)
     expected = LabelSmoother(epsilon=0.1)(outputs, batch["labels"]) + 0.5 * outputs.bow_loss + 0.25 * outputs.bca_loss
     assert run.compute_loss(model, dict(batch)).item() == pytest.approx(expected.item(), rel=1e-5)
@@ -145,7 +150,7 @@ def test_label_smoothing_of_one_term_is_the_stock_one(tmp_path: Path):
 def test_a_batch_of_stock_marian_without_a_count_is_divided_by_its_tokens(tmp_path: Path):
     set_seed(3)
     model = MarianMTModel(MarianConfig(**SIZES)).train()
-    batch = {name: torch.stack([row[name] for row in pairs()]) for name in pairs()[0]}
+    batch = stacked(pairs())
     expected = model(**batch).loss.item()
     assert trainer(model, tmp_path).compute_loss(model, batch).item() == pytest.approx(expected, rel=1e-5)
 
@@ -228,6 +233,38 @@ def test_without_logits_training_is_the_same(kind: str, smoothing: float, tmp_pa
     for with_logits, without in zip(*logs, strict=True):
         for name in ("loss", "grad_norm", *(("lm_loss", "bow_loss", "bca_loss") if kind == "gdr" else ())):
             assert without[name] == pytest.approx(with_logits[name], rel=2e-4), name
+
+
+@pytest.mark.parametrize("change", ["bias", "forward"])
+def test_a_head_or_a_forward_of_ones_own_is_not_passed_by(change: str, tmp_path: Path):
+    """Such a model computes its logits in training steps on a CPU, as everywhere else."""
+    model = MarianMTModel(MarianConfig(**{**SIZES, "dropout": 0.0})).train()
+    loss_of, batch = trainer(model, tmp_path, use_cpu=True).training_loss, stacked(pairs())
+    expected, _ = loss_of(model, dict(batch), None, Share(1, 1), with_logits=False)
+    if change == "bias":
+        model.lm_head.bias = torch.nn.Parameter(torch.linspace(0, 3, model.config.vocab_size))
+    else:
+        forward = model.forward
+
+        def doubled(*args: Any, **kwargs: Any) -> Any:
+            outputs = forward(*args, **kwargs)
+            outputs.logits = 2 * outputs.logits
+            return outputs
+
+        model.forward = doubled
+    loss, _ = loss_of(model, dict(batch), None, Share(1, 1), with_logits=False)
+    assert abs(loss.item() - expected.item()) > 1e-4
+    loss.backward()
+    assert change == "forward" or model.lm_head.bias.grad.abs().sum() > 0
+
+
+def test_labels_that_are_all_padding_give_a_loss_of_0(tmp_path: Path):
+    model = MarianMTModel(MarianConfig(**SIZES))
+    run = trainer(model, tmp_path, use_cpu=True)
+    batch = stacked(pairs())
+    batch["labels"] = torch.full_like(batch["labels"], -100)
+    batch["decoder_input_ids"] = torch.ones_like(batch["labels"])
+    assert run.compute_loss(model.train(), batch).item() == 0.0
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

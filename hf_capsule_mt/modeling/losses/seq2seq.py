@@ -55,7 +55,7 @@ def translation_loss(
     """
     labels = labels.to(logits.device)
     total = summed_cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing)
-    return total / _token_count(labels, num_items_in_batch)
+    return total / token_count(labels, num_items_in_batch)
 
 
 def loss_of_states(
@@ -79,12 +79,13 @@ def loss_of_states(
             smooth = translation_loss(logits, labels, num_items_in_batch, smoothing)
         return TranslationLoss(smooth, plain)
     sums = in_blocks(states.flatten(0, 1), embedding, labels.flatten(), bias.flatten(), smoothing)
-    count = _token_count(labels, num_items_in_batch)
+    count = token_count(labels, num_items_in_batch)
     smooth, plain = (total / count for total in sums)
     return TranslationLoss(smooth, plain if smoothing else smooth)
 
 
-def _token_count(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+def token_count(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """The tokens that a summed loss is divided by, at least 1: those of the step, or of `labels` if not counted."""
     if num_items_in_batch is None:
         return labels.ne(-100).sum().clamp(min=1)
     return torch.as_tensor(num_items_in_batch, device=labels.device).clamp(min=1)
