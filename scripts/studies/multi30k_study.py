@@ -1,0 +1,203 @@
+"""The comparison on Multi30k: trains every system with every seed, some at a time, and keeps what each run learned.
+
+    python scripts/studies/multi30k_study.py --jobs 2 --seeds 1 2 3 -- --use_cpu --bf16 true
+    python scripts/studies/multi30k_study.py --list
+    python scripts/compare.py model_cards/multi30k/*.json --format markdown
+
+Each run is one recipe of `multi30k/`, in a folder and with a log of its own below `--output`. Arguments after `--` go
+to every training. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the
+first seed. A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same
+command continues the study. Ctrl-C stops all runs with a checkpoint. As a run ends, its `results.json` goes to
+`--records`. A run that fails is named with its log, and those that build on it are left out; the others go on.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = "marian"
+DISTILLED = "distilled"  # the corpus that the Marian of the first seed translates
+# Systems with three seeds, then those with one: recipe and what must be there before.
+SYSTEMS: dict[str, tuple[str, str | None]] = {
+    BASE: ("marian", None),
+    "marian_wide": ("marian_wide", None),
+    "dla_em": ("dla_em", None),
+    "dla_em_1_iteration": ("dla_em_1_iteration", None),
+    "heads_em": ("heads_em", None),
+    "gdr_marian": ("gdr_marian", BASE),
+    "marian_on": ("from_marian", BASE),
+    "caps_nmt": ("caps_nmt", None),
+    "caps_nmt_pooling": ("caps_nmt_pooling", None),
+    "caps_nmt_kd": ("caps_nmt_kd", DISTILLED),
+}
+ONE_SEED: dict[str, tuple[str, str | None]] = {
+    "dla_linear": ("dla_linear", None),
+    "dla_dynamic_combination": ("dla_dynamic_combination", None),
+    "dla_dynamic_routing": ("dla_dynamic_routing", None),
+    "heads_em_all": ("heads_em_all", None),
+    "gdr_marian_no_losses": ("gdr_marian_no_losses", BASE),
+    "rnmt": ("rnmt", None),
+    "gdr_rnmt_pfrnn": ("gdr_rnmt_pfrnn", "rnmt"),
+    "gdr_rnmt": ("gdr_rnmt", "rnmt"),
+    "caps_nmt_attention": ("caps_nmt_attention", None),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training, or the translation of the corpus for distillation; `needs` names the run before it."""
+
+    name: str
+    command: list[str]
+    result: Path
+    needs: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.result.is_file()
+
+
+def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path, extra: list[str]) -> list[Run]:
+    """All runs, those that others need before them."""
+    python, first = [sys.executable], seeds[0]
+    runs: dict[str, Run] = {}
+
+    def training(system: str, seed: int) -> str:
+        name = f"{system}-seed{seed}"
+        if name in runs:
+            return name
+        recipe, needed = {**SYSTEMS, **ONE_SEED}[system]
+        options = ["--output_dir", str(output / name), "--seed", str(seed)]
+        before = None
+        if needed == DISTILLED:
+            before = distilling()
+            options += ["--train", str(data / "train"), "--tokenizer", str(output / f"{BASE}-seed{first}")]
+        elif needed is not None:
+            before = training(needed, seed)
+            options += ["--init_from", str(output / before)]
+        command = [*python, str(ROOT / "scripts" / "train.py"), f"multi30k/{recipe}", *options, *extra]
+        runs[name] = Run(name, command, output / name / "results.json", before)
+        return name
+
+    def distilling() -> str:
+        if DISTILLED not in runs:
+            teacher = training(BASE, first)
+            options = ["--teacher", str(output / teacher), "--corpus", "data/multi30k/train", "--beam", "5"]
+            command = [*python, str(ROOT / "scripts" / "distill.py"), *options, "--output", str(data / "train")]
+            runs[DISTILLED] = Run(DISTILLED, command, data / "train.distill.json", teacher)
+        return DISTILLED
+
+    for seed in seeds:
+        for system in systems:
+            if seed == first or system not in ONE_SEED:
+                training(system, seed)
+    return list(runs.values())
+
+
+def start(run: Run, log: Path) -> subprocess.Popen:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        # A session of its own: Ctrl-C reaches this program alone, which passes it on once.
+        return subprocess.Popen(run.command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def run_all(runs: list[Run], jobs: int, output: Path, keep: Callable[[Run], None], pause: float = 2.0) -> list[str]:
+    """Run what is not finished, `jobs` at a time. Returns the names of runs that failed or could not start."""
+    waiting = [run for run in runs if not run.is_finished]
+    finished = {run.name for run in runs if run.is_finished}
+    failed: list[str] = []
+    running: dict[str, tuple[Run, subprocess.Popen]] = {}
+    try:
+        while waiting or running:
+            for name, (run, process) in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[name]
+                if run.is_finished:
+                    finished.add(name)
+                    keep(run)
+                    print(f"{name}: finished, {len(waiting)} wait", flush=True)
+                else:
+                    failed.append(name)
+                    print(f"{name}: failed with {process.returncode}, see {output / f'{name}.log'}", flush=True)
+            for run in [one for one in waiting if one.needs in failed]:
+                waiting.remove(run)
+                failed.append(run.name)
+                print(f"{run.name}: left out, it needs {run.needs}", flush=True)
+            ready = [run for run in waiting if run.needs is None or run.needs in finished]
+            for run in ready[: jobs - len(running)]:
+                waiting.remove(run)
+                running[run.name] = run, start(run, output / f"{run.name}.log")
+                print(f"{run.name}: started", flush=True)
+            if running:
+                time.sleep(pause)
+    except KeyboardInterrupt:
+        for _, process in running.values():
+            os.killpg(process.pid, signal.SIGINT)  # each saves a checkpoint
+        for _, process in running.values():
+            process.wait()
+        raise
+    return failed
+
+
+def state(run: Run) -> str:
+    """A line on what a run has reached."""
+    if not run.is_finished:
+        return f"{run.name}: {'begun' if run.result.parent.is_dir() and run.name != DISTILLED else 'waits'}"
+    record = json.loads(run.result.read_text(encoding="utf-8"))
+    test = record.get("test") or {}
+    return f"{run.name}: finished" + (f", test BLEU {test['bleu']:.2f}" if "bleu" in test else "")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+    everything = [*SYSTEMS, *ONE_SEED]
+    parser.add_argument("--systems", nargs="+", choices=everything, default=everything, metavar="SYSTEM")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--jobs", type=at_least_one, default=1, help="runs at a time; on a CPU, one thread each")
+    parser.add_argument("--output", type=Path, default=Path("runs/multi30k"), help="folder of the runs")
+    parser.add_argument("--data", type=Path, default=Path("data/multi30k/distilled"), help="of the distilled corpus")
+    parser.add_argument("--records", type=Path, default=Path("model_cards/multi30k"), help="folder of the results")
+    parser.add_argument("--list", action="store_true", help="show what is finished, and train nothing")
+    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="of every training")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    runs = planned_runs(
+        arguments.systems, arguments.seeds, arguments.output, arguments.data, arguments.recipe_arguments
+    )
+    if arguments.list:
+        print(*map(state, runs), sep="\n")
+        return 0
+
+    def keep(finished: Run) -> None:
+        if finished.name != DISTILLED:
+            arguments.records.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(finished.result, arguments.records / f"{finished.name}.json")
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    failed = run_all(runs, arguments.jobs, arguments.output, keep)
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(runs)} runs did not finish: {', '.join(failed)}")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: run(arguments), "each run has a checkpoint; the same command continues")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

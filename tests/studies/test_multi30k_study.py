@@ -1,0 +1,79 @@
+"""The queue of the comparison on Multi30k: what is run, in which order, and what happens to what fails."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from studies.multi30k_study import DISTILLED, ONE_SEED, SYSTEMS, Run, main, planned_runs, run_all
+
+from hf_capsule_mt.recipes.recipe import parse_recipe
+
+
+def planned(systems: list[str], seeds: list[int]) -> dict[str, Run]:
+    return {run.name: run for run in planned_runs(systems, seeds, Path("runs"), Path("distilled"), ["--use_cpu"])}
+
+
+def test_every_run_is_a_shipped_recipe_with_valid_arguments() -> None:
+    runs = planned([*SYSTEMS, *ONE_SEED], [1, 2, 3])
+    assert len(runs) == 3 * len(SYSTEMS) + len(ONE_SEED) + 1
+    for name, run in runs.items():
+        if name != DISTILLED:
+            recipe = parse_recipe(run.command[2:])
+            assert recipe.training.output_dir == f"runs/{name}" and recipe.training.use_cpu
+            assert name.endswith(f"-seed{recipe.training.seed}")
+
+
+def test_a_warm_start_needs_the_baseline_of_its_seed() -> None:
+    runs = planned(["gdr_marian"], [4, 7])
+    assert list(runs) == ["marian-seed4", "gdr_marian-seed4", "marian-seed7", "gdr_marian-seed7"]
+    assert runs["gdr_marian-seed7"].needs == "marian-seed7"
+    assert "runs/marian-seed7" in runs["gdr_marian-seed7"].command
+
+
+def test_all_distilled_models_learn_from_one_teacher() -> None:
+    runs = planned(["caps_nmt_kd"], [4, 7])
+    assert [run.needs for run in runs.values()] == [None, "marian-seed4", DISTILLED, DISTILLED]
+
+
+def program(folder: Path, name: str, code: str, needs: str | None = None) -> Run:
+    """A run whose process executes `code`; `done` in it stands for the file that says it has finished."""
+    result = folder / name / "results.json"
+    code = f"from pathlib import Path; done = Path({str(result)!r}); {code}"
+    return Run(name, [sys.executable, "-c", code], result, needs)
+
+
+GOOD_IS_FINISHED = "(done.parents[1] / 'good' / 'results.json').exists()"
+FINISH = "done.parent.mkdir(); done.write_text('{}')"
+
+
+def test_what_fails_keeps_only_what_needs_it_from_running(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "results.json").write_text("{}")
+    runs = [
+        program(tmp_path, "old", "raise SystemExit(9)"),  # has finished before
+        program(tmp_path, "bad", "raise SystemExit(3)"),
+        program(tmp_path, "after-bad", FINISH, "bad"),
+        program(tmp_path, "good", FINISH),
+        program(
+            tmp_path, "after-good", f"assert (done.parents[1] / 'good' / 'results.json').exists(); {FINISH}", "good"
+        ),
+        program(tmp_path, "after-old", FINISH, "old"),
+    ]
+    kept: list[str] = []
+    failed = run_all(runs, 2, tmp_path, lambda run: kept.append(run.name), pause=0.01)
+    assert failed == ["bad", "after-bad"]
+    assert sorted(kept) == ["after-good", "after-old", "good"]
+    assert "bad: failed with 3" in capsys.readouterr().out
+
+
+def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "marian-seed1").mkdir()
+    (tmp_path / "marian-seed1" / "results.json").write_text(json.dumps({"test": {"bleu": 31.25}}))
+    (tmp_path / "gdr_marian-seed1").mkdir()
+    assert main(["--list", "--seeds", "1", "--output", str(tmp_path), "--systems", "gdr_marian", "marian_on"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "marian-seed1: finished, test BLEU 31.25",
+        "gdr_marian-seed1: begun",
+        "marian_on-seed1: waits",
+    ]
