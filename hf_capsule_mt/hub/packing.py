@@ -108,8 +108,7 @@ def pack_checkpoint(
     with tempfile.TemporaryDirectory() as work:
         packed = Path(work, output.name)
         place = loadable_path(output)
-        options = {"stored_dtype": HALF_PRECISIONS[dtype], "allow_marian": True}
-        export_checkpoint(run, packed, name=place, **options)
+        export_checkpoint(run, packed, name=place, stored_dtype=HALF_PRECISIONS[dtype], allow_marian=True)
         before, after = (_translations(folder, sentences, test, generation) for folder in (run, packed))
         record = {
             "generation": generation,
