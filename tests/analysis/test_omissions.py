@@ -70,8 +70,12 @@ def test_omitted_words_have_no_other_translation() -> None:
     ]
     for pair in pairs:
         assert pair.omitted and pair.kept is not None and not pair.omitted & pair.kept
-    noun = next(pair for pair in pairs if pair.deleted == "kleine")
-    assert noun.damaged == "Der Hund bellt." and noun.omitted == {1} and noun.kept == {0, 2, 3}
+    adjective = next(pair for pair in pairs if pair.deleted == "kleine")
+    assert adjective.damaged == "Der Hund bellt." and adjective.omitted == {1} and adjective.kept == {0, 2, 3}
+    shared = [Alignment(frozenset({(0, 0), (1, 1), (2, 1), (2, 2), (3, 3)}))]
+    drawn = [damaged_pairs(["he looks for us"], ["Er sucht nach uns."], shared, seed=n)[0] for n in range(9)]
+    phrase = next(pair for pair in drawn if pair.rule == "preposition")
+    assert phrase.damaged == "Er sucht." and phrase.omitted == {3}, "another word translates the third one too"
 
 
 def test_the_seed_decides_the_pairs() -> None:
