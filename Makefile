@@ -1,4 +1,4 @@
-# make demo   install, train a small capsule model on the synthetic pair, translate       (3 to 7 minutes)
+# make demo   install, translate, train a small capsule model on the synthetic pair         (3 to 7 minutes)
 # make test   install, lint, type-check, run the tests that are not marked exhaustive       (at most 6 minutes)
 # make test-all   the same with all tests; before a release, and after a change in a file that many others import
 #                                                                                         (11 to 20 minutes)

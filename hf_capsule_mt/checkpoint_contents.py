@@ -27,6 +27,7 @@ TOKENIZER_FILES = (
 )
 CARD = "README.md"
 SHORTLIST = "shortlist.safetensors"  # of `inference/shortlist`
+TRANSLATIONS = "translations.json"  # of `hub/packing.py`
 CODE_BEGINS = "# Copied from hf_capsule_mt "  # first line of each exported code file
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
@@ -35,9 +36,13 @@ def belongs_to_checkpoint(path: Path) -> bool:
     """Whether a file is part of a checkpoint for translation: not training state, and not code of other origin."""
     if not path.is_file() or path.is_symlink():
         return False
-    has_known_name = path.name in (*CONFIGURATION_FILES, *TOKENIZER_FILES, CARD, SHORTLIST) or WEIGHTS.fullmatch(
-        path.name
-    )
+    has_known_name = path.name in (
+        *CONFIGURATION_FILES,
+        *TOKENIZER_FILES,
+        CARD,
+        SHORTLIST,
+        TRANSLATIONS,
+    ) or WEIGHTS.fullmatch(path.name)
     return bool(has_known_name) or (path.suffix == ".py" and path.read_bytes().startswith(CODE_BEGINS.encode()))
 
 

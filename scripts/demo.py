@@ -1,22 +1,27 @@
-"""Train a small capsule model on the synthetic pair, score it, save it, reload it, translate, and write a report.
+"""Translate with the shipped checkpoints. Then train a small capsule model, score it, save it, and write a report.
 
     python scripts/demo.py --output runs/demo --sentence "The doctors have shown the square to the colleague."
 
-The model is Marian with EM routing over the layers of encoder and decoder; the trainer is the stock `Seq2SeqTrainer`.
+The checkpoints are those in `model_cards`, if there are any. One with past and future explains its translation, and
+warns of what a translation leaves out. The model that is trained on the synthetic pair is Marian with EM routing over
+the layers of encoder and decoder; the trainer is the stock `Seq2SeqTrainer`.
 """
 
 import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
 
 from hf_capsule_mt import (
     CapsuleAggregatedMarianForConditionalGeneration,
     assignment_entropy,
     corpus_scores,
+    explain,
     plot_assignments,
     translate,
 )
@@ -24,6 +29,9 @@ from hf_capsule_mt.analysis.report import ReportOptions, System, write_report
 from hf_capsule_mt.studies import small_config, small_task, train_small
 
 REPORT_SENTENCES = 60
+CHECKPOINTS = Path(__file__).resolve().parents[1] / "model_cards"
+REAL_SENTENCE = "The old man is reading a book in the garden."
+SHORTENED = "Der alte Mann liest ein Buch."  # nothing here translates "in the garden"
 
 
 def parse() -> argparse.Namespace:
@@ -55,9 +63,27 @@ def peak_memory() -> str:
     return f", at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:.1f} GB of memory"
 
 
+def show_checkpoints(folder: Path) -> None:
+    """Translates a sentence with every checkpoint in the folder. One with past and future also explains it."""
+    for path in sorted(weights.parent for weights in folder.glob("*/model.safetensors")):
+        heading(f"Shipped checkpoint {path.name}")
+        make_pipeline: Any = transformers.pipeline  # untyped, because its overloads have no "translation"
+        translator = make_pipeline("translation", model=str(path), device="cpu")
+        (translation,) = translator(REAL_SENTENCE)
+        print(f"  {REAL_SENTENCE}\n  {translation['translation_text']}")
+        if getattr(translator.model.config, "past_future", "none") not in ("none", "recurrent"):
+            parts = (translator.model, translator.tokenizer, REAL_SENTENCE)
+            print("\n  source words that are past, translated, and future, untranslated, after each word:\n")
+            print(explain(*parts, translation["translation_text"]))
+            coverage = explain(*parts, SHORTENED).coverage
+            print(f"\n  warnings for the translation {SHORTENED!r}, which leaves words out:")
+            print("\n".join(f"  {line}" for line in coverage.warnings() or [f"none; {coverage.reliability}"]))
+
+
 def main() -> None:
     args = parse()
     started = time.perf_counter()
+    show_checkpoints(CHECKPOINTS)
     heading(f"Data: {args.train_size} synthetic pairs, seed {args.seed}")
     task = small_task(args.train_size, args.test_size, seed=args.seed, max_words=args.max_words)
     set_seed(args.seed)

@@ -27,6 +27,7 @@ EXPLAINED = ("guided_routing", "classifier", "attention")  # values of `past_fut
 #   accuracy  0.35  0.49  0.61  0.74  0.85
 #   warned    81 %  62 %  43 %  29 %  20 %
 LEAST_BOW_ACCURACY = 0.6
+DEFAULT_THRESHOLD = 0.5  # scores above it are warnings
 END = "</s>"
 
 
@@ -64,7 +65,7 @@ class Coverage:
         no_warnings = f"no warnings: {accuracy}, and {LEAST_BOW_ACCURACY:.0%} are needed; train longer"
         return accuracy if self.is_reliable else no_warnings
 
-    def warnings(self, threshold: float = 0.5) -> list[str]:
+    def warnings(self, threshold: float = DEFAULT_THRESHOLD) -> list[str]:
         """One line for each word whose score is above `threshold`; no lines if `is_reliable` is False."""
         lines: list[str] = []
         if not self.is_reliable:

@@ -1,8 +1,10 @@
 """Exports the checkpoint of a training run as a folder that can be published."""
 
+import json
 from os import PathLike
 from pathlib import Path
 
+import torch
 from transformers import AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
@@ -15,6 +17,7 @@ from hf_capsule_mt.checkpoint_contents import (
     check_inside,
     copy_files,
 )
+from hf_capsule_mt.families import MARIAN
 from hf_capsule_mt.hub.credentials import drop_credentials
 from hf_capsule_mt.hub.model_card import loadable_path, with_place
 from hf_capsule_mt.hub.verification import verify
@@ -33,6 +36,8 @@ def export_checkpoint(
     max_shard_size: str = "5GB",
     overwrite: bool = False,
     name: str | None = None,
+    stored_dtype: torch.dtype | None = None,
+    allow_marian: bool = False,
 ) -> list[Path]:
     """Writes the model, its code, tokenizer and card to the folder `output`, verifies them, and returns the files.
 
@@ -41,6 +46,10 @@ def export_checkpoint(
 
     Settings that look like credentials are removed, and a warning names them. The card tells its readers to load
     `name`, a name on the Hub, or by default the output folder.
+
+    `stored_dtype` rounds the weights, for smaller files. The configuration still says float32: a CPU computes in half
+    precision slower, and Transformers loads the type that the configuration names. `allow_marian` exports a Marian of
+    Transformers too, which carries no code, so it is not verified.
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
@@ -53,10 +62,14 @@ def export_checkpoint(
                     f"{path}, which {source / INDEX} names, is outside of the checkpoint: move it to {source}"
                 )
         model = AutoModelForSeq2SeqLM.from_pretrained(source)
-        if not hasattr(model.config, "carry_code"):
+        carries_code = hasattr(model.config, "carry_code")
+        if not carries_code and not (allow_marian and model.config.model_type == MARIAN.name):
             raise ValueError(f"{source} holds a {type(model).__name__}, which is not a model of hf_capsule_mt")
         check_finite(model.state_dict().items(), str(source))
-        model.save_pretrained(folder, export_code=True, max_shard_size=max_shard_size)
+        code = {"export_code": True} if carries_code else {}
+        model.to(stored_dtype or model.dtype).save_pretrained(folder, max_shard_size=max_shard_size, **code)
+        if stored_dtype is not None:
+            load_as_float32(folder / "config.json")
         copy_files(source, folder, (*TOKENIZER_FILES, CARD, SHORTLIST))
         for file in SETTINGS:
             dropped = drop_credentials(folder / file)
@@ -67,7 +80,15 @@ def export_checkpoint(
             text = card.read_text(encoding="utf-8")
             card.write_text(with_place(text, name or loadable_path(output)), encoding="utf-8")
         try:
-            verify(folder)
+            if carries_code:
+                verify(folder)
         except ValueError as error:
             raise ValueError(str(error).replace(str(folder), str(output))) from error
     return sorted(output.iterdir())
+
+
+def load_as_float32(config: Path) -> None:
+    """Makes Transformers load the weights beside this config.json in float32, whatever their file holds."""
+    settings = json.loads(config.read_text(encoding="utf-8"))
+    text = json.dumps({**settings, "dtype": "float32"}, indent=2, sort_keys=True, ensure_ascii=False)
+    config.write_text(f"{text}\n", encoding="utf-8")

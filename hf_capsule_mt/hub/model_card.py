@@ -40,12 +40,15 @@ def model_card(
     datasets: list[str] | None = None,
     base_model: str | None = None,
     limits: str | None = None,
+    data_source: str | None = None,
+    storage: str | None = None,
 ) -> ModelCard:
     """The card of the model `name`.
 
     Its snippets load `place`, by default `name` if that is a name on the Hub (`me/model`). `datasets` and `base_model`
-    are ids on the Hub. `limits` says what the model should not be used for. The card shows measurements from
-    `results`, and omits everything that the run did not measure.
+    are ids on the Hub. `limits` says what the model should not be used for,
+    `data_source` where the training text comes from, and `storage` how the weights are stored. The card shows
+    measurements from `results`, and omits everything that the run did not measure.
     """
     family, languages = results["model"]["family"], [results["data"][side] for side in ("source", "target")]
     splits = [split for split in ("test", "validation") if split in results]
@@ -77,6 +80,8 @@ def model_card(
         curve=_sampled_points(results.get("loss_curve") or []),
         papers={**FAMILIES, MARIAN.name: MARIAN}[family].papers,
         limits=limits,
+        data_source=data_source,
+        storage=storage,
     )
 
 

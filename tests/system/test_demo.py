@@ -6,7 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from demo import SHORTENED, show_checkpoints
+from runs import make_run
+from small_marian import SMALL_MARIAN
+from transformers import MarianMTModel
 from web_page import WebPage
+
+from hf_capsule_mt import GDRMarianForConditionalGeneration
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -41,6 +47,18 @@ def test_a_short_demo_does_all_that_it_says(tmp_path: Path) -> None:
     assert [section["id"] for section in page.data["sections"]] == [
         *("systems", "scores", "lengths", "adequacy", "curves", "routing", "sentences", "maps")
     ]
+
+
+def test_the_demo_begins_with_the_shipped_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_checkpoints(tmp_path)
+    assert capsys.readouterr().out == "", "there are none yet"
+    make_run(tmp_path / "a-marian", MarianMTModel, **SMALL_MARIAN)
+    make_run(tmp_path / "past-future", GDRMarianForConditionalGeneration, **{**SMALL_MARIAN, "capsule_dim": 8})
+    show_checkpoints(tmp_path)
+    marian, past_future = capsys.readouterr().out.split("== Shipped checkpoint ")[1:]
+    assert marian.startswith("a-marian\n") and "past/future %" not in marian
+    assert "past/future %" in past_future and f"warnings for the translation {SHORTENED!r}" in past_future
+    assert re.search(r"word \d+, '\w+[.]?': probably not translated", past_future)
 
 
 @pytest.mark.exhaustive

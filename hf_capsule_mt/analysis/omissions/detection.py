@@ -1,0 +1,146 @@
+"""How well the coverage scores of a model find what damaged references leave out.
+
+A score belongs to one source word, see `word_scores.py`. A warning is a score above a threshold. The score of a
+sentence is its largest one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
+from hf_capsule_mt.analysis.omissions.word_scores import word_scores
+
+MOST_FALSE_WARNINGS = 0.1  # a sentence: one false warning in ten sentences
+
+
+@dataclass(frozen=True)
+class ScoredPair:
+    """The scores of the source words of a pair: with the whole reference, and with the damaged one."""
+
+    pair: DamagedPair
+    whole: tuple[float, ...]
+    damaged: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well scores find omissions. 0.5 is chance for both AUCs.
+
+    Args:
+        pairs: number of pairs.
+        sentence_auc: how likely the score of a damaged reference is above that of a whole one.
+        word_auc: how likely, in damaged references, the score of an omitted source word is above that of a kept one;
+            None without alignments. Words without a link are neither.
+        threshold: scores above it are warnings.
+        precision: the share of correct warnings among the warnings for whole and damaged references; a warning is
+            correct if its word is omitted. Without alignments any warning for a damaged reference counts as correct.
+            None without a warning.
+        recall: the share of damaged references with a correct warning.
+        false_warnings: warnings for each whole reference, on average.
+    """
+
+    pairs: int
+    sentence_auc: float
+    word_auc: float | None
+    threshold: float
+    precision: float | None
+    recall: float
+    false_warnings: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def score_pairs(
+    model: Any, tokenizer: Any, pairs: Sequence[DamagedPair], targets_of: Sequence[DamagedPair] | None = None
+) -> dict[str, list[ScoredPair]]:
+    """The scores of each pair, for every name in `SCORES`.
+
+    `targets_of` gives other references, whole and damaged, in place of the pairs' own: `targets_of=rotated(pairs)`
+    is the contrast of a source that has nothing to do with its reference.
+    """
+    scored: dict[str, list[ScoredPair]] = {}
+    for pair, other in zip(pairs, pairs if targets_of is None else targets_of, strict=True):
+        whole, damaged = (
+            word_scores(model, tokenizer, pair.source, text) for text in (other.reference, other.damaged)
+        )
+        for name, scores in whole.items():
+            scored.setdefault(name, []).append(ScoredPair(pair, scores, damaged[name]))
+    return scored
+
+
+def rotated(pairs: Sequence[DamagedPair]) -> list[DamagedPair]:
+    """The pairs, each moved to the place of another one of about the same length."""
+    order = sorted(range(len(pairs)), key=lambda number: len(pairs[number].reference.split()))
+    moved = dict(zip(order, [*order[1:], *order[:1]], strict=True))
+    return [pairs[moved[number]] for number in range(len(pairs))]
+
+
+def measure_detection(scored: Sequence[ScoredPair], threshold: float) -> Detection:
+    """The quality of these scores, with warnings above `threshold`."""
+    if not scored:
+        raise ValueError("no pairs: give at least one damaged pair")
+    aligned = [one for one in scored if one.pair.omitted is not None]
+    word_auc = None
+    if aligned:
+        omitted = [one.damaged[i] for one in aligned for i in sorted(one.pair.omitted or ())]
+        kept = [one.damaged[i] for one in aligned for i in sorted(one.pair.kept or ())]
+        word_auc = auc(omitted, kept) if kept else None
+    false = sum(score > threshold for one in scored for score in one.whole)
+    warned = [_warned(one.damaged, threshold) for one in scored]
+    correct = [
+        numbers if one.pair.omitted is None else numbers & one.pair.omitted
+        for one, numbers in zip(scored, warned, strict=True)
+    ]
+    warnings = false + sum(map(len, warned))
+    return Detection(
+        pairs=len(scored),
+        sentence_auc=auc([max(one.damaged) for one in scored], [max(one.whole) for one in scored]),
+        word_auc=word_auc,
+        threshold=threshold,
+        precision=sum(map(len, correct)) / warnings if warnings else None,
+        recall=sum(map(bool, correct)) / len(scored),
+        false_warnings=false / len(scored),
+    )
+
+
+def by_rule(scored: Sequence[ScoredPair], threshold: float) -> dict[str, Detection]:
+    """The quality for each rule that deleted a constituent, and for `all`."""
+    groups: dict[str, list[ScoredPair]] = {}
+    for one in scored:
+        groups.setdefault(one.pair.rule, []).append(one)
+    return {name: measure_detection(group, threshold) for name, group in {"all": list(scored), **groups}.items()}
+
+
+def best_threshold(scored: Sequence[ScoredPair], most_false_warnings: float = MOST_FALSE_WARNINGS) -> float:
+    """The smallest threshold with at most `most_false_warnings` warnings for each whole reference, on average.
+
+    The smallest one warns of the most omissions. Choose it on pairs that are not used to measure it.
+    """
+    if not most_false_warnings >= 0:
+        raise ValueError(f"most_false_warnings={most_false_warnings}: must be 0 or more")
+    scores = sorted((score for one in scored for score in one.whole), reverse=True)
+    allowed = int(most_false_warnings * len(scored))
+    return scores[allowed] if allowed < len(scores) else 0.0
+
+
+def auc(positives: Iterable[float], negatives: Iterable[float]) -> float:
+    """How likely a positive is above a negative, ties counting half: the area under the ROC curve."""
+    ranked = sorted([(score, True) for score in positives] + [(score, False) for score in negatives])
+    count = sum(positive for _, positive in ranked)
+    if not 0 < count < len(ranked):
+        raise ValueError(f"{count} positives and {len(ranked) - count} negatives: give at least one of each")
+    total, start = 0.0, 0
+    while start < len(ranked):
+        end = start
+        while end < len(ranked) and ranked[end][0] == ranked[start][0]:
+            end += 1
+        mean_rank = (start + 1 + end) / 2  # of equal scores
+        total += mean_rank * sum(positive for _, positive in ranked[start:end])
+        start = end
+    return (total - count * (count + 1) / 2) / (count * (len(ranked) - count))
+
+
+def _warned(scores: Sequence[float], threshold: float) -> frozenset[int]:
+    return frozenset(number for number, score in enumerate(scores) if score > threshold)

@@ -1,0 +1,65 @@
+"""Scores of the source words of a pair: the higher, the more likely the target leaves the word out.
+
+Legend: `S` source tokens, `T` target tokens, `V` target vocabulary.
+"""
+
+from typing import Any
+
+import torch
+
+from hf_capsule_mt.analysis.explain import explain
+from hf_capsule_mt.analysis.sentence_words import encode_words
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+
+CREDIT, BEST_WORD, FUTURE = "credit", "best word", "future"
+SCORES = (CREDIT, BEST_WORD, FUTURE)
+
+
+def word_scores(model: Any, tokenizer: Any, source: str, target: str) -> dict[str, tuple[float, ...]]:
+    """One score of each kind in `SCORES` for each source word.
+
+    `credit` is `Coverage.untranslated`, which gives warnings. `best word` compares the target words with the word that
+    the source word predicts best, see `best_word_scores`. `future` is the share of the future in past and future at
+    the end of the target, from the assignments of routing.
+    """
+    explanation = explain(model, tokenizer, source, target)
+    credit = explanation.coverage.untranslated
+    if len(credit) != len(source.split()):
+        raise ValueError(
+            f"the tokenizer finds {len(credit)} words in {source[:60]!r}, which has {len(source.split())} between "
+            "spaces: use a fast tokenizer (tokenizer.json)"
+        )
+    past, future = explanation.past[-1], explanation.future[-1]
+    return {
+        CREDIT: credit,
+        BEST_WORD: best_word_scores(model, tokenizer, source, target),
+        FUTURE: tuple(map(float, future / (past + future).clip(1e-9))),
+    }
+
+
+def best_word_scores(model: Any, tokenizer: Any, source: str, target: str) -> tuple[float, ...]:
+    """`1 - max_t p(y_t | s) / max_v p(v | s)` for each source word `s`, mean over its tokens.
+
+    `p(v | s)` is `p_pre` of section 3.3, GDR, with the source token alone in the past. Unlike credits it does not make
+    source words compete: a word is covered if the target has a word that is nearly as probable as its best one.
+    Tokens of punctuation count only in words that have no other token.
+    """
+    source_ids, _, rows = encode_words(tokenizer, text=source)
+    special = set(tokenizer.all_special_ids)
+    target_ids = [token for token in tokenizer(text_target=target)["input_ids"] if token not in special]
+    with evaluation_mode(model), torch.no_grad():
+        encoded = torch.tensor([source_ids], device=model.device)
+        votes = model.get_encoder()(encoded, attention_mask=torch.ones_like(encoded), return_dict=True).source_votes
+        every_word = torch.arange(model.lm_head.weight.shape[0], device=model.device)  # [V]
+        scores = model.word_credits(votes, every_word[None])[0].float()  # [V, S]
+    ordinary = [token for token in every_word.tolist() if token not in special]
+    best = scores[ordinary].amax(dim=0)  # [S]
+    covered = torch.zeros_like(best, dtype=torch.float64)
+    if target_ids:
+        covered = (scores[target_ids].amax(dim=0) - best).double().exp()
+    has_letters = [any(letter.isalnum() for letter in tokenizer.decode([token])) for token in source_ids]
+    means = []
+    for row in rows:
+        tokens = [position for position in row if has_letters[position]] or row
+        means.append(1.0 - float(covered[tokens].mean()))
+    return tuple(means)

@@ -1,0 +1,182 @@
+"""Packs the checkpoint of a training run for a repository: half precision, code, card and a few translations."""
+
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_capsule_mt.checkpoint_contents import CARD, TRANSLATIONS, belongs_to_checkpoint
+from hf_capsule_mt.hub.export import export_checkpoint
+from hf_capsule_mt.hub.model_card import loadable_path, model_card
+from hf_capsule_mt.outputs import check_folder, new_folder
+
+MOST_BYTES = 12_000_000
+HALF_PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+# Written for this project. `translations.json` holds them with their translations.
+SENTENCES = (
+    "The children are playing in the garden behind the old house.",
+    "I would like to drink a cup of tea before we leave.",
+    "Why did you not answer my letter?",
+    "She told him that she had lost the key of the red car.",
+    "It is raining, so we are staying at home today.",
+)
+
+
+@dataclass(frozen=True)
+class PackedCheckpoint:
+    """The result of `pack_checkpoint`.
+
+    Args:
+        folder: the new checkpoint.
+        dtype: of the weights in its file.
+        rounding_errors: of each half precision: the root of the mean squared error of the weights by that of the
+            weights themselves; infinite if a weight is too large.
+        size: bytes of all files.
+        sentences, same_translations: how many sentences were translated before and after, and how many got the same
+            translation.
+        bleu_before, bleu_after: None without references.
+    """
+
+    folder: Path
+    dtype: str
+    rounding_errors: dict[str, float]
+    size: int
+    sentences: int
+    same_translations: int
+    bleu_before: float | None = None
+    bleu_after: float | None = None
+
+    def __str__(self) -> str:
+        errors = ", ".join(f"{name} {error:.1e}" for name, error in self.rounding_errors.items())
+        lines = [
+            f"{self.folder}: {self.size:,} bytes, weights in {self.dtype}",
+            f"relative rounding error: {errors}",
+            f"{self.same_translations} of {self.sentences} translations are the same as before",
+        ]
+        if self.bleu_before is not None and self.bleu_after is not None:
+            change = self.bleu_after - self.bleu_before
+            lines.append(f"BLEU {self.bleu_before:.2f} before, {self.bleu_after:.2f} after ({change:+.2f})")
+        return "\n".join(lines)
+
+
+def pack_checkpoint(
+    run: str | PathLike[str],
+    output: str | PathLike[str],
+    *,
+    data_source: str,
+    license: str | None = None,
+    test: tuple[Sequence[str], Sequence[str]] | None = None,
+    sentences: Sequence[str] = SENTENCES,
+    most_bytes: int = MOST_BYTES,
+    overwrite: bool = False,
+    **generation: Any,
+) -> PackedCheckpoint:
+    """Writes the checkpoint in the folder `run` of a recipe to the folder `output`, small enough for a repository.
+
+    The weights are stored in the half precision that rounds less, and load in float32. The folder has code for
+    `trust_remote_code`, tokenizer, generation settings, a card that names `data_source` and `license` (by default that
+    of the recipe), and `translations.json`, translations of `sentences` that tests can hold it to.
+    A packed Marian of
+    Transformers has no code. A `ValueError` says so if the files together have more than `most_bytes`.
+
+    `test` are sources and references: BLEU before and after. `generation` are settings for these translations.
+    """
+    run, output = Path(run), Path(output)
+    if not data_source.strip():
+        raise ValueError("data_source is empty: name the training text and its licence, which the card must show")
+    check_folder(output, [run], overwrite, belongs_to_checkpoint)
+    try:
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{run}/results.json cannot be read ({error}): the card needs it; give the output folder of a finished "
+            "scripts/train.py"
+        ) from error
+    license = license or str(results["recipe"].get("license", "unknown"))
+    if license == "unknown":
+        raise ValueError("license='unknown': a shipped model needs one; give the id of the Hub, such as cc-by-2.0")
+    errors = rounding_errors(AutoModelForSeq2SeqLM.from_pretrained(run).state_dict())
+    dtype = min(errors, key=lambda name: errors[name])
+    with tempfile.TemporaryDirectory() as work:
+        packed = Path(work, output.name)
+        place = loadable_path(output)
+        export_checkpoint(run, packed, name=place, stored_dtype=HALF_PRECISIONS[dtype], allow_marian=True)
+        before, after = (_translations(folder, sentences, test, generation) for folder in (run, packed))
+        record = {
+            "generation": generation,
+            "sentences": dict(zip(sentences, after.fixed, strict=True)),
+            "test": None if test is None else {"sentences": len(test[0]), "bleu": after.bleu(test)},
+        }
+        text = json.dumps(record, indent=2, ensure_ascii=False)
+        (packed / TRANSLATIONS).write_text(f"{text}\n", encoding="utf-8")
+        same = sum(map(str.__eq__, before.all, after.all))
+        result = PackedCheckpoint(output, dtype, errors, 0, len(before.all), same, before.bleu(test), after.bleu(test))
+        storage = f"The weights are stored in {dtype} and compute in float32. " + ". ".join(
+            str(result).split("\n")[2:]
+        )
+        card = model_card(
+            results, output.name, license=license, place=place, data_source=data_source, storage=f"{storage}."
+        )
+        card.save(packed / CARD)
+        sizes = {path.name: path.stat().st_size for path in sorted(packed.iterdir())}
+        if sum(sizes.values()) > most_bytes:
+            largest = sorted(sizes, key=lambda name: -sizes[name])[:4]
+            raise ValueError(
+                f"{run} has {sum(sizes.values()):,} bytes when it is packed, and at most {most_bytes:,} are allowed "
+                f"({', '.join(f'{name} {sizes[name]:,}' for name in largest)}): train a smaller model or vocabulary"
+            )
+        with new_folder(output, [run], overwrite, belongs_to_checkpoint) as folder:
+            for path in packed.iterdir():
+                (folder / path.name).write_bytes(path.read_bytes())
+    return PackedCheckpoint(**{**vars(result), "size": sum(sizes.values())})
+
+
+def rounding_errors(tensors: dict[str, torch.Tensor]) -> dict[str, float]:
+    """The relative error of each half precision, over all floating-point weights."""
+    squares = dict.fromkeys(HALF_PRECISIONS, 0.0)
+    total = 0.0
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            exact = tensor.double()
+            total += float(exact.square().sum())
+            for name, dtype in HALF_PRECISIONS.items():
+                squares[name] += float((exact - tensor.to(dtype).double()).square().sum())
+    return {name: math.sqrt(error / total) if total else 0.0 for name, error in squares.items()}
+
+
+@dataclass(frozen=True)
+class _Translations:
+    """Translations of the fixed sentences and of the test sources."""
+
+    fixed: list[str]
+    test: list[str]
+
+    @property
+    def all(self) -> list[str]:
+        return self.fixed + self.test
+
+    def bleu(self, test: tuple[Sequence[str], Sequence[str]] | None) -> float | None:
+        from hf_capsule_mt import corpus_scores  # imported late: sacreBLEU is heavy
+
+        return None if test is None else corpus_scores(self.test, list(test[1])).bleu
+
+
+def _translations(
+    folder: Path,
+    sentences: Sequence[str],
+    test: tuple[Sequence[str], Sequence[str]] | None,
+    generation: dict[str, Any],
+) -> _Translations:
+    make_pipeline: Any = transformers.pipeline  # untyped, because its overloads have no "translation"
+    translator = make_pipeline("translation", model=str(folder), device="cpu")
+    texts = [*sentences, *(test[0] if test else ())]
+    translated = [one["translation_text"] for one in translator(texts, batch_size=32, **generation)]
+    return _Translations(translated[: len(sentences)], translated[len(sentences) :])

@@ -1,0 +1,192 @@
+"""Do coverage warnings find what a translation leaves out? Deletes one constituent of each reference and measures.
+
+    python scripts/studies/coverage_study.py --model runs/recipes/tatoeba/gdr_em --test data/tatoeba/test \
+        --validation data/tatoeba/valid --align-with data/tatoeba/train --output model_cards/coverage
+
+A corpus `data/test` is `data/test.en` and `data/test.de`, with or without `.gz`. The rules for constituents are for
+German. The numbers for words need alignments: `--align-with` learns them from a corpus with IBM model 1, and
+`--alignments` reads those that people made, one line a pair of the test corpus, for words between spaces.
+
+The thresholds are chosen on the validation corpus, never on the test corpus. The contrasts, references of other
+sources and an untrained model, show what a score reaches that knows nothing of the omission. Writes `results.json`
+and `README.md`, with the table.
+"""
+
+import argparse
+import json
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for command_line
+
+from command_line import CommandHelp, at_least_one, finite_number, run_command
+
+ALIGNED_AT_ONCE = 50_000  # pairs; IBM model 1 needs about 40 bytes for each pair of words
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+    parser.add_argument("--model", required=True, help="checkpoint with past and future and a bag-of-words loss")
+    parser.add_argument("--test", required=True, type=Path, help="corpus to measure on")
+    parser.add_argument("--validation", type=Path, help="corpus to choose a threshold on; default: none is chosen")
+    parser.add_argument("--source", default="en", help="source language and ending of its file")
+    parser.add_argument("--target", default="de", help="target language and ending of its file")
+    links = parser.add_mutually_exclusive_group()
+    links.add_argument("--alignments", type=Path, help="links of the test corpus, in Pharaoh format")
+    links.add_argument("--align-with", type=Path, help="corpus to learn links from, such as the training corpus")
+    parser.add_argument("--reversed", action="store_true", help="the links of --alignments name the target first")
+    parser.add_argument("--pairs", type=at_least_one, default=500, help="pairs to damage, in each corpus")
+    parser.add_argument("--threshold", type=finite_number, help="of warnings; default: that of the package")
+    parser.add_argument("--most-false-warnings", type=finite_number, default=0.1, help="a sentence, in validation")
+    parser.add_argument("--seed", type=int, default=0, help="draws the pairs and the constituents")
+    parser.add_argument("--output", type=Path, help="folder to write to; default: only print")
+    parser.add_argument("--overwrite", action="store_true", help="replace results in the output folder")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import torch
+    from transformers import AutoTokenizer
+
+    from hf_capsule_mt.analysis.explain import DEFAULT_THRESHOLD
+    from hf_capsule_mt.analysis.omissions import damaged_pairs, omission_study
+    from hf_capsule_mt.checkpoint_names import reading_checkpoint
+    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+    from hf_capsule_mt.outputs import check_file, new_file
+
+    paths = [] if arguments.output is None else [arguments.output / name for name in ("results.json", "README.md")]
+    for path in paths:
+        check_file(path, overwrite=arguments.overwrite)
+    corpora = {"test": read_corpus(arguments.test, arguments)}
+    if arguments.validation is not None:
+        corpora["validation"] = read_corpus(arguments.validation, arguments)
+    alignments = read_or_learn_links(corpora, arguments)
+    pairs = {
+        name: damaged_pairs(*sides, alignments.get(name), arguments.pairs, arguments.seed)
+        for name, sides in corpora.items()
+    }
+    with reading_checkpoint(arguments.model):
+        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        model: Any = load_translation_model(arguments.model).eval()
+    study = omission_study(
+        model,
+        tokenizer,
+        pairs["test"],
+        pairs.get("validation"),
+        DEFAULT_THRESHOLD if arguments.threshold is None else arguments.threshold,
+        arguments.most_false_warnings,
+        seed=arguments.seed,
+    )
+    print(study)
+    if arguments.output is not None:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        given = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+        record = {
+            "settings": {key: value for key, value in given.items() if key not in ("output", "overwrite")},
+            **study.as_dict(),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        }
+        with new_file(paths[0], overwrite=arguments.overwrite) as file:
+            file.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        with new_file(paths[1], overwrite=arguments.overwrite) as file:
+            file.write(page(study, record["settings"]))
+        print(*paths, sep="\n")
+    return 0
+
+
+def read_corpus(prefix: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The sources and targets of `prefix.en` and `prefix.de`, or of those names with `.gz`."""
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+
+    sides = []
+    for language in (arguments.source, arguments.target):
+        names = [Path(f"{prefix}.{language}{ending}") for ending in ("", ".gz")]
+        path = next((name for name in names if name.is_file()), names[0])
+        sides.append(read_sentences(path))
+    if len(sides[0]) != len(sides[1]):
+        raise ValueError(f"{prefix}: {len(sides[0])} sources and {len(sides[1])} targets: must be as many")
+    return sides[0], sides[1]
+
+
+def read_or_learn_links(
+    corpora: dict[str, tuple[list[str], list[str]]], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """The alignments of each corpus by its name; empty if none were asked for."""
+    from hf_capsule_mt.evaluation.alignments import Alignment, read_alignments
+
+    if arguments.alignments is not None:
+        links = read_alignments(arguments.alignments)
+        if arguments.reversed:
+            links = [Alignment(*({(i, j) for j, i in one} for one in (pair.sure, pair.possible))) for pair in links]
+        return {"test": links}
+    if arguments.align_with is None:
+        return {}
+    training = read_corpus(arguments.align_with, arguments)
+    return {name: learned_links(sides, training) for name, sides in corpora.items()}
+
+
+def learned_links(sides: tuple[list[str], list[str]], training: tuple[list[str], list[str]]) -> list[Any]:
+    """The links that IBM model 1 gives in both directions. It learns from the pairs themselves and from `training`."""
+    from hf_capsule_mt.analysis.omissions.constituents import plain_word
+    from hf_capsule_mt.evaluation.alignments import Alignment, symmetrize
+    from hf_capsule_mt.inference.shortlist.lexicon import ibm_model_1
+
+    numbers: list[dict[str, int]] = [{}, {}]
+    coded: list[list[list[int]]] = []
+    for side, more, words in zip(sides, training, numbers, strict=True):
+        texts = [*side, *more[: ALIGNED_AT_ONCE - len(side)]]
+        coded.append(
+            [[words.setdefault(plain_word(word).lower(), len(words)) for word in text.split()] for text in texts]
+        )
+    best = []
+    for sources, targets in (coded, coded[::-1]):
+        lexicon = ibm_model_1(sources, targets)
+        keys = zip(lexicon.sources.tolist(), lexicon.targets.tolist(), strict=True)
+        chances = dict(zip(keys, lexicon.weights.tolist(), strict=True))
+        best.append([most_probable(*pair, chances) for pair in zip(sources, targets, strict=True)][: len(sides[0])])
+    return [
+        Alignment(symmetrize(forward, {(i, j) for j, i in backward}, "intersection"))
+        for forward, backward in zip(*best, strict=True)
+    ]
+
+
+def most_probable(source: list[int], target: list[int], chances: dict[tuple[int, int], float]) -> set[tuple[int, int]]:
+    """For each target word the link from its most probable source word."""
+    return {
+        (max(range(len(source)), key=lambda i: chances.get((source[i], word), 0.0)), j)
+        for j, word in enumerate(target)
+        if source
+    }
+
+
+def page(study: Any, settings: dict[str, Any]) -> str:
+    """The page for readers."""
+    options = {key: value for key, value in settings.items() if value not in (None, False)}
+    command = " ".join(f"--{key.replace('_', '-')} {shlex.quote(str(value))}" for key, value in options.items())
+    accuracy = "was not measured" if study.bow_accuracy is None else f"is {study.bow_accuracy:.2f}"
+    shown = "shows warnings" if study.shows_warnings else "shows no warnings, because that is too low"
+    return f"""# Coverage warnings on references with one constituent deleted
+
+The accuracy of the model's bag of words {accuracy}: it {shown}.
+
+{study.markdown()}
+
+Rows of `credit` with the default threshold are the warnings of the package. The other thresholds were chosen on the
+validation corpus. `precision` and `recall` are those of warnings above the threshold; `false` is the number of
+warnings for a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference
+fewer words can cover a source word.
+
+    python scripts/studies/coverage_study.py {command}
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: run(arguments), "results are written only when they are complete")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

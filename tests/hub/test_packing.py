@@ -1,0 +1,94 @@
+"""A packed checkpoint is small, computes in float32, and says where its data comes from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import run_script
+from runs import TEXTS, make_run
+from safetensors.torch import load_file, save_file
+from small_marian import SMALL_MARIAN
+from transformers import AutoModelForSeq2SeqLM, MarianMTModel
+
+import hf_capsule_mt.hub.export as export
+from hf_capsule_mt import CapsNMTForConditionalGeneration
+from hf_capsule_mt.hub import pack_checkpoint
+from hf_capsule_mt.hub.packing import SENTENCES, rounding_errors
+
+ABOUT: dict[str, Any] = {"data_source": "Made-up sentences, CC0 1.0", "license": "cc0-1.0"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run", CapsNMTForConditionalGeneration, d_model=8, encoder_layers=1, decoder_layers=1)
+
+
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the process that verifies a folder; `test_shipped_checkpoints.py` packs with it."""
+    monkeypatch.setattr(export, "verify", lambda folder: None)
+
+
+def test_half_precision_is_stored_and_float32_is_loaded(run: Path, unverified: None, tmp_path: Path) -> None:
+    packed = pack_checkpoint(run, tmp_path / "tiny", test=(TEXTS[::2], TEXTS[1::2]), **ABOUT)
+    stored = load_file(packed.folder / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16} and packed.dtype == "float16"
+    exact = load_file(run / "model.safetensors")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(packed.folder)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    assert stored.keys() == exact.keys() and all(torch.equal(stored[name], exact[name].half()) for name in stored)
+    assert packed.size == sum(path.stat().st_size for path in packed.folder.iterdir())
+    assert packed.sentences == len(SENTENCES) + 2 and packed.bleu_before is not None and "BLEU" in str(packed)
+    record = json.loads((packed.folder / "translations.json").read_text())
+    assert tuple(record["sentences"]) == SENTENCES and record["test"]["sentences"] == 2
+    card = (packed.folder / "README.md").read_text()
+    for text in ("license: cc0-1.0", "Made-up sentences, CC0 1.0", "The weights are stored in float16", "BLEU"):
+        assert text in card, text
+    assert not {"results.json", "training_args.bin"} & {path.name for path in packed.folder.iterdir()}
+
+
+def test_weights_too_large_for_float16_are_stored_in_bfloat16(run: Path, unverified: None, tmp_path: Path) -> None:
+    weights = load_file(run / "model.safetensors")
+    next(iter(weights.values())).view(-1)[0] = 1e6
+    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+    assert pack_checkpoint(run, tmp_path / "tiny", **ABOUT).dtype == "bfloat16"
+
+
+def test_rounding_errors_are_those_of_the_weights() -> None:
+    errors = rounding_errors({"w": torch.tensor([1.0, 1.0 + 2**-9]), "count": torch.tensor([3])})
+    assert errors["float16"] == 0.0
+    assert errors["bfloat16"] == pytest.approx(2**-9 / (1 + (1 + 2**-9) ** 2) ** 0.5)
+    assert rounding_errors({"w": torch.tensor([1e6])})["float16"] == float("inf")
+
+
+def test_a_marian_of_transformers_is_packed_without_code(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", MarianMTModel, **SMALL_MARIAN)
+    packed = pack_checkpoint(run, tmp_path / "marian", **ABOUT)
+    assert not list(packed.folder.glob("*.py")) and (packed.folder / "translations.json").is_file()
+    with pytest.raises(ValueError, match="MarianMTModel, which is not a model of hf_capsule_mt"):
+        export.export_checkpoint(run, tmp_path / "exported")
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"data_source": " "}, "data_source is empty: name the training text and its licence"),
+        ({"license": None}, "license='unknown': a shipped model needs one"),
+        ({"most_bytes": 1000}, "bytes when it is packed, and at most 1,000 are allowed .*recurrent.py [0-9,]+"),
+    ],
+)
+def test_what_cannot_be_shipped_is_refused(
+    about: dict[str, Any], message: str, run: Path, unverified: None, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        pack_checkpoint(run, tmp_path / "tiny", **{**ABOUT, **about})
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+def test_a_run_without_results_is_named_by_the_command(run: Path, tmp_path: Path) -> None:
+    (run / "results.json").unlink()
+    options = ["--output", str(tmp_path / "tiny"), "--data-source", "x", "--license", "cc0-1.0"]
+    done = run_script("scripts/pack_checkpoint.py", str(run), *options)
+    assert done.returncode == 1 and "results.json cannot be read" in done.stderr

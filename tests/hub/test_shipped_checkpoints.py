@@ -1,0 +1,127 @@
+"""Every checkpoint in `model_cards` translates as it did when it was packed, with this package and without it.
+
+A tiny one that is packed here goes through the same tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from runs import TEXTS, make_run
+from small_marian import SMALL_MARIAN
+
+import hf_capsule_mt.hub.export as export
+from hf_capsule_mt import GDRMarianForConditionalGeneration, corpus_scores
+from hf_capsule_mt.evaluation import read_sentences
+from hf_capsule_mt.hub import pack_checkpoint
+from hf_capsule_mt.hub.packing import MOST_BYTES
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted(path.parent for path in (ROOT / "model_cards").glob("*/model.safetensors"))
+TINY = "packed here"
+# A corpus `<prefix>.en` and `<prefix>.de`, with or without `.gz`; its text is not in the repository.
+CORPUS = Path(os.environ.get("TATOEBA_TEST", ROOT / "data" / "tatoeba" / "test"))
+
+# Runs where neither this package nor its compiled part can be imported.
+ALONE = """
+import importlib.abc, json, sys
+class NoPackage(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "hf_capsule_mt":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoPackage())
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+translated = {}
+for folder, request in json.loads(sys.stdin.read()).items():
+    sources, generation = request
+    if json.load(open(folder + "/config.json")).get("auto_map"):
+        translator = pipeline("translation", model=folder, trust_remote_code=True, device="cpu")
+        assert type(translator).__module__.startswith("transformers_modules."), type(translator)
+        texts = [one["translation_text"] for one in translator(sources, **generation)]
+    else:  # Marian, for which Transformers has no such pipeline
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        tokens = [model.generate(**tokenizer(one, return_tensors="pt"), **generation)[0] for one in sources]
+        texts = [tokenizer.decode(one, skip_special_tokens=True) for one in tokens]
+    translated[folder] = texts
+print(json.dumps(translated))
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packed")
+    run = make_run(folder / "run", GDRMarianForConditionalGeneration, **{**SMALL_MARIAN, "capsule_dim": 8})
+    test = (TEXTS[::2], TEXTS[1::2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "verify", lambda folder: None)  # the tests here do as much
+        return pack_checkpoint(run, folder / "tiny", data_source="Made up", license="cc0-1.0", test=test).folder
+
+
+@pytest.fixture(params=[TINY, *(path.name for path in SHIPPED)])
+def folder(request: pytest.FixtureRequest, tiny: Path) -> Path:
+    return tiny if request.param == TINY else ROOT / "model_cards" / request.param
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "translations.json").read_text(encoding="utf-8"))
+
+
+def translator(folder: Path) -> Any:
+    make_pipeline: Any = transformers.pipeline
+    return make_pipeline("translation", model=str(folder), device="cpu")
+
+
+def test_a_checkpoint_is_small_and_translates_as_it_did(folder: Path) -> None:
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= MOST_BYTES
+    record, pipe = record_of(folder), translator(folder)
+    assert {parameter.dtype for parameter in pipe.model.parameters()} == {torch.float32}
+    assert len(record["sentences"]) >= 5
+    translations = [one["translation_text"] for one in pipe(list(record["sentences"]), **record["generation"])]
+    assert dict(zip(record["sentences"], translations, strict=True)) == record["sentences"]
+
+
+def test_a_checkpoint_translates_as_it_did_without_this_package(tiny: Path, tmp_path: Path) -> None:
+    records = {str(folder): record_of(folder) for folder in (tiny, *SHIPPED)}
+    asked = {name: [list(record["sentences"]), record["generation"]] for name, record in records.items()}
+    settings = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ALONE],
+        input=json.dumps(asked),
+        env={**os.environ, **settings},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        name: list(record["sentences"].values()) for name, record in records.items()
+    }
+
+
+def test_a_card_names_its_data_and_licence(folder: Path) -> None:
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "license: unknown" not in card and "\nlicense: " in card and "## Storage" in card
+    source = "Made up" if "model_cards" not in folder.parts else "Tatoeba"
+    assert source in card
+
+
+def test_a_checkpoint_keeps_its_bleu(folder: Path, tiny: Path) -> None:
+    record = record_of(folder)
+    if folder == tiny:
+        sources, references = TEXTS[::2], TEXTS[1::2]
+    else:
+        paths = [Path(f"{CORPUS}.{language}{end}") for language in ("en", "de") for end in ("", ".gz")]
+        sides = [path for path in paths if path.is_file()]
+        if len(sides) != 2:
+            pytest.skip(f"no test corpus at {CORPUS}: set TATOEBA_TEST to its prefix")
+        sources, references = (read_sentences(path)[: record["test"]["sentences"]] for path in sides)
+    translations = [
+        one["translation_text"] for one in translator(folder)(sources, batch_size=32, **record["generation"])
+    ]
+    assert corpus_scores(translations, references).bleu == pytest.approx(record["test"]["bleu"], abs=0.2)
