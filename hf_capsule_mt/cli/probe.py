@@ -146,7 +146,7 @@ def earlier_results(path: Path, settings: Any, command: str, source: str | None)
             raise ValueError(
                 f"{path} was made with other settings ({'; '.join(changed)}); give the same ones, or another --output"
             )
-    results.command = command
+    results.add_command(command)
     results.source = results.source if source is None else source
     return results
 

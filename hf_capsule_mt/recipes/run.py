@@ -18,6 +18,7 @@ import torch
 from accelerate import PartialState
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
+from hf_capsule_mt.evaluation.logged_losses import logged_losses
 from hf_capsule_mt.evaluation.scores import corpus_scores
 from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy
 from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, print_once
@@ -317,9 +318,11 @@ def describe_run(
 
 
 def learning_curves(trainer: RecipeTrainer) -> dict[str, Any]:
-    """The logged training losses and evaluations."""
+    """The logged training losses and evaluations, and whether these losses have label smoothing."""
     history = trainer.state.log_history
+    losses, is_plain = logged_losses(history)
     return {
-        "loss_curve": [[row["step"], row.get("lm_loss", row["loss"])] for row in history if "loss" in row],
+        "loss_curve": losses,
+        "loss_curve_has_label_smoothing": trainer.args.label_smoothing_factor > 0 and not is_plain,
         "evaluations": [row for row in history if "eval_loss" in row],
     }

@@ -79,7 +79,10 @@ def small_config(
 
 @dataclass
 class LossCurve(TrainerCallback):
-    """Keeps every logged training loss as (step, loss): the translation loss if the trainer logs it separately."""
+    """Keeps every logged training loss as (step, loss): the translation loss if the trainer logs it separately.
+
+    Otherwise it is the loss that training lowers. With label smoothing it does not compare with a translation loss.
+    """
 
     points: list[tuple[int, float]] = field(default_factory=list)
 

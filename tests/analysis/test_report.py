@@ -12,11 +12,10 @@ from transformers import MarianConfig, MarianMTModel
 from web_page import WebPage
 
 from hf_capsule_mt.analysis import adequacy_table
-from hf_capsule_mt.analysis.report import ReportOptions, System, report_data, report_page, write_report
+from hf_capsule_mt.analysis.report import ReportOptions, System, report_data, report_page, scores_section, write_report
 from hf_capsule_mt.analysis.report.corpus_sections import length_edges
 from hf_capsule_mt.analysis.report.maps_section import choose_map_sentences, map_section
 from hf_capsule_mt.analysis.report.sentences_section import choose_sentences
-from hf_capsule_mt.analysis.report.system import training_record
 from hf_capsule_mt.data import marian_token_ids
 
 Blocks = dict[str, list[dict[str, Any]]]
@@ -193,6 +192,22 @@ def test_two_equal_systems_do_not_differ():
         assert sentences == "0 / 0 / 12" and sign == "–"
 
 
+def test_the_wrong_order_of_a_long_test_set_says_which_sentences_it_is_of(monkeypatch: pytest.MonkeyPatch):
+    sources, references = report_pairs()
+    systems = [System("one", translations=damaged(references))]
+    limit = "It is measured on the first 5 of the 12 sentences."
+    for first, is_limited in ((5, True), (12, False)):
+        monkeypatch.setattr(scores_section, "CONTRAST_SENTENCES", first)
+        data = blocks_of(report_data(systems, sources, references, ReportOptions(samples=100, metrics=("chrf",))))
+        assert [limit in block["caption"] for block in data["scores"]] == [is_limited] * 3
+
+
+def test_the_p_values_are_explained(data: dict[str, Any]):
+    caption = blocks_of(data)["scores"][2]["caption"]
+    for words in ("the sign test are two-sided", "The bootstrap is one-sided", "In twenty comparisons"):
+        assert words in caption, words
+
+
 def test_a_large_test_set_stays_small():
     sources, references = (lines * 60 for lines in report_pairs())
     assert len(sources) == 720
@@ -237,18 +252,6 @@ def test_the_files_of_the_page_are_installed():
     needed = {path for name in ("maps", "report") for path in (package / "analysis" / name).glob("*.*s*")}
     assert len(needed) >= 6 and needed <= installed
     assert package / "analysis" / "report" / "page.html" in installed
-
-
-def test_curves_of_any_trainer_run_and_of_none(tmp_path: Path):
-    assert training_record(tmp_path) == {"loss": [], "evaluations": []}
-    for step, loss in ((5, 9.0), (20, 3.0)):
-        state = {"global_step": step, "log_history": [{"step": step, "loss": 1.0, "lm_loss": loss}]}
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
-    assert training_record(tmp_path) == {"loss": [(20, 3.0)], "evaluations": [], "steps": 20}
-    (tmp_path / "results.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="learning curves cannot be read.*restore results.json"):
-        training_record(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,18 @@ def report(tab: Tab, page: Path) -> Iterator[Tab]:
     assert tab.problems == [] and set(tab.fetched) == {page.as_uri()}
 
 
+def test_the_table_of_a_chart_has_all_its_points(tab: Tab, tmp_path: Path):
+    """Two runs of 200 points at different steps."""
+    sources, references = report_pairs(4)
+    records = [{"loss": [(2 * step + odd, 3.0) for step in range(200)], "evaluations": []} for odd in (0, 1)]
+    systems = [System(f"run {odd}", references, record=record) for odd, record in enumerate(records)]
+    options = dataclasses.replace(OPTIONS, metrics=("bleu",))
+    tab.open(write_report(tmp_path / "report.html", systems, sources, references, options))
+    tab.until("document.body.dataset.ready === 'yes'")
+    steps = texts(tab, "#curves tbody tr > :first-child")
+    assert len(steps) == 400 and steps[-1] == "399"
+
+
 def texts(tab: Tab, selector: str) -> list[str]:
     return tab.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)")
 

@@ -42,7 +42,8 @@ def test_it_trains_probes_and_continues(data, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "em - base" in shown.out and "not in" in shown.err and "SOMO" in shown.err
     page = (output / "README.md").read_text()
-    assert "Sentences: drawn words." in page and "| most frequent label |" in page and "--source" in page
+    assert "Sentences: drawn words." in page and "| most frequent label |" in page
+    assert "--tasks tense --aggregations base\n" in page and "--source" in page, "a command is missing"
     assert sorted(path.name for path in output.iterdir()) == ["README.md", "results.json"]
     assert main([*options, "--epochs", "2"]) == 1
     message = "was made with other settings (epochs=2, before 1); give the same ones, or another --output"

@@ -113,7 +113,8 @@ def curve_section(records: Mapping[str, dict[str, Any]], vocabularies: Mapping[s
     if not records:
         return None
     losses = [
-        blocks.series(name, [blocks.point(*pair) for pair in record["loss"]]) for name, record in records.items()
+        blocks.series(_loss_name(name, record), [blocks.point(*pair) for pair in record["loss"]])
+        for name, record in records.items()
     ]
     last = max((point["x"] for one in losses for point in one["points"]), default=1)
     guesses = sorted({math.log(vocabularies[name]) for name in records if name in vocabularies})
@@ -128,7 +129,7 @@ def curve_section(records: Mapping[str, dict[str, Any]], vocabularies: Mapping[s
             losses,
             "How to read it: lower is better; a line that still falls at its end would gain from more steps. The "
             "dotted line is the contrast: the loss of a model that knows nothing, the logarithm of its vocabulary's "
-            "size. Losses of different vocabularies do not compare.",
+            f"size. Losses of different vocabularies do not compare.{_about_smoothing(records)}",
         )
     ]
     for field, title, reads in EVALUATIONS:
@@ -143,12 +144,32 @@ def curve_section(records: Mapping[str, dict[str, Any]], vocabularies: Mapping[s
     return blocks.section("curves", "Learning curves", [chart for chart in charts if chart["series"]])
 
 
+def _loss_name(system: str, record: dict[str, Any]) -> str:
+    return f"{system}, {SMOOTHED}" if record.get("label_smoothing") else system
+
+
+def _about_smoothing(records: Mapping[str, dict[str, Any]]) -> str:
+    """Sentences for the caption, about losses that have label smoothing, or may have it."""
+    smoothing = {name: record.get("label_smoothing") for name, record in records.items() if record["loss"]}
+    unknown = [name for name, value in smoothing.items() if value is None]
+    about = ""
+    if any(smoothing.values()):
+        about += (
+            f" A loss “{SMOOTHED}” is measured against smoothed labels: it does not compare with a loss without them, "
+            "nor with the validation loss."
+        )
+    if unknown:
+        about += f" Whether the loss has label smoothing is not known for: {', '.join(unknown)}."
+    return about
+
+
+SMOOTHED = "with label smoothing"
 EVALUATIONS = (
     (
         "eval_loss",
         "Validation loss",
         "a line that rises while the training loss falls is a model that learns its corpus by heart; for contrast "
-        "compare it with the training loss above",
+        "compare it with the training loss above, unless that has label smoothing",
     ),
     ("eval_bleu", "Validation BLEU", "higher is better; for contrast, an untrained model is at 0"),
 )

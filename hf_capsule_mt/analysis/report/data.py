@@ -10,11 +10,12 @@ from typing import Any
 
 from hf_capsule_mt.analysis.report import blocks
 from hf_capsule_mt.analysis.report.corpus_sections import adequacy_section, curve_section, length_section
+from hf_capsule_mt.analysis.report.learning_curves import UNREADABLE, finite_record, training_record
 from hf_capsule_mt.analysis.report.maps_section import choose_map_sentences, map_section, maps_page_section
 from hf_capsule_mt.analysis.report.routing_section import ablation_block, routing_blocks
 from hf_capsule_mt.analysis.report.scores_section import SENTENCE_METRIC, measure_scores, scores_section
 from hf_capsule_mt.analysis.report.sentences_section import choose_sentences, sentence_section
-from hf_capsule_mt.analysis.report.system import System, training_record
+from hf_capsule_mt.analysis.report.system import System
 from hf_capsule_mt.evaluation.texts import check_texts
 
 LENGTHS = ("max_new_tokens", "max_length")  # of the options of `generate`
@@ -68,6 +69,7 @@ def report_data(
     options = options or ReportOptions()
     check_inputs(systems, sources, references)
     options.check(len(sources))
+    records = read_records(systems)  # before hours of work
 
     def progress(line: str) -> None:
         if options.show_progress:
@@ -77,11 +79,6 @@ def report_data(
     translations = {system.name: system.translate(sources, shown, **options.generation) for system in systems}
     progress("scores")
     scores = measure_scores(translations, references, options.metrics, shown)
-    records = {
-        system.name: system.record or training_record(Path(system.folder or ""))
-        for system in systems
-        if system.record or system.folder is not None
-    }
     sections: list[dict[str, Any] | None] = [
         _overview(systems, records, sources, references),
         scores_section(scores, options.samples),
@@ -129,7 +126,10 @@ def report_data(
 
 
 def check_inputs(systems: Sequence[System], sources: Sequence[str], references: Sequence[str]) -> None:
-    """Raises a `ValueError` unless there are systems of different names, and one reference for each source."""
+    """Raises a `ValueError` unless there are systems of different names, and one reference for each source.
+
+    Translations that are given must be as many, too.
+    """
     check_texts(sources=sources, references=references)
     if not systems:
         raise ValueError("no systems to report on: give at least one")
@@ -145,6 +145,25 @@ def check_inputs(systems: Sequence[System], sources: Sequence[str], references: 
         raise ValueError("every source is empty: give the right file")
     if not any(reference.strip() for reference in references):
         raise ValueError("every reference is empty: give the right file")
+    for system in systems:
+        system.check_translations(len(sources))
+
+
+def read_records(systems: Sequence[System]) -> dict[str, dict[str, Any]]:
+    """The learning curves by system, of those that have a record or a folder."""
+    records = {}
+    for system in systems:
+        if system.record:
+            try:
+                records[system.name] = finite_record(system.record)
+            except UNREADABLE as error:
+                raise ValueError(
+                    f"system {system.name!r}: its record cannot be read ({type(error).__name__}: {error}); give one "
+                    "of the form of `training_record`"
+                ) from error
+        elif system.folder is not None:
+            records[system.name] = training_record(Path(system.folder))
+    return records
 
 
 def _overview(
@@ -183,23 +202,38 @@ def _routing(
     options: ReportOptions,
     progress: Any,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The blocks about routing and the maps. One model is in memory at a time."""
+    """The blocks about routing and the maps. The model of one system is in memory at a time.
+
+    While its routing is measured, an untrained model of the same shape is there too.
+    """
     usable = [place for place, pair in enumerate(zip(sources, references, strict=True)) if all(map(str.strip, pair))]
     sample = sorted(random.Random(options.seed).sample(usable, min(len(usable), options.routing_sentences)))
+    pairs = [sources[place] for place in sample], [references[place] for place in sample]
     statistics, maps = [], []
     for system in systems:
-        if not system.has_model:
-            continue
-        progress(f"routing of {system.name}")
-        with system.opened() as (model, tokenizer):
-            pairs = [sources[place] for place in sample], [references[place] for place in sample]
-            measured: list[dict[str, Any]] = []
-            if sample:
-                measured = routing_blocks(system.name, model, tokenizer, *pairs, options.show_progress)
-            if measured and options.ablations and len(sample) > 1:
-                progress(f"ablations of {system.name}")
-                limits = {name: options.generation[name] for name in LENGTHS if name in options.generation}
-                measured.append(ablation_block(system.name, model, tokenizer, *pairs, options.show_progress, **limits))
-            statistics += measured
-            maps += map_section(system.name, model, tokenizer, sources, translations[system.name], with_map)
+        if system.has_model:
+            map_sentences = sources, translations[system.name], with_map
+            of_system = _routing_of_system(system, pairs, map_sentences, options, progress)
+            statistics += of_system[0]
+            maps += of_system[1]
     return statistics, maps
+
+
+def _routing_of_system(
+    system: System,
+    pairs: tuple[list[str], list[str]],
+    map_sentences: tuple[Sequence[str], list[str], Sequence[int]],
+    options: ReportOptions,
+    progress: Any,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The blocks and the maps of one system. It is a function, so that the model is released at its end."""
+    progress(f"routing of {system.name}")
+    measured: list[dict[str, Any]] = []
+    with system.opened() as (model, tokenizer):
+        if pairs[0]:
+            measured = routing_blocks(system.name, model, tokenizer, *pairs, options.show_progress)
+        if measured and options.ablations and len(pairs[0]) > 1:
+            progress(f"ablations of {system.name}")
+            limits = {name: options.generation[name] for name in LENGTHS if name in options.generation}
+            measured.append(ablation_block(system.name, model, tokenizer, *pairs, options.show_progress, **limits))
+        return measured, map_section(system.name, model, tokenizer, *map_sentences)

@@ -124,7 +124,7 @@ const reportCharts = (() => {
       const bounds = point.low === undefined || point.low === null ? "" : ` (${shown(point.low)}–${shown(point.high)})`;
       return `${shown(point.y)}${bounds}`;
     })]);
-    return numbers([block.x_label, ...block.series.map((one) => one.name)], rows.slice(0, 200));
+    return numbers([block.x_label, ...block.series.map((one) => one.name)], rows);
   }
 
   // A row for each system: its score as a point, its interval as a line.

@@ -37,6 +37,13 @@ class Scores:
     contrast: dict[str, float] | None
     contrast_by_sentence: list[float]
 
+    @property
+    def contrast_means(self) -> str:
+        """What the wrong order is, for captions. Of a long test set, its scores are those of the first sentences."""
+        first, count = len(self.contrast_by_sentence), len(next(iter(self.by_sentence.values())))
+        limit = f" It is measured on the first {first:,} of the {count:,} sentences." if 0 < first < count else ""
+        return f"{WRONG_ORDER_MEANS}{limit}"
+
 
 def measure_scores(
     translations: Mapping[str, Sequence[str]], references: Sequence[str], metrics: Sequence[str], show_progress: bool
@@ -93,7 +100,7 @@ def _score_table(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
     if scores.contrast is not None:
         rows.append([WRONG_ORDER, *(f"{scores.contrast[metric.name]:.2f}" for metric in scores.metrics)])
     signatures = "; ".join(f"{metric.name} {metric.signature()}" for metric in scores.metrics)
-    caption = f"How to read it: ↑ means that higher is better, ↓ that lower is better. {WRONG_ORDER_MEANS}"
+    caption = f"How to read it: ↑ means that higher is better, ↓ that lower is better. {scores.contrast_means}"
     return blocks.table("Scores of the whole test set", header, rows, f"{caption} Signatures: {signatures}.")
 
 
@@ -113,7 +120,7 @@ def _interval_picture(metric: CorpusMetric, scores: Scores, samples: int) -> dic
         "rows": rows,
         "caption": f"How to read it: the marker is the score, the bar is where it falls in 95 % of {samples} test "
         "sets drawn from this one with replacement. Two bars that overlap can still differ significantly, because "
-        f"both systems translate the same sentences: see the tests below. {WRONG_ORDER_MEANS}",
+        f"both systems translate the same sentences: see the tests below. {scores.contrast_means}",
     }
 
 
@@ -145,8 +152,11 @@ def _significance(scores: Scores, names: Sequence[str], samples: int) -> dict[st
         f"Is the difference to {names[0]} more than chance?",
         header,
         rows,
-        "How to read it: p is the probability of a difference at least as large if the systems were equally good. "
-        "Below 0.05 is usually called significant. Better, worse and equal count sentences that raise, lower or keep "
+        "How to read it: p is how often chance alone would give a difference at least as large between equally good "
+        "systems. Below 0.05 is usually called significant. Randomisation and the sign test are two-sided: they count "
+        "differences in both directions. The bootstrap is one-sided, as in sacreBLEU: its p is about half as large. "
+        "In twenty comparisons of equally good systems, about one has a p below 0.05 by chance. "
+        "Better, worse and equal count sentences that raise, lower or keep "
         f"the corpus score if {names[0]}'s translation is replaced. For contrast: if every sentence is equal, "
         "there is nothing to test, and p is a dash. One training run each says nothing about other seeds.",
     )
@@ -179,6 +189,6 @@ def _distribution(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
         "% of the sentences",
         drawn,
         "How to read it: the further right the sentences are, the better. Click on a marker to see its sentences "
-        f"below. {WRONG_ORDER_MEANS}",
+        f"below. {scores.contrast_means}",
         [f"{low}–{low + 10}" for low in edges[:-1]],
     )

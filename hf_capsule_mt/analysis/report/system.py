@@ -1,7 +1,5 @@
 """What a report compares: systems with translations, and where there is a model also its routing."""
 
-import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +12,6 @@ from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 
 # Fields of a configuration that say which paper's parts a model has.
 OPTIONS = ("layer_aggregation", "head_aggregation", "past_future", "source_aggregation", "decoder_context")
-MOST_POINTS = 200  # of a learning curve
 
 
 @dataclass
@@ -27,7 +24,7 @@ class System:
         folder: a checkpoint, loaded when it is needed; or a finished run, whose learning curves are shown too.
         model, tokenizer: a loaded model, in place of the one in `folder`.
         device: where the model of `folder` runs.
-        record: learning curves of the form of `training_record`; None reads those in `folder`.
+        record: learning curves of the form of `learning_curves.training_record`; None reads those in `folder`.
     """
 
     name: str
@@ -62,7 +59,7 @@ class System:
         yield load_translation_model(self.folder).to(self.device).eval(), tokenizer
 
     def translate(self, sources: Sequence[str], show_progress: bool, **generation: Any) -> list[str]:
-        """The translations, made if there are none. Also notes what the model is."""
+        """The translations, made if there are none. Also notes what the model is. See `check_translations`."""
         if self.has_model:
             with self.opened() as (model, tokenizer):
                 self.facts |= model_facts(model)
@@ -74,12 +71,17 @@ class System:
                         results = translate_lines(model, tokenizer, sources, on_progress=bar.update, **generation)
                         self.translations = [one_line(best.text) for best, *_ in results]
         assert self.translations is not None
-        check_texts(**{f"translations of {self.name}": self.translations})
-        if len(self.translations) != len(sources):
-            raise ValueError(
-                f"{len(self.translations)} translations of {self.name} and {len(sources)} sources: must be as many"
-            )
         return self.translations
+
+    def check_translations(self, sources: int) -> None:
+        """Raises a `ValueError` for translations that are given and are not one text for each of the sources."""
+        if self.translations is None:
+            return
+        check_texts(**{f"translations of {self.name}": self.translations})
+        if len(self.translations) != sources:
+            raise ValueError(
+                f"{len(self.translations)} translations of {self.name} and {sources} sources: must be as many"
+            )
 
 
 def model_facts(model: Any) -> dict[str, Any]:
@@ -92,42 +94,3 @@ def model_facts(model: Any) -> dict[str, Any]:
         "settings": ", ".join(f"{name}={value}" for name, value in options.items()) or "plain",
         "vocabulary": getattr(config, "decoder_vocab_size", None) or config.vocab_size,
     }
-
-
-def training_record(folder: Path) -> dict[str, Any]:
-    """The learning curves in a folder: `results.json` of a recipe, or `trainer_state.json` of any Trainer run.
-
-    `loss` is a list of (step, loss), `evaluations` a list of logged evaluations; both are empty if no file has them.
-    Also `steps`, and from `results.json` the speed.
-    """
-    results, states = folder / "results.json", sorted(folder.rglob("trainer_state.json"), key=lambda path: _step(path))
-    try:
-        if results.is_file():
-            content = json.loads(results.read_text(encoding="utf-8"))
-            loss, evaluations = content.get("loss_curve", []), content.get("evaluations", [])
-            facts = {name: content.get(name) for name in ("steps", "target_tokens_per_second", "train_seconds")}
-        elif states:
-            content = json.loads(states[-1].read_text(encoding="utf-8"))
-            history = content.get("log_history", [])
-            loss = [[row["step"], row.get("lm_loss", row["loss"])] for row in history if "loss" in row]
-            evaluations, facts = [row for row in history if "eval_loss" in row], {"steps": content.get("global_step")}
-        else:
-            return {"loss": [], "evaluations": []}
-        loss = [(int(step), float(value)) for step, value in loss if math.isfinite(float(value))]
-        return {"loss": thinned(loss), "evaluations": evaluations} | facts
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{folder}: its learning curves cannot be read ({type(error).__name__}: {error}); restore results.json or "
-            "trainer_state.json, or move the damaged file away"
-        ) from error
-
-
-def thinned(points: Sequence[Any]) -> list[Any]:
-    """At most about 200 of the points, evenly spread; the last one is among them."""
-    every = math.ceil(len(points) / MOST_POINTS) or 1
-    return list(points[::-1][::every][::-1])
-
-
-def _step(path: Path) -> int:
-    number = path.parent.name.rpartition("-")[2]
-    return int(number) if number.isdigit() else 10**12  # the folder of the run itself comes last

@@ -1,10 +1,18 @@
-"""The Markdown page of a probing table: what was probed, on which sentences, with which settings and command."""
+"""The Markdown page of a probing table: what was probed, on which sentences, with which settings and commands."""
 
 import math
 import statistics
+from collections.abc import Sequence
 
 from hf_capsule_mt.evaluation.probing.results import ProbeResults
-from hf_capsule_mt.evaluation.probing.table import accuracies, accuracy_rows, difference_rows, markdown_table
+from hf_capsule_mt.evaluation.probing.table import (
+    accuracies,
+    accuracy_rows,
+    difference_rows,
+    differences,
+    markdown_table,
+    probes_beside_base,
+)
 from hf_capsule_mt.evaluation.probing.task_file import SENTEVAL_SIZES
 from hf_capsule_mt.evaluation.probing.tasks import task_named
 
@@ -16,6 +24,9 @@ equally. Other names are frozen encoders of trained models. The average is that 
 """
 GAINS = """\
 Points over `base` with the same seed. The last rows are those of Table 1 of Li et al. 2019 for the same tasks.
+"""
+DEVIATIONS = """\
+Each deviation is over {} seeds. With only two or three, it can be near 0 by chance, and it is no test.
 """
 OTHER_SENTENCES = """\
 These are not the whole SentEval files that the paper uses: those have 100,000, 10,000 and 10,000 sentences a task. So
@@ -31,17 +42,28 @@ def as_markdown(results: ProbeResults) -> str:
     """The whole page. Raises a ValueError if there is no result yet."""
     if not results.cells:
         raise ValueError("there is no finished result; a page needs one or more")
-    sections = ["# Probing\n", _sentences(results), markdown_table(accuracy_rows(results)), READING]
+    tasks = results.task_names
+    by_seed = [accuracies(results, model, task) for model in results.models for task in tasks]
+    sections = ["# Probing\n", _sentences(results), markdown_table(accuracy_rows(results))]
+    sections.append(READING + _about_deviations(by_seed))
     unlearned = unlearned_tasks(results)
     if unlearned:
         sections.append(NOT_LEARNED.format(", ".join(unlearned)))
     gains = difference_rows(results)
     if gains:
-        sections += ["## Routed heads against linear ones\n", markdown_table(gains), GAINS]
+        sections += ["## Routed heads against linear ones\n", markdown_table(gains)]
+        by_seed = [differences(results, model, task) for model in probes_beside_base(results) for task in tasks]
+        sections.append(GAINS + _about_deviations(by_seed))
     sections += ["## Tasks\n", _tasks(results), "## Models\n", _models(results), "## Settings\n", _settings(results)]
-    if results.command:
-        sections.append(f"```bash\n{results.command}\n```\n")
+    if results.commands:
+        sections.append("```bash\n" + "".join(f"{command}\n" for command in results.commands) + "```\n")
     return "\n".join(sections)
+
+
+def _about_deviations(values_by_seed: Sequence[dict[int, float]]) -> str:
+    """How many seeds the deviations of these cells have; empty if no cell has a deviation."""
+    several = sorted({len(values) for values in values_by_seed if len(values) > 1})
+    return DEVIATIONS.format(" to ".join(map(str, [*several[:1], *several[1:][-1:]]))) if several else ""
 
 
 def is_senteval(results: ProbeResults) -> bool:

@@ -18,12 +18,13 @@ class ProbeResults:
 
     Args:
         settings: of all cells.
-        command: the command that makes the table.
+        commands: the commands that made the table, each once, in their order.
         source: where the sentences come from, in words.
     """
 
-    def __init__(self, settings: ProbeSettings, command: str = "", source: str = "") -> None:
-        self.settings, self.command, self.source = settings, command, source
+    def __init__(self, settings: ProbeSettings, commands: list[str] | None = None, source: str = "") -> None:
+        self.settings, self.source = settings, source
+        self.commands = list(commands or [])
         self.cells: dict[tuple[str, str, int], ProbeCell] = {}
         self.tasks: dict[str, dict[str, Any]] = {}
 
@@ -41,6 +42,11 @@ class ProbeResults:
             "majority_accuracy": data.majority_accuracy,
             "unseen_labels": data.unseen,
         }
+
+    def add_command(self, command: str) -> None:
+        """Keep another command of the table."""
+        if command not in self.commands:
+            self.commands.append(command)
 
     def add(self, cell: ProbeCell) -> None:
         self.cells[cell.key] = cell
@@ -72,7 +78,7 @@ class ProbeResults:
 
     def as_json(self) -> str:
         content = {
-            "command": self.command,
+            "commands": self.commands,
             "source": self.source,
             "settings": self.settings.as_dict(),
             "tasks": self.tasks,
@@ -82,10 +88,13 @@ class ProbeResults:
 
     @classmethod
     def from_json(cls, text: str) -> "ProbeResults":
-        """What `as_json` wrote. Raises a ValueError for another text."""
+        """What `as_json` wrote, also with one `command`, as in older files. Raises a ValueError for another text."""
         try:
             content = json.loads(text)
-            results = cls(ProbeSettings(**content["settings"]), content["command"], content["source"])
+            commands = content["commands"] if "commands" in content else list(filter(None, [content["command"]]))
+            if not isinstance(commands, list):
+                raise TypeError(f"commands={commands!r} must be a list")
+            results = cls(ProbeSettings(**content["settings"]), commands, content["source"])
             results.tasks = dict(content["tasks"])
             for row in content["cells"]:
                 task_named(row["task"])

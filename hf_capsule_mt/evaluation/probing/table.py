@@ -49,12 +49,16 @@ def accuracy_rows(results: ProbeResults) -> list[Row]:
     return rows
 
 
+def probes_beside_base(results: ProbeResults) -> list[str]:
+    """The other probes from scratch; empty without `base`."""
+    scratch = {cell.model for cell in results.cells.values() if cell.encoder_weights is None}
+    return [model for model in results.models if model in scratch - {"base"}] if "base" in scratch else []
+
+
 def difference_rows(results: ProbeResults) -> list[Row]:
     """What each probe from scratch gains over `base`, here and in Table 1, HEADS; empty without `base`."""
-    tasks = results.task_names
-    scratch = {cell.model for cell in results.cells.values() if cell.encoder_weights is None}
-    models = [model for model in results.models if model in scratch - {"base"}]
-    if "base" not in scratch or not models:
+    tasks, models = results.task_names, probes_beside_base(results)
+    if not models:
         return []
     rows = [["model", *tasks, "average"]]
     for model in models:

@@ -31,7 +31,7 @@ def cell(task="Tense", model="base", seed=1, accuracy=80.0, weights=None, data="
 
 @pytest.fixture
 def results():
-    results = ProbeResults(SMALL, "python scripts/probe.py data --output out", "drawn numbers.")
+    results = ProbeResults(SMALL, ["python scripts/probe.py data --output out"], "drawn numbers.")
     for (task, model), values in ACCURACIES.items():
         for seed, value in enumerate(values, start=1):
             results.add(cell(task, model, seed, value, "digest" if model == "big" else None))
@@ -92,13 +92,43 @@ def test_the_page_names_tasks_that_no_model_learned(results):
         assert ("by two standard errors, in: Tense. There" in page) is not is_learned
 
 
+def test_the_page_says_how_many_seeds_a_deviation_has(results):
+    """Two seeds for base and em. The checkpoint `big` has one, so no deviation."""
+    note = "Each deviation is over 2 seeds. With only two or three, it can be near 0 by chance, and it is no test."
+    assert as_markdown(results).count(note) == 2
+    for task in ("Tense", "WC"):
+        results.add(cell(task, "base", 3, 50.0))
+    page = as_markdown(results)
+    assert "Each deviation is over 2 to 3 seeds." in page and page.count(note) == 1, "gains are those of pairs"
+    results.cells = {key: one for key, one in results.cells.items() if one.seed == 1}
+    assert "deviation is" not in as_markdown(results)
+
+
+def test_every_command_stays_on_the_page(results):
+    again = ProbeResults.from_json(results.as_json())
+    for command in ("python scripts/probe.py data --seeds 3", "python scripts/probe.py data --output out"):
+        again.add_command(command)
+    page = as_markdown(ProbeResults.from_json(again.as_json()))
+    assert page.endswith(
+        "```bash\npython scripts/probe.py data --output out\npython scripts/probe.py data --seeds 3\n```\n"
+    )
+
+
+@pytest.mark.parametrize(("command", "commands"), [("python scripts/probe.py data", 1), ("", 0)])
+def test_results_with_one_command_can_be_read(results, command, commands):
+    content = json.loads(results.as_json())
+    del content["commands"]
+    older = ProbeResults.from_json(json.dumps(content | {"command": command}))
+    assert older.commands == [command] * commands and len(older.cells) == len(results.cells)
+
+
 def test_results_survive_json(results):
     copy = ProbeResults.from_json(results.as_json())
     assert copy.as_json() == results.as_json() and as_markdown(copy) == as_markdown(results)
     assert copy.is_finished(task_named("WC"), "em", 2) and not copy.is_finished(task_named("WC"), "em", 3)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"settings": {"layers": 0}}'])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"settings": {"layers": 0}}', '{"settings": {}, "commands": "x"}'])
 def test_another_file_is_no_result(text, results):
     with pytest.raises(ValueError, match="these are no results of probing .*; name another folder"):
         ProbeResults.from_json(text)

@@ -1,0 +1,95 @@
+"""Learning curves from the files of a finished run, with finite numbers only."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.evaluation.logged_losses import logged_losses
+
+MOST_POINTS = 200  # of a learning curve
+FACTS = ("steps", "target_tokens_per_second", "train_seconds")
+# Families whose `results.json` always has the loss without label smoothing. Older ones do not say it themselves.
+PLAIN_LOSS_FAMILIES = ("gdr_marian", "gdr_rnmt")
+# What content of another form raises.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+
+
+def training_record(folder: Path) -> dict[str, Any]:
+    """The learning curves in a folder: `results.json` of a recipe, or `trainer_state.json` of any Trainer run.
+
+    `loss` is a list of (step, loss), `evaluations` a list of logged evaluations; both are empty if no file has them.
+    `label_smoothing` says whether `loss` has label smoothing, None if no file says it. Also `steps`, and from
+    `results.json` the speed.
+    """
+    try:
+        return finite_record(_read_record(folder))
+    except UNREADABLE as error:
+        raise ValueError(
+            f"{folder}: its learning curves cannot be read ({type(error).__name__}: {error}); restore results.json or "
+            "trainer_state.json, or move the damaged file away"
+        ) from error
+
+
+def finite_record(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of the form of `training_record`, with at most about 200 losses, without values that are not finite."""
+    loss = [(int(step), float(value)) for step, value in record["loss"] if is_finite_number(value)]
+    evaluations = [
+        {name: value for name, value in row.items() if is_finite_number(value)} | {"step": int(row["step"])}
+        for row in record["evaluations"]
+    ]
+    facts = {name: record[name] if is_finite_number(record[name]) else None for name in FACTS if name in record}
+    smoothing = {"label_smoothing": record["label_smoothing"]} if "label_smoothing" in record else {}
+    return {"loss": thinned(loss), "evaluations": evaluations} | facts | smoothing
+
+
+def is_finite_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def thinned(points: Sequence[Any]) -> list[Any]:
+    """At most about 200 of the points, evenly spread; the last one is among them."""
+    every = math.ceil(len(points) / MOST_POINTS) or 1
+    return list(points[::-1][::every][::-1])
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    results = folder / "results.json"
+    if results.is_file():
+        return _record_of_results(json.loads(results.read_text(encoding="utf-8")))
+    states = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("trainer_state.json"))]
+    if not states:
+        return {"loss": [], "evaluations": []}
+    # The longest run. At the end, a run logs once more after its last checkpoint.
+    return _record_of_state(max(states, key=lambda state: (state.get("global_step") or 0, len(_history(state)))))
+
+
+def _record_of_results(content: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "loss": content.get("loss_curve") or [],
+        "evaluations": content.get("evaluations") or [],
+        "label_smoothing": _smoothing_of_results(content),
+        **{name: content.get(name) for name in FACTS},
+    }
+
+
+def _smoothing_of_results(content: dict[str, Any]) -> bool | None:
+    if "loss_curve_has_label_smoothing" in content:
+        return bool(content["loss_curve_has_label_smoothing"])
+    factor = content.get("training", {}).get("label_smoothing_factor")
+    return None if factor is None else factor > 0 and content["model"]["family"] not in PLAIN_LOSS_FAMILIES
+
+
+def _record_of_state(state: dict[str, Any]) -> dict[str, Any]:
+    loss, is_plain = logged_losses(_history(state))
+    return {
+        "loss": loss,
+        "evaluations": [row for row in _history(state) if "eval_loss" in row],
+        "label_smoothing": False if is_plain else None,
+        "steps": state.get("global_step"),
+    }
+
+
+def _history(state: dict[str, Any]) -> list[dict[str, Any]]:
+    return state.get("log_history") or []
