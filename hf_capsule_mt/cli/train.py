@@ -99,7 +99,8 @@ def train(arguments: list[str]) -> int:
     except UnknownOption as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG_USE
-    results, card = (Path(str(recipe.training.output_dir), name) for name in (RESULTS, "README.md"))
+    folder = Path(str(recipe.training.output_dir))
+    results, card = folder / RESULTS, folder / "README.md"
     before = results.read_bytes() if results.is_file() else None
     code = 0
     try:
@@ -107,7 +108,7 @@ def train(arguments: list[str]) -> int:
         # The card may have been edited, so it is only rewritten if the results changed.
         if recipe.training.process_index == 0 and not (card.is_file() and results.read_bytes() == before):
             write_model_card(
-                recipe.training.output_dir,
+                folder,
                 license=recipe.model.license,
                 datasets=names_on_hub(recipe.data.train, recipe.data.validation, recipe.data.test) or None,
                 base_model=next(iter(names_on_hub(recipe.model.init_from)), None),

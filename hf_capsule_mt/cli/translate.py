@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
 from hf_capsule_mt.outputs import new_file
@@ -50,7 +50,8 @@ class Progress:
 
 def read_lines(files: list[Path]) -> Iterator[str]:
     """The lines of all files, or of standard input. A line ends with a line feed, or with CR and LF."""
-    for file in files or [None]:
+    places: list[Path | None] = [*files] or [None]
+    for file in places:
         with ExitStack() as stack:
             source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(open(file, "rb"))
             for number, line in enumerate(source, 1):
@@ -73,7 +74,7 @@ def count_lines(files: list[Path]) -> int | None:
     return count
 
 
-def load_model(name: str, device: Any, dtype: Any, int8: bool, shortlist: str | bool | None) -> Any:
+def load_model(name: str, device: Any, dtype: Any, int8: bool, shortlist: str | Literal[True] | None) -> Any:
     """The model of a float or an int8 checkpoint; with `int8` always an int8 model.
 
     `shortlist` is a file or a folder, or True for the one in the checkpoint.
@@ -151,8 +152,8 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
             output.flush()
             continue
         for translation in translations:
-            score = f"{translation.score:.6f}\t" if arguments.scores else ""
-            output.write(f"{score}{one_line(translation.text)}\n")
+            before = f"{translation.score:.6f}\t" if arguments.scores else ""
+            output.write(f"{before}{one_line(translation.text)}\n")
         output.flush()
 
 
