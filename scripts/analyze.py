@@ -1,8 +1,8 @@
-"""Analyze a trained model on a test set; see `hf_capsule_mt/cli/analyze.py`, or `--help`."""
+"""The same as `capsule-mt analyze`, see `hf_capsule_mt/cli/analyze.py`."""
 
 import sys
 
-from hf_capsule_mt.cli.analyze import main
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("analyze"))

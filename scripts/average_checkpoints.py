@@ -1,46 +1,8 @@
-"""Average the weights of checkpoints.
+"""The same as `capsule-mt average`, see `hf_capsule_mt/cli/average.py`."""
 
-python scripts/average_checkpoints.py runs/model --last 5 --output runs/model/averaged
-python scripts/average_checkpoints.py runs/model --best 3 --metric eval_bleu --output runs/model/averaged
-python scripts/average_checkpoints.py first second third --output averaged
-
-`--last` and `--best` take the checkpoints that one run wrote on schedule. They leave out checkpoints written only for
-a signal and those of an earlier run, and print which ones.
-"""
-
-import argparse
 import sys
-from pathlib import Path
 
-from command_line import CommandHelp, at_least_one, run_command
-
-from hf_capsule_mt.training.checkpoints.average import average_checkpoints, best_checkpoints, last_checkpoints
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
-    parser.add_argument("folders", nargs="+", type=Path, help="checkpoints, or the output folder of one run")
-    parser.add_argument("--last", type=at_least_one, help="the newest N checkpoints of the folder")
-    parser.add_argument("--best", type=at_least_one, help="the best N checkpoints of the folder by --metric")
-    parser.add_argument("--metric", default="eval_bleu", help="name of the metric in the Trainer's log")
-    parser.add_argument("--smaller-is-better", action="store_true", help="for example for a loss")
-    parser.add_argument("--output", type=Path, required=True, help="a new folder")
-    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
-    arguments = parser.parse_args()
-    folders: list[Path] = arguments.folders
-    if arguments.last is not None and arguments.best is not None:
-        parser.error("use --last or --best, not both")
-    if (arguments.last is not None or arguments.best is not None) and len(folders) != 1:
-        parser.error("--last and --best choose from one folder")
-    if arguments.last is not None:
-        folders = last_checkpoints(folders[0], arguments.last)
-    elif arguments.best is not None:
-        greater = not arguments.smaller_is_better
-        folders = best_checkpoints(folders[0], arguments.best, arguments.metric, greater)
-    average_checkpoints(folders, arguments.output, arguments.overwrite)
-    print(f"{arguments.output}: the mean of {', '.join(str(folder) for folder in folders)}")
-    return 0
-
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run("average"))

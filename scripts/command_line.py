@@ -1,19 +1,16 @@
-"""The shared parts of the commands, for the scripts of this folder: `hf_capsule_mt/cli/command_line.py`.
+"""Runs a command of `capsule-mt` for the files of this folder, also where the program is not installed."""
 
-The file is loaded by its path. Importing it from the package would import PyTorch too, and `--help` must be fast.
-"""
-
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-_SOURCE = Path(__file__).resolve().parents[1] / "hf_capsule_mt" / "cli" / "command_line.py"
-_spec = spec_from_file_location("hf_capsule_mt_command_line", _SOURCE)
-_parts = module_from_spec(_spec)
-_spec.loader.exec_module(_parts)
+_PROGRAM = Path(__file__).resolve().parents[1] / "capsule_mt_command.py"
 
-CommandHelp = _parts.CommandHelp
-INTERRUPTED = _parts.INTERRUPTED
-at_least_one = _parts.at_least_one
-finite_number = _parts.finite_number
-run_command = _parts.run_command
-usable_device = _parts.usable_device
+
+def run(command: str) -> int:
+    """Run the command with the arguments of this program, and return its exit code."""
+    spec = spec_from_file_location("capsule_mt_command", _PROGRAM)
+    assert spec is not None and spec.loader is not None
+    program = module_from_spec(spec)
+    spec.loader.exec_module(program)
+    return int(program.main([command, *sys.argv[1:]]))

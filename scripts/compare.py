@@ -1,8 +1,8 @@
-"""Compare systems; see `hf_capsule_mt/cli/compare.py`, or `--help`."""
+"""The same as `capsule-mt compare`, see `hf_capsule_mt/cli/compare.py`."""
 
 import sys
 
-from hf_capsule_mt.cli.compare import main
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("compare"))

@@ -1,8 +1,8 @@
-"""Score translations; see `hf_capsule_mt/cli/evaluate.py`, or `--help`."""
+"""The same as `capsule-mt evaluate`, see `hf_capsule_mt/cli/evaluate.py`."""
 
 import sys
 
-from hf_capsule_mt.cli.evaluate import main
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("evaluate"))

@@ -1,8 +1,8 @@
-"""Make the shortlist of a model: `hf_capsule_mt/cli/make_shortlist.py`."""
+"""The same as `capsule-mt make-shortlist`, see `hf_capsule_mt/cli/make_shortlist.py`."""
 
 import sys
 
-from hf_capsule_mt.cli.make_shortlist import main
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("make-shortlist"))

@@ -1,8 +1,8 @@
-"""Probe encoders with linguistic tasks; see `hf_capsule_mt/cli/probe.py`."""
+"""The same as `capsule-mt probe`, see `hf_capsule_mt/cli/probe.py`."""
 
 import sys
 
-from hf_capsule_mt.cli.probe import main
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("probe"))

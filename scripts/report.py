@@ -1,8 +1,8 @@
-"""Write a report; see `hf_capsule_mt/cli/report.py`, or `--help`."""
+"""The same as `capsule-mt report`, see `hf_capsule_mt/cli/report.py`."""
 
 import sys
 
-from hf_capsule_mt.cli.report import main
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("report"))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import CommandHelp, at_least_one, run_command, usable_device
 from commands import ROOT, run_script
 from family_cases import CAPS_NMT, Case
 
 from hf_capsule_mt.checkpoint_names import check_checkpoint, reading_checkpoint
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
 from hf_capsule_mt.data import train_tokenizer
 
 SOURCES = ["The sister wrote a letter.", "", "Who reads it?"]
@@ -174,10 +174,14 @@ def test_an_error_in_any_command(kind: type[Exception], capsys: pytest.CaptureFi
 
     assert run_command(failing) == 1
     assert capsys.readouterr().err == "error: the reason\n"
+    assert run_command(failing, debug=True) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback") and "in failing" in said and said.endswith("error: the reason\n")
 
 
-def test_shared_parts_load_without_pytorch() -> None:
-    """`--help` of a script must not wait for PyTorch. The parts are those of the package."""
-    code = "import sys; import command_line; print('torch' in sys.modules, command_line._SOURCE)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True)
-    assert done.stdout.split() == ["False", str(ROOT / "hf_capsule_mt" / "cli" / "command_line.py")], done.stderr
+def test_an_error_that_nobody_expected_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def failing() -> int:
+        return {}["key"]
+
+    assert run_command(failing) == 1
+    assert capsys.readouterr().err == "error: KeyError: 'key'; the option --debug shows where it happened\n"

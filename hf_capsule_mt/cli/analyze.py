@@ -1,8 +1,8 @@
 """Analyze a trained model on a test set: what its routing does, whether that matters, where it translates well.
 
-    python scripts/analyze.py --model runs/demo --sources test.en --references test.de
-    python scripts/analyze.py --model runs/demo --sources test.en --references test.de --tables length adequacy
-    python scripts/analyze.py --model runs/demo --sources test.en --references test.de --output runs/demo-analysis
+    capsule-mt analyze --model runs/demo --sources test.en --references test.de
+    capsule-mt analyze --model runs/demo --sources x.en --references x.de --tables length adequacy
+    capsule-mt analyze --model runs/demo --sources test.en --references test.de --output runs/demo-analysis
 
 Tables:
 
@@ -21,24 +21,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.analysis.length_scores import EDGES
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
-from hf_capsule_mt.cli.metric_options import print_warnings, shows_progress
-from hf_capsule_mt.evaluation.sentences import read_sentences
+from hf_capsule_mt.cli.choices import LENGTH_EDGES
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.metric_options import shows_progress
 from hf_capsule_mt.outputs import check_folder, new_folder
 
 TABLES = ("routing", "length", "adequacy", "ablations", "iterations")
 WITHOUT_ROUTING = ("length", "adequacy")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+def make_parser() -> CommandParser:
+    parser = CommandParser("analyze", __doc__, "--model MODEL --sources FILE --references FILE [options]")
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("--sources", type=Path, required=True, metavar="FILE", help="source text, one sentence a line")
     parser.add_argument("--references", type=Path, required=True, metavar="FILE", help="a reference for each line")
     parser.add_argument("--translations", type=Path, metavar="FILE", help="by this model; default: translate")
-    parser.add_argument("--tables", nargs="+", choices=TABLES, help="default: all that the model has")
     parser.add_argument(
+        "--tables",
+        nargs="+",
+        choices=TABLES,
+        metavar="TABLE",
+        help=f"of {', '.join(TABLES)}; default: all that the model has",
+    )
+    parser.rare.add_argument(
         "--alignments",
         nargs=2,
         type=Path,
@@ -46,15 +51,20 @@ def make_parser() -> argparse.ArgumentParser:
         help="word alignments of the sources with both, in Pharaoh format; needs --translations",
     )
     parser.add_argument("--format", choices=["text", "json"], default="text")
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="as --format json")
     parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="a new folder for JSON and pictures")
-    parser.add_argument(
-        "--edges", nargs="+", type=int, default=EDGES, help="source words above which the groups of `length` begin"
+    parser.rare.add_argument(
+        "--edges",
+        nargs="+",
+        type=int,
+        default=LENGTH_EDGES,
+        help="source words at which groups of `length` begin",
     )
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
-    parser.add_argument("--batch-size", type=at_least_one, default=32, help="sentences that are translated together")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="of random and shuffled assignments")
+    parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch")
+    parser.rare.add_argument("--seeds", nargs="+", type=int, default=[0], help="of random and shuffled assignments")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
+    parser.rare.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
         help="show progress bars on standard error; default: only on a terminal",
@@ -63,13 +73,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    print_warnings()
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: analyze(arguments))
+    return run_command(lambda: analyze(arguments), debug=arguments.debug)
 
 
 def analyze(arguments: argparse.Namespace) -> int:
     """Compute, print and write the tables; returns the exit code."""
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+
     files = [arguments.sources, arguments.references, arguments.translations, *(arguments.alignments or ())]
     inputs = [file for file in files if file is not None]
     if arguments.alignments and arguments.translations is None:

@@ -1,24 +1,31 @@
-"""Parts that the commands share: help with defaults, checked numbers and devices, errors without a traceback."""
+"""Parts that the commands share: checked numbers and devices, errors of one line, exit codes."""
 
 import argparse
 import math
+import os
 import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-INTERRUPTED = 130  # the exit code of a program that SIGINT ended
+from hf_capsule_mt.cli.command_parser import EXIT_CODES, CommandHelp, CommandParser
 
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130  # 128 + the number of SIGINT, as for any program that it ends
 
-class CommandHelp(argparse.RawDescriptionHelpFormatter):
-    """Help that names the default of each option that has one, unless the option's own text does."""
-
-    def add_argument(self, action: argparse.Action) -> None:
-        if isinstance(action.default, str | int | float | list | tuple) and not isinstance(action.default, bool):
-            values = action.default if isinstance(action.default, list | tuple) else [action.default]
-            text = " ".join(str(value) for value in values).replace("%", "%%")
-            if argparse.SUPPRESS not in (text, action.help) and text and "default" not in (action.help or ""):
-                action.help = f"{action.help}; default: {text}" if action.help else f"default: {text}"
-        super().add_argument(action)
+__all__ = [
+    "EXIT_CODES",
+    "FAILED",
+    "INTERRUPTED",
+    "WRONG_USE",
+    "CommandHelp",
+    "CommandParser",
+    "at_least_one",
+    "finite_number",
+    "import_package",
+    "run_command",
+    "usable_device",
+]
 
 
 def at_least_one(text: str) -> int:
@@ -58,16 +65,48 @@ def usable_device(name: str) -> Any:
     return device
 
 
-def run_command(work: Callable[[], int], state: str = "nothing was written") -> int:
+def import_package() -> None:
+    """Import the package completely. `capsule_mt_command.py` created its module without running its code."""
+    package = sys.modules["hf_capsule_mt"]
+    if not hasattr(package, "__version__") and package.__spec__ is not None and package.__spec__.loader is not None:
+        package.__spec__.loader.exec_module(package)
+
+
+def run_command(
+    work: Callable[[], int],
+    state: str | Callable[[], str] = "nothing was written",
+    debug: bool = False,
+    needs_package: bool = True,
+) -> int:
     """Run `work` and return its exit code.
 
-    ValueError and OSError print their message and give 1. Ctrl-C prints the `state` of the output and gives 130.
+    An error prints its message and gives 1; with `debug` also its traceback. Ctrl-C prints the `state` of the output
+    and gives 130. If the reader of the output has gone, as `head` does, the command ends without an error.
     """
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
-        return work()
+        if needs_package:
+            import_package()
+        code = work()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # With /dev/null, Python's last flush does not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
-        print(f"interrupted: {state}", file=sys.stderr)
+        print(f"interrupted: {state if isinstance(state, str) else state()}", file=sys.stderr)
         return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(error_message(error), file=sys.stderr)
+        return FAILED
+
+
+def error_message(error: Exception) -> str:
+    """The message of an error. ImportError is expected, too: an optional library may be missing."""
+    if isinstance(error, ValueError | OSError | ImportError) and str(error):
+        return f"error: {error}"
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    return f"error: {reason}; the option --debug shows where it happened"

@@ -1,10 +1,10 @@
 """Compare systems: one table of scores, parameters and speed, with tests of significance.
 
-    python scripts/compare.py runs/marian runs/dla_em
-    python scripts/compare.py runs/marian runs/marian-seed2 runs/dla_em runs/dla_em-seed2 --format markdown
-    python scripts/compare.py a=first.txt b=second.txt --references references.txt
-    python scripts/compare.py results/*.json --format json -o comparison.json
-    python scripts/compare.py --from comparison.json --format latex
+    capsule-mt compare runs/marian runs/dla_em
+    capsule-mt compare runs/marian runs/marian-seed2 runs/dla_em runs/dla_em-seed2 --format markdown
+    capsule-mt compare a=first.txt b=second.txt --references references.txt
+    capsule-mt compare results/*.json --format json -o comparison.json
+    capsule-mt compare --from comparison.json --format latex
 
 A run is the output folder of a recipe, a file of the form of results.json (its name ends in .json), or a file of
 translations. NAME=PATH gives it a name. The first system is the one that the others are compared with.
@@ -16,29 +16,25 @@ over seeds need only results.json: Student's t and a permutation test on the dif
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
+from hf_capsule_mt.cli.choices import BOOTSTRAP_SAMPLES, COMPARISON_FORMATS, RANDOMIZATION_TRIALS, TESTS
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
 from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
     metric_arguments,
-    print_warnings,
     read_references,
     shows_progress,
     write_output,
 )
-from hf_capsule_mt.evaluation.comparison.compare import compare_systems
-from hf_capsule_mt.evaluation.comparison.pair_tests import TESTS
-from hf_capsule_mt.evaluation.comparison.record import read_comparison
-from hf_capsule_mt.evaluation.comparison.render import FORMATS, render_comparison
-from hf_capsule_mt.evaluation.comparison.systems import Run, group_runs
-from hf_capsule_mt.evaluation.sentences import read_sentences
-from hf_capsule_mt.evaluation.significance.sentence_tests import BOOTSTRAP_SAMPLES, RANDOMIZATION_TRIALS
-from hf_capsule_mt.recipes.finished_run import read_run
+
+if TYPE_CHECKING:
+    from hf_capsule_mt.evaluation.comparison.systems import Run
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+def make_parser() -> CommandParser:
+    parser = CommandParser("compare", __doc__, "RUN [RUN …] [options]")
     parser.add_argument("runs", nargs="*", metavar="[NAME=]RUN", help="runs, results files, or files of translations")
     parser.add_argument("--from", dest="saved", type=Path, metavar="FILE", help="show a comparison in JSON again")
     parser.add_argument(
@@ -50,16 +46,24 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--baseline", help="the system that the others are compared with; default: the first one")
     add_metric_options(parser, ("bleu", "chrf"))
-    parser.add_argument("--split", choices=["test", "validation"], default="test", help="of runs")
+    parser.rare.add_argument("--split", choices=["test", "validation"], default="test", help="of runs")
     parser.add_argument("--tests", nargs="*", choices=TESTS, default=list(TESTS), help="tests over sentences")
-    parser.add_argument("--bootstrap-samples", type=at_least_one, default=BOOTSTRAP_SAMPLES)
-    parser.add_argument("--trials", type=at_least_one, default=RANDOMIZATION_TRIALS, help="of randomisation")
-    add_output_options(parser, FORMATS)
+    parser.rare.add_argument(
+        "--bootstrap-samples", type=at_least_one, default=BOOTSTRAP_SAMPLES, help="samples of the bootstrap"
+    )
+    parser.rare.add_argument(
+        "--trials", type=at_least_one, default=RANDOMIZATION_TRIALS, help="trials of randomisation"
+    )
+    add_output_options(parser, COMPARISON_FORMATS)
     return parser
 
 
-def named_run(text: str, split: str) -> Run:
+def named_run(text: str, split: str) -> "Run":
     """The run of `[NAME=]PATH`."""
+    from hf_capsule_mt.evaluation.comparison.systems import Run
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+    from hf_capsule_mt.recipes.finished_run import read_run
+
     name, separator, place = text.partition("=")
     if not separator or Path(text).exists():
         name, place = "", text
@@ -83,6 +87,11 @@ def named_groups(texts: list[str]) -> dict[str, list[str]]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from hf_capsule_mt.evaluation.comparison.compare import compare_systems
+    from hf_capsule_mt.evaluation.comparison.record import read_comparison
+    from hf_capsule_mt.evaluation.comparison.render import render_comparison
+    from hf_capsule_mt.evaluation.comparison.systems import group_runs
+
     if arguments.saved is not None:
         if arguments.runs:
             raise ValueError("--from shows a saved comparison: give no runs with it")
@@ -111,6 +120,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    print_warnings()
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments))
+    return run_command(lambda: run(arguments), debug=arguments.debug)

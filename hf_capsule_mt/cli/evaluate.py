@@ -1,10 +1,10 @@
 """Score translations.
 
-    python scripts/evaluate_translations.py translations.txt --references references.txt
-    python scripts/evaluate_translations.py runs/model
-    python scripts/evaluate_translations.py translations.txt --references a.txt b.txt --lowercase --format json
-    python scripts/evaluate_translations.py runs/model --paper-bleu --paper-tokenizer moses --language de --lowercase
-    python scripts/evaluate_translations.py translations.txt --references references.txt --sources sources.txt --comet
+    capsule-mt evaluate translations.txt --references references.txt
+    capsule-mt evaluate runs/model
+    capsule-mt evaluate translations.txt --references a.txt b.txt --lowercase --format json
+    capsule-mt evaluate runs/model --paper-bleu --paper-tokenizer moses --language de --lowercase
+    capsule-mt evaluate translations.txt --references references.txt --sources sources.txt --comet
 
 Scores are sacreBLEU's, each with its signature. `--paper-bleu` adds tokenised BLEU as multi-bleu.perl computes it.
 A run is the output folder of a recipe. Its test set is read from the corpus that the run names, or from --references.
@@ -16,46 +16,46 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
+from hf_capsule_mt.cli.choices import COMET_MODEL, COMET_PYTHON, SACREBLEU_METRICS
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
 from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
     metric_arguments,
-    print_warnings,
     read_references,
     shows_progress,
     write_output,
 )
-from hf_capsule_mt.evaluation.comparison.systems import Run
-from hf_capsule_mt.evaluation.scoring.comet import DEFAULT_MODEL, PYTHON_VARIABLE, comet_scores
-from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SACREBLEU_METRICS
-from hf_capsule_mt.evaluation.scoring.translation_scores import score_translations
-from hf_capsule_mt.evaluation.sentences import read_sentences
-from hf_capsule_mt.recipes.finished_run import read_run
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+def make_parser() -> CommandParser:
+    parser = CommandParser("evaluate", __doc__, "TRANSLATIONS [options]")
     parser.add_argument("translations", type=Path, help="translations, one a line; or the folder of a run")
     add_metric_options(parser, SACREBLEU_METRICS)
-    parser.add_argument("--split", choices=["test", "validation"], default="test", help="of a run")
+    parser.rare.add_argument("--split", choices=["test", "validation"], default="test", help="of a run")
     parser.add_argument("--sources", type=Path, metavar="FILE", help="sources, one a line, for --comet")
     parser.add_argument(
         "--comet",
         nargs="?",
-        const=DEFAULT_MODEL,
+        const=COMET_MODEL,
         metavar="MODEL",
-        help=f"also COMET, by a model on the Hub or a checkpoint file; default: {DEFAULT_MODEL}",
+        help=f"also COMET, by a model on the Hub or a checkpoint file; default: {COMET_MODEL}",
     )
-    parser.add_argument(
-        "--comet-python", help=f"the Python of an environment with unbabel-comet; default: {PYTHON_VARIABLE}"
+    parser.rare.add_argument(
+        "--comet-python", help=f"the Python of an environment with unbabel-comet; default: {COMET_PYTHON}"
     )
-    parser.add_argument("--comet-batch-size", type=at_least_one, default=8)
+    parser.rare.add_argument("--comet-batch-size", type=at_least_one, default=8, help="sentences of a batch")
     add_output_options(parser, ("text", "json"))
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from hf_capsule_mt.evaluation.comparison.systems import Run
+    from hf_capsule_mt.evaluation.scoring.comet import comet_scores
+    from hf_capsule_mt.evaluation.scoring.translation_scores import score_translations
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+    from hf_capsule_mt.recipes.finished_run import read_run
+
     references = read_references(arguments.references)
     sources = None if arguments.sources is None else read_sentences(arguments.sources)
     runs: list[Run] = []
@@ -100,6 +100,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    print_warnings()
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments))
+    return run_command(lambda: run(arguments), debug=arguments.debug)

@@ -1,9 +1,9 @@
 """Make the shortlist of a model, for translation in int8, and measure what it changes.
 
-    python scripts/make_shortlist.py --model runs/demo --source train.en --target train.de
-    python scripts/make_shortlist.py --model runs/demo --source train.en --from-model --output demo.safetensors
-    python scripts/make_shortlist.py --model runs/demo --test valid.en valid.de
-    python scripts/translate.py --model runs/demo --int8 --shortlist < source.txt
+    capsule-mt make-shortlist --model runs/demo --source train.en --target train.de
+    capsule-mt make-shortlist --model runs/demo --source train.en --from-model --output x.safetensors
+    capsule-mt make-shortlist --model runs/demo --test valid.en valid.de
+    capsule-mt translate --model runs/demo --int8 --shortlist < source.txt
 
 The shortlist has the probable translations of every source word and the most frequent target words. It is learned
 from the training corpus: by IBM model 1, from alignments of its tokens (`--alignments`, `--aligner eflomal`), or from
@@ -16,29 +16,29 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, finite_number, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command
 
 FREQUENT, TRANSLATIONS, PAIRS = 100, 100, 200_000
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+def make_parser() -> CommandParser:
+    parser = CommandParser("make-shortlist", __doc__, "--model MODEL [--source FILE --target FILE] [options]")
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("--source", type=Path, help="source side of the training corpus")
     parser.add_argument("--target", type=Path, help="target side of the training corpus")
     parser.add_argument("--output", type=Path, help="default: the folder of the model")
     parser.add_argument("--overwrite", action="store_true", help="replace the shortlist there")
     parser.add_argument("--pairs", type=at_least_one, default=PAIRS, help=f"the first so many; default: {PAIRS}")
-    parser.add_argument("--frequent", type=int, default=FREQUENT, help="frequent words of every shortlist")
-    parser.add_argument("--translations", type=int, default=TRANSLATIONS, help="translations of a source word")
-    parser.add_argument("--min-probability", type=finite_number, default=0.0, help="of a translation; default: 0")
+    parser.rare.add_argument("--frequent", type=int, default=FREQUENT, help="frequent words of every shortlist")
+    parser.rare.add_argument("--translations", type=int, default=TRANSLATIONS, help="translations of a source word")
+    parser.rare.add_argument("--min-probability", type=finite_number, default=0.0, help="of a translation; default: 0")
     learning = parser.add_mutually_exclusive_group()
-    learning.add_argument("--aligner", choices=["ibm1", "eflomal"], default="ibm1")
+    learning.add_argument("--aligner", choices=["ibm1", "eflomal"], default="ibm1", help="how tokens are aligned")
     learning.add_argument("--alignments", type=Path, help="alignments of the tokens, in Pharaoh format")
     learning.add_argument("--from-model", action="store_true", help="translate the sources; needs no --target")
     parser.add_argument("--test", type=Path, nargs=2, metavar=("SOURCE", "REFERENCE"), help="measure what it changes")
     parser.add_argument("--beam", type=at_least_one, default=4, help="beams of --test and --from-model")
-    parser.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch in --test")
+    parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch in --test")
     return parser
 
 
@@ -123,4 +123,4 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments), "a shortlist is written only when it is complete")
+    return run_command(lambda: run(arguments), "a shortlist is written only when it is complete", arguments.debug)

@@ -2,20 +2,20 @@
 
 import argparse
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from hf_capsule_mt.evaluation.comparison.systems import Run
-from hf_capsule_mt.evaluation.scoring.paper_bleu import PAPER_TOKENIZERS
-from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SACREBLEU_METRICS
-from hf_capsule_mt.evaluation.sentences import read_sentences
+from hf_capsule_mt.cli.choices import PAPER_TOKENIZERS, SACREBLEU_METRICS
+from hf_capsule_mt.cli.command_parser import CommandParser
 from hf_capsule_mt.outputs import new_file
 
+if TYPE_CHECKING:
+    from hf_capsule_mt.evaluation.comparison.systems import Run
 
-def add_metric_options(parser: argparse.ArgumentParser, metrics: tuple[str, ...]) -> None:
+
+def add_metric_options(parser: CommandParser, metrics: tuple[str, ...]) -> None:
     """Adds the options that choose metrics; `metrics` are those without `--metrics`."""
     parser.add_argument(
         "--references",
@@ -27,7 +27,7 @@ def add_metric_options(parser: argparse.ArgumentParser, metrics: tuple[str, ...]
     parser.add_argument(
         "--metrics", nargs="*", choices=SACREBLEU_METRICS, default=list(metrics), help=f"default: {' '.join(metrics)}"
     )
-    case = parser.add_mutually_exclusive_group()
+    case = parser.rare.add_mutually_exclusive_group()
     case.add_argument("--lowercase", action="store_true", default=None, help="score lower-cased text by every metric")
     case.add_argument(
         "--cased",
@@ -35,21 +35,23 @@ def add_metric_options(parser: argparse.ArgumentParser, metrics: tuple[str, ...]
         dest="lowercase",
         help="score cased text by every metric; default: sacreBLEU's, where only TER lower-cases",
     )
-    parser.add_argument("--tokenizer", help="sacreBLEU's tokenizer for BLEU by name, such as intl; default: 13a")
+    parser.rare.add_argument("--tokenizer", help="sacreBLEU's tokenizer for BLEU by name, such as intl; default: 13a")
     parser.add_argument(
         "--paper-bleu",
         action="store_true",
         help="also the papers' tokenised BLEU, as multi-bleu.perl computes it",
     )
-    parser.add_argument(
+    parser.rare.add_argument(
         "--paper-tokenizer",
         choices=PAPER_TOKENIZERS,
         help="for --paper-bleu: none (default) for tokenised text, moses for plain text (extra: moses)",
     )
-    parser.add_argument("--language", help="language of the translations, for moses; default: that of runs, else en")
+    parser.rare.add_argument(
+        "--language", help="language of the translations, for moses; default: that of runs, else en"
+    )
 
 
-def metric_arguments(arguments: argparse.Namespace, runs: Sequence[Run]) -> dict[str, Any]:
+def metric_arguments(arguments: argparse.Namespace, runs: "Sequence[Run]") -> dict[str, Any]:
     """The arguments of `score_translations` and `compare_systems` that choose metrics.
 
     An option that would have no effect is a `ValueError`.
@@ -71,14 +73,17 @@ def metric_arguments(arguments: argparse.Namespace, runs: Sequence[Run]) -> dict
 
 def read_references(files: list[Path] | None) -> list[list[str]] | None:
     """One reference set a file; None if no file was named."""
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+
     return None if files is None else [read_sentences(file) for file in files]
 
 
-def add_output_options(parser: argparse.ArgumentParser, formats: tuple[str, ...]) -> None:
+def add_output_options(parser: CommandParser, formats: tuple[str, ...]) -> None:
     parser.add_argument("--format", choices=formats, default="text")
-    parser.add_argument("-o", "--output", type=Path, help="a file; default: standard output")
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="as --format json")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a file; default: standard output")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
-    parser.add_argument(
+    parser.rare.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
         help="show progress bars on standard error; default: only on a terminal",
@@ -99,8 +104,3 @@ def write_output(text: str, arguments: argparse.Namespace, sources: list[Path]) 
             output.reconfigure(encoding="utf-8")
         output.write(text)
         output.flush()
-
-
-def print_warnings() -> None:
-    """From now on a warning is one line on standard error, without its place in the code."""
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Probe encoders with the tasks of Conneau et al. (2018): Table 1 of Li et al. 2019.
 
-    python scripts/probe.py data/probing --output runs/probing --seeds 1,2
-    python scripts/probe.py data/probing --output runs/probing --tasks Tense,WC --model runs/demo --model big=runs/big
+    capsule-mt probe data/probing --output runs/probing --seeds 1,2
+    capsule-mt probe data/probing --output runs/probing --tasks Tense,WC --model runs/demo
 
 The data folder has files in SentEval's format, such as `past_present.txt` or `past_present.txt.gz`. Without `--model`,
 the paper's probes are trained from scratch: three encoder layers, the mean of the top layer, and a classifier, with
@@ -17,13 +17,12 @@ import argparse
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, finite_number, run_command, usable_device
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
 
 NAME = re.compile(r"[\w.+-]+")
 SIZES = {  # argument: field of `ProbeSettings`
@@ -62,8 +61,8 @@ def seed_list(text: str) -> list[int]:
     return [int(name) for name in listed(text)]
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+def make_parser() -> CommandParser:
+    parser = CommandParser("probe", __doc__, "DATA --output FOLDER [options]")
     parser.add_argument("data", type=Path, help="folder with the files of the tasks")
     parser.add_argument("--output", type=Path, required=True, help="folder for results.json and README.md")
     parser.add_argument("--tasks", type=listed, help="such as SeLen,WC; default: all tasks that the folder has")
@@ -81,12 +80,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="a trained model whose frozen encoder is probed; can be given several times",
     )
     parser.add_argument("--source", help="where the sentences come from, in words, for the page")
-    sizes = parser.add_argument_group("sizes and training; defaults are the paper's where it gives them")
-    for flag in SIZES:
-        sizes.add_argument(flag, type=at_least_one)
-    for flag in RATES:
-        sizes.add_argument(flag, type=finite_number)
-    sizes.add_argument("--dtype", choices=["float32", "bfloat16"])
+    sizes = parser.rare_group("sizes and training; defaults are the paper's where it gives them")
+    for flag, field in SIZES.items():
+        sizes.add_argument(flag, type=at_least_one, metavar="N", help=f"{field.replace('_', ' ')} of a probe")
+    for flag, field in RATES.items():
+        sizes.add_argument(flag, type=finite_number, metavar="X", help=f"{field.replace('_', ' ')} of a probe")
+    sizes.add_argument("--dtype", choices=["float32", "bfloat16"], help="numbers in which probes are trained")
     parser.add_argument("--device", default="cpu")
     return parser
 
@@ -192,11 +191,10 @@ def probe(arguments: argparse.Namespace, command: str, say: Callable[[str], None
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    command = shlex.join(["python", "scripts/probe.py", *(sys.argv[1:] if argv is None else argv)])
+    command = shlex.join(["capsule-mt", "probe", *(sys.argv[1:] if argv is None else argv)])
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
     state = f"finished results are in {arguments.output / 'results.json'}; the same command continues"
-    return run_command(lambda: probe(arguments, command, say), state)
+    return run_command(lambda: probe(arguments, command, say), state, arguments.debug)

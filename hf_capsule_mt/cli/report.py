@@ -1,8 +1,8 @@
 """Write a report: one HTML page that compares checkpoints on a test set. It needs no network and no other file.
 
-    python scripts/report.py runs/marian runs/dla_em --sources test.en --references test.de -o report.html
-    python scripts/report.py base=runs/marian --translations other=other.de --sources test.en --references test.de
-    python scripts/report.py runs/marian runs/dla_em
+    capsule-mt report runs/marian runs/dla_em
+    capsule-mt report runs/marian runs/dla_em --sources test.en --references test.de -o report.html
+    capsule-mt report base=runs/marian --translations other=other.de --sources test.en --references test.de
 
 A system is a checkpoint folder or a name on the Hub, or with --translations only a file of translations. NAME=FOLDER
 gives it a name. Differences are to the first system. Without --sources and --references, the systems must be runs of
@@ -16,16 +16,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
-from hf_capsule_mt.cli.metric_options import print_warnings, shows_progress
-from hf_capsule_mt.evaluation.scoring.translation_scores import METRICS
-from hf_capsule_mt.evaluation.sentences import read_sentences
+from hf_capsule_mt.cli.choices import REPORT_METRICS
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.metric_options import shows_progress
 
 OUTPUT = Path("report.html")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+def make_parser() -> CommandParser:
+    parser = CommandParser("report", __doc__, "[MODEL …] [--sources FILE --references FILE] [options]")
     parser.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="checkpoint folders, or names on the Hub")
     parser.add_argument(
         "--translations",
@@ -39,23 +38,29 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--references", type=Path, help="their references, one a line")
     parser.add_argument("-o", "--output", type=Path, default=OUTPUT, help=f"the page; default: {OUTPUT}")
     parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
-    parser.add_argument("--title", help="heading of the page; default: the systems and the test set")
-    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf", "ter"])
-    parser.add_argument("--sentences", type=at_least_one, default=300, help="sentences on the page, at most 1000")
+    parser.rare.add_argument("--title", help="heading of the page; default: the systems and the test set")
+    parser.add_argument("--metrics", nargs="+", choices=REPORT_METRICS, default=["bleu", "chrf", "ter"])
+    parser.rare.add_argument("--sentences", type=at_least_one, default=300, help="sentences on the page, at most 1000")
     parser.add_argument("--maps", type=int, default=6, help="sentences with maps of their routing; default: 6")
-    parser.add_argument("--show", type=at_least_one, nargs="+", default=[], help="line numbers that must have maps")
-    parser.add_argument(
+    parser.rare.add_argument(
+        "--show", type=at_least_one, nargs="+", default=[], help="line numbers that must have maps"
+    )
+    parser.rare.add_argument(
         "--ablations",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="also score each model that routes with other assignments than its own; default: yes",
     )
-    parser.add_argument("--samples", type=at_least_one, default=1000, help="samples of the bootstrap, 100 or more")
-    parser.add_argument("--seed", type=int, default=0, help="of random sentences")
+    parser.rare.add_argument(
+        "--samples", type=at_least_one, default=1000, help="samples of the bootstrap, 100 or more"
+    )
+    parser.rare.add_argument("--seed", type=int, default=0, help="of random sentences")
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
-    parser.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding")
+    parser.rare.add_argument(
+        "--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding"
+    )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
+    parser.rare.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
         help="show progress on standard error; default: only on a terminal",
@@ -85,6 +90,7 @@ def make_systems(arguments: argparse.Namespace) -> list[Any]:
     """The systems that the arguments name, in their order. A checkpoint that cannot be found is an error now."""
     from hf_capsule_mt.analysis.report import System
     from hf_capsule_mt.checkpoint_names import check_checkpoint
+    from hf_capsule_mt.evaluation.sentences import read_sentences
 
     device = usable_device(arguments.device)
     systems: dict[str, Any] = {}
@@ -108,6 +114,8 @@ def make_systems(arguments: argparse.Namespace) -> list[Any]:
 
 def read_test_set(arguments: argparse.Namespace, systems: list[Any]) -> tuple[list[str], list[str], str]:
     """Sources, references and the name of the test set."""
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+
     if arguments.sources is not None and arguments.references is not None:
         return read_sentences(arguments.sources), read_sentences(arguments.references), arguments.sources.name
     if arguments.sources is not None or arguments.references is not None:
@@ -178,5 +186,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    print_warnings()
-    return run_command(lambda: run(arguments))
+    return run_command(lambda: run(arguments), debug=arguments.debug)

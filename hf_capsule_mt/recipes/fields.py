@@ -14,7 +14,7 @@ from hf_capsule_mt.data import CleaningRules
 from hf_capsule_mt.recipes.model import FAMILIES, config_fields
 from hf_capsule_mt.training.arguments import CapsuleSeq2SeqTrainingArguments
 
-HELP_ALL = "--help_all"
+HELP_ALL = "--help-all"
 
 
 @dataclass
@@ -97,7 +97,7 @@ class DataRecipe:
 class RecipeTrainingArguments(CapsuleSeq2SeqTrainingArguments):
     """[`CapsuleSeq2SeqTrainingArguments`] with defaults for translation."""
 
-    _argument_group_name: ClassVar[str] = f"training (the most used; to see all: {HELP_ALL})"
+    _argument_group_name: ClassVar[str] = "training"
 
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Evaluate by translating, with BLEU and chrF."}

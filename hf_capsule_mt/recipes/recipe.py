@@ -6,11 +6,9 @@ folder as defaults. On the command line each key is an argument, and arguments w
 `--learning_rate 3e-4 --config.d_model 256 --init_from null`.
 """
 
-import dataclasses
 import sys
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter, Namespace
 
-import transformers
 from transformers import HfArgumentParser
 
 from hf_capsule_mt.data import CleaningRules
@@ -34,14 +32,6 @@ from hf_capsule_mt.recipes.key_checks import conflicts, missing_keys, suggestion
 from hf_capsule_mt.recipes.model import FAMILIES, build_config
 from hf_capsule_mt.recipes.value_types import checked_value, nested_truth_word
 
-# The arguments of Transformers that `--help` shows.
-SHOWN_IN_HELP = (
-    "output_dir, max_steps, num_train_epochs, learning_rate, lr_scheduler_type, warmup_steps, adam_beta2, "
-    "weight_decay, label_smoothing_factor, max_grad_norm, per_device_train_batch_size, per_device_eval_batch_size, "
-    "gradient_accumulation_steps, bf16, fp16, eval_strategy, eval_steps, save_strategy, save_steps, save_total_limit, "
-    "load_best_model_at_end, metric_for_best_model, logging_steps, seed, data_seed, use_cpu, dataloader_num_workers, "
-    "report_to, disable_tqdm, resume_from_checkpoint, generation_max_length, generation_num_beams"
-).split(", ")
 UNSET = object()
 
 
@@ -53,11 +43,16 @@ class HelpFormatter(ArgumentDefaultsHelpFormatter):
         return action.option_strings[0] + choices if action.option_strings else str(action.metavar)
 
 
-def recipe_parser(everything: bool = False) -> HfArgumentParser:
-    """A parser with an argument for each key of a recipe. The help shows the most used, or all with `everything`."""
+class UnknownOption(ValueError):
+    """The command line has an option that is no key of a recipe."""
+
+
+def recipe_parser() -> HfArgumentParser:
+    """A parser with an argument for each key of a recipe."""
     parser = HfArgumentParser(
         PARTS,
-        usage="train.py RECIPE [--key value …]",
+        prog="capsule-mt train",
+        usage="capsule-mt train RECIPE [--key value …]",
         description="Train a translation model with a recipe. Each key of a recipe is also an argument, which wins.",
         allow_abbrev=False,
         formatter_class=HelpFormatter,
@@ -67,11 +62,8 @@ def recipe_parser(everything: bool = False) -> HfArgumentParser:
         metavar="RECIPE",
         help="a YAML file, or the name of a recipe of the package, such as synthetic/dla_em",
     )
-    parser.add_argument(HELP_ALL, action="help", default=SUPPRESS, help="show every argument of training and exit")
-    stock = {item.name for item in dataclasses.fields(transformers.Seq2SeqTrainingArguments)} - set(SHOWN_IN_HELP)
+    parser.add_argument(HELP_ALL, "--help_all", action="help", default=SUPPRESS, help="show all keys and exit")
     for action in parser._actions:
-        if action.dest in stock and not everything:
-            action.help = SUPPRESS
         if "--no_resume" in action.option_strings:
             action.help = "Never continue a run: it is an error if output_dir holds one."
     return parser
@@ -80,7 +72,7 @@ def recipe_parser(everything: bool = False) -> HfArgumentParser:
 def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     """The recipe of a command line, `RECIPE.yaml --key value`. One `ValueError` lists all problems."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = recipe_parser(everything=HELP_ALL in arguments)
+    parser = recipe_parser()
     overrides, rest = split_overrides(arguments)
     top_level = field_types()
     # Absent arguments stay UNSET, because the recipe file goes before the defaults.
@@ -88,7 +80,7 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
     problems = [f"command line: no argument {name}{suggestion(name, valid_keys(FAMILIES), '--')}" for name in names]
     if problems or unknown:
-        raise ValueError("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
+        raise UnknownOption("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
     file = recipe_path(parsed.recipe)
     settings = read_settings(file)
     settings |= {

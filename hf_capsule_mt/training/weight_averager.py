@@ -45,7 +45,7 @@ class WeightAverager(TrainerCallback):
             if sharded and getattr(args, name, None):
                 raise ValueError(
                     f"{name}={getattr(args, name)}: weights that FSDP or DeepSpeed has sharded are not averaged in "
-                    "training; leave it out, and use scripts/average_checkpoints.py afterwards"
+                    "training; leave it out, and use capsule-mt average afterwards"
                 )
         if self.count:  # checked before training, not after it
             sources = self.output.parent.glob("checkpoint-*")

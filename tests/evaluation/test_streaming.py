@@ -1,6 +1,5 @@
 """Translating lines and scoring pairs: order, n-best, scores by two routes, the command line."""
 
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from hf_capsule_mt import (
     translate,
     translate_lines,
 )
+from hf_capsule_mt.cli.translate import read_lines
 from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
 from hf_capsule_mt.evaluation.streaming import one_line
 
@@ -200,10 +200,9 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
 
 
 def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path) -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "translate.py"))
     (tmp_path / "a").write_bytes("eins\r\nzw\rei\u2028\u0085\n\nend".encode())
     (tmp_path / "b").write_bytes(b"good\nb\xfcd\n")
-    lines = script["read_lines"]([tmp_path / "a", tmp_path / "b"])
+    lines = read_lines([tmp_path / "a", tmp_path / "b"])
     assert [next(lines) for _ in range(5)] == ["eins", "zw\rei\u2028\u0085", "", "end", "good"]
     with pytest.raises(ValueError, match="b, line 2: must be UTF-8 .*0xfc in position 1"):
         next(lines)

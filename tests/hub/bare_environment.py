@@ -27,11 +27,11 @@ def with_requirements(names: tuple[str, ...]) -> set[str]:
     return found
 
 
-def make_bare_environment(folder: Path) -> Path:
+def make_bare_environment(folder: Path, names: tuple[str, ...] = INSTALLED) -> Path:
     """Its Python. What is installed here is linked, not copied; nothing else is there, not even pip."""
     venv.create(folder, symlinks=True, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
-    for name in with_requirements(INSTALLED):
+    for name in with_requirements(names):
         files = distribution(name).files or []
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
             target = Path(str(distribution(name).locate_file(top)))

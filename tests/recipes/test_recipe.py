@@ -227,7 +227,7 @@ def test_numbers_that_are_written_as_text_are_numbers(recipe_file: str):
         ("config.vocab_size: 6", "own.yaml: config.vocab_size is set by the tokenizer"),
         ("cleaning: {max_wordz: 6}", "own.yaml: no key 'cleaning.max_wordz'; did you mean cleaning.max_words?"),
         ("cleaning: {max_words: 0}", "CleaningRules: max_words=0 must be"),
-        ("qwertz: 1", "own.yaml: no key 'qwertz'; --help_all lists the keys of a recipe"),
+        ("qwertz: 1", "own.yaml: no key 'qwertz'; --help-all lists the keys of a recipe"),
         ("learning_rate: fast", "own.yaml: learning_rate='fast' is of type str and must be float"),
         ("max_steps: 2.5", "own.yaml: max_steps=2.5 is of type float and must be int"),
         ("seed: true", "own.yaml: seed=True is of type bool and must be int"),
@@ -433,7 +433,7 @@ def test_what_training_cannot_do_here_is_one_line(arguments: list[str], message:
 
 
 def test_the_help_says_what_resume_and_no_resume_do():
-    done = run_script("scripts/train.py", "--help")
+    done = run_script("scripts/train.py", "--help-all")
     text = " ".join(done.stdout.split())
     assert "--resume Continue from the last checkpoint in output_dir, if there is one." in text
     assert "--no_resume Never continue a run: it is an error if output_dir holds one." in text

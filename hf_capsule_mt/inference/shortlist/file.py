@@ -22,7 +22,7 @@ FILE_NAME = "shortlist.safetensors"
 FORMAT, VERSION = "hf_capsule_mt_shortlist", 1  # key of the metadata, and `version` in its value
 TENSORS = {"always", "counts", "frequent", "translations"}
 FIELDS: dict[str, type] = {"target_vocabulary": int, "digest": str, "shares_vocabulary": bool}
-REMEDY = "make it again with scripts/make_shortlist.py"
+REMEDY = "make it again with capsule-mt make-shortlist"
 
 
 def write(path: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ def locate(place: str | PathLike[str]) -> Path:
         return path
     if path.is_dir():
         if not (path / FILE_NAME).is_file():
-            raise OSError(f"{path} has no {FILE_NAME}: make one with scripts/make_shortlist.py, or name its file")
+            raise OSError(f"{path} has no {FILE_NAME}: make one with capsule-mt make-shortlist, or name its file")
         return path / FILE_NAME
     missing = f"{place}: no such file or folder"
     try:

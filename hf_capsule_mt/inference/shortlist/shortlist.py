@@ -28,13 +28,13 @@ from hf_capsule_mt.inference.shortlist.vocabulary import (
 from hf_capsule_mt.modeling.translation_loop import translate_tokens
 
 FREQUENT, TRANSLATIONS, MIN_PROBABILITY = 100, 100, 0.0
-OTHER_VOCABULARY = "it was made for another vocabulary: make one for this model with scripts/make_shortlist.py"
+OTHER_VOCABULARY = "it was made for another vocabulary: make one for this model with capsule-mt make-shortlist"
 
 
 class Shortlist:
     """Probable translations of each source word, frequent target words, and words that are always possible.
 
-    Make one with [`Shortlist.from_alignments`] or [`Shortlist.from_model`] or `scripts/make_shortlist.py`, and use it
+    Make one with [`Shortlist.from_alignments`] or [`Shortlist.from_model`] or `capsule-mt make-shortlist`, and use it
     with [`quantize_for_cpu`].
 
     ```python
@@ -215,7 +215,7 @@ class Shortlist:
         if lacking:
             raise ValueError(
                 f"the shortlist lacks the end token {lacking[0]} of the model, so that no translation could end: "
-                "make it again with scripts/make_shortlist.py"
+                "make it again with capsule-mt make-shortlist"
             )
 
     def check_tokenizer(self, tokenizer: Any) -> None:

@@ -48,12 +48,12 @@ def test_loading_checks_the_tokenizer(shortlist: Shortlist, tmp_path: Path):
 def test_a_file_that_was_cut_off(shortlist: Shortlist, tmp_path: Path, kept: int):
     path = shortlist.save(tmp_path)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ValueError, match=f"{FILE_NAME} is no complete shortlist .*make_shortlist.py"):
+    with pytest.raises(ValueError, match=f"{FILE_NAME} is no complete shortlist .*capsule-mt make-shortlist"):
         Shortlist.load(tmp_path)
 
 
 def test_a_place_without_a_shortlist(tmp_path: Path):
-    with pytest.raises(OSError, match=f"has no {FILE_NAME}: make one with scripts/make_shortlist.py"):
+    with pytest.raises(OSError, match=f"has no {FILE_NAME}: make one with capsule-mt make-shortlist"):
         Shortlist.load(tmp_path)
     with pytest.raises(OSError, match="nothere: no such file or folder"):
         Shortlist.load(tmp_path / "nothere")

@@ -1,0 +1,159 @@
+"""All routing of one sentence, as text, JSON or a page: past and future, capsules over the source, layers, heads."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
+from hf_capsule_mt.analysis.explain import EXPLAINED, Explanation, explain
+from hf_capsule_mt.analysis.maps import ShownAsMap
+from hf_capsule_mt.analysis.report.maps_section import layer_maps
+from hf_capsule_mt.analysis.routing_sites import routing_sites
+from hf_capsule_mt.analysis.sentence_words import text_table
+from hf_capsule_mt.evaluation.decoding import translate
+from hf_capsule_mt.modeling.translation_loop import with_settings
+
+WIDTH = 100  # columns of text
+MOST_GROUPS = 8  # groups of capsules in the text about a layer
+NEARLY_UNIFORM = 5  # percent
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceRouting(ShownAsMap):
+    """The result of `sentence_routing`.
+
+    Args:
+        source, translation: the sentence in both languages.
+        explanation: past and future; None for a model without.
+        capsules: the shares of the source words in the capsules; None for a model without.
+        sites: a map of each layer aggregation and of the lowest and highest routed heads, see `routing_map`.
+    """
+
+    source: str
+    translation: str
+    explanation: Explanation | None
+    capsules: CapsuleAttention | None
+    sites: tuple[dict[str, Any], ...]
+
+    def maps(self) -> list[dict[str, Any]]:
+        """The maps that a page shows, as plain data."""
+        maps = [] if self.explanation is None else self.explanation.maps()
+        return [*maps, *([] if self.capsules is None else self.capsules.maps()), *self.sites]
+
+    def map_title(self) -> str:
+        return self.source
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists, numbers and strings for JSON. Shares are 0 to 1; those of a layer are multiples of uniform."""
+        content: dict[str, Any] = {"source": self.source, "translation": self.translation}
+        if self.explanation is not None:
+            one = self.explanation
+            content["past_future"] = {
+                "source_words": list(one.source_words),
+                "target_words": list(one.target_words),
+                **{name: _rounded(getattr(one, name)) for name in ("past", "future", "redundant")},
+                "uniform": _rounded(np.asarray(one.uniform)),
+                "coverage": None if one.credits is None else one.coverage.as_dict(),
+            }
+        if self.capsules is not None:
+            shares = _rounded(self.capsules.coefficients[-1])
+            content["capsules"] = {"words": list(self.capsules.words), "shares": shares}
+        content["sites"] = [
+            {
+                "site": site["title"],
+                "inputs": site["inputs"],
+                "capsules": site["column_names"],
+                "times_uniform": _rounded(np.asarray(site["mean"][-1]) / 100),
+                "entropy": site["entropy"],
+                "uniform_entropy": site["uniform_entropy"],
+            }
+            for site in self.sites
+        ]
+        return content
+
+    def __str__(self) -> str:
+        blocks = [f"source       {self.source}\ntranslation  {self.translation}"]
+        if self.explanation is not None:
+            blocks += [_past_future_text(self.explanation), _coverage_text(self.explanation)]
+        if self.capsules is not None:
+            heading = "Capsules: the share of each source word, in percent. A row sums to 100."
+            blocks.append(f"{heading}\n{self.capsules}")
+        blocks += [_site_text(site) for site in self.sites]
+        return "\n\n".join(blocks)
+
+
+def sentence_routing(
+    model: Any, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None, **generation: Any
+) -> SentenceRouting:
+    """The routing of one sentence in all parts of a model that route.
+
+    Args:
+        model: a model with a routing function. tokenizer: its tokenizer.
+        source: the sentence. target: its translation. With None the model translates, with `generation` as for
+            `model.generate`.
+    """
+    routing_sites(model)  # a model without any is an error
+    if not source.strip():
+        raise ValueError("the source is empty: give a sentence with at least one word")
+    if target is None:
+        target = translate(model, tokenizer, source, **with_settings(generation, num_return_sequences=1))
+    has_past_future = getattr(model.config, "past_future", None) in EXPLAINED
+    has_capsules = getattr(model.config, "source_aggregation", None) == "capsules"
+    return SentenceRouting(
+        source,
+        target,
+        explain(model, tokenizer, source, target) if has_past_future else None,
+        capsule_attention(model, tokenizer, source) if has_capsules else None,
+        tuple(layer_maps(model, tokenizer, source, target)),
+    )
+
+
+def _rounded(values: Any) -> Any:
+    return np.asarray(values).astype(float).round(4).tolist()
+
+
+def _past_future_text(explanation: Explanation) -> str:
+    rows = [["after", *explanation.source_words]]
+    for word, past, future in zip(explanation.target_words, explanation.past, explanation.future, strict=True):
+        shares = zip(past, future, strict=True)
+        rows.append([word, *(f"{100 * one:.0f}/{100 * other:.0f}" for one, other in shares)])
+    heading = "Past and future: the share of each source word that is translated / still to translate, in percent,"
+    return f"{heading}\nafter each word of the translation\n{table_in_blocks(rows)}"
+
+
+def _coverage_text(explanation: Explanation) -> str:
+    if explanation.credits is None:
+        return "Warnings: none are possible, because the model was trained without bow_loss_weight."
+    coverage = explanation.coverage
+    warnings = coverage.warnings()
+    return "\n".join(["Warnings:", *(f"  {line}" for line in warnings or [f"none ({coverage.reliability})"])])
+
+
+def _site_text(site: dict[str, Any]) -> str:
+    shares = np.asarray(site["mean"][-1], dtype=float)  # [inputs, columns], percent of the uniform share
+    groups = np.array_split(shares, min(MOST_GROUPS, shares.shape[1]), axis=1)
+    means = np.stack([group.mean(axis=1) for group in groups], axis=1)
+    rows = [["", *(f"group {number + 1}" for number in range(means.shape[1]))]]
+    rows += [[name, *(f"{value / 100:.2f}" for value in row)] for name, row in zip(site["inputs"], means, strict=True)]
+    lines = [
+        f"{site['title']}: how much of each input goes to each group of capsules, as a multiple of the uniform share",
+        table_in_blocks(rows),
+        f"entropy by iteration {', '.join(f'{value:.3f}' for value in site['entropy'])}; "
+        f"uniform {site['uniform_entropy']:.3f}",
+    ]
+    if np.abs(shares - 100).max() <= NEARLY_UNIFORM:
+        lines.append("All shares are nearly uniform: here the routing of this sentence decides almost nothing.")
+    return "\n".join(lines)
+
+
+def table_in_blocks(rows: list[list[str]], width: int = WIDTH) -> str:
+    """A table as text. If it is wider than `width`, its columns follow in blocks, each with the first column."""
+    sizes = [max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))]
+    blocks: list[list[int]] = [[]]
+    for column in range(1, len(sizes)):
+        if blocks[-1] and sizes[0] + sum(sizes[one] for one in [*blocks[-1], column]) > width:
+            blocks.append([])
+        blocks[-1].append(column)
+    return "\n\n".join(text_table([[row[0], *(row[column] for column in block)] for row in rows]) for block in blocks)

@@ -1,0 +1,133 @@
+"""The parser of a command: help that fits a screen, all options on demand, suggestions for wrong ones."""
+
+import argparse
+import difflib
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+WIDTH = 100  # columns of the help, or fewer on a narrow terminal
+SHOWN_EXAMPLES = 2
+EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+EXAMPLES = ("    capsule-mt ", "    accelerate launch ")  # how an example starts in the text of a command
+
+
+class CommandHelp(argparse.RawDescriptionHelpFormatter):
+    """Help that names the default of each option that has one, unless the option's own text does."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        options.setdefault("width", min(shutil.get_terminal_size().columns, WIDTH))
+        options.setdefault("max_help_position", 28)
+        super().__init__(prog, **options)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if isinstance(action.default, str | int | float | list | tuple) and not isinstance(action.default, bool):
+            values = action.default if isinstance(action.default, list | tuple) else [action.default]
+            text = " ".join(str(value) for value in values).replace("%", "%%")
+            if argparse.SUPPRESS not in (text, action.help) and text and "default" not in (action.help or ""):
+                action.help = f"{action.help}; default: {text}" if action.help else f"default: {text}"
+        super().add_argument(action)
+
+
+class FullHelp(argparse.Action):
+    """`--help-all`: print the help with all options, and end."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
+        text = "show all options, and what they do in detail"
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=text)
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        print(parser.format_full_help(), end="")
+        parser.exit()
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command of `capsule-mt`.
+
+    `--help` shows the summary, two examples and the options of `add_argument`. `--help-all` also shows the details and
+    the options of `rare`, a group, and of `rare_group(title)`.
+
+    Args:
+        command: its name.
+        text: the docstring of its file. The first paragraph is the summary. Indented lines that start with
+            `capsule-mt` are examples. The rest are the details.
+        usage: what follows the name of the command.
+    """
+
+    def __init__(self, command: str, text: str | None, usage: str) -> None:
+        super().__init__(
+            prog=f"capsule-mt {command}", usage=f"%(prog)s {usage}", add_help=False, formatter_class=CommandHelp
+        )
+        self.summary, self.examples, self.details = split_text(text or "")
+        self.add_argument("-h", "--help", action="help", help="show this help")
+        self.add_argument("--help-all", action=FullHelp)
+        self.rare_groups: list[Any] = []
+        self.rare = self.rare_group("more options")
+        self.rare.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def rare_group(self, title: str) -> Any:
+        """A group of options that only `--help-all` shows."""
+        group = self.add_argument_group(title)
+        self.rare_groups.append(group)
+        return group
+
+    def format_help(self) -> str:
+        examples = self.examples[:SHOWN_EXAMPLES]
+        groups = [group for group in self._action_groups if group not in self.rare_groups]
+        return self._format(examples, groups, f"{self.prog} --help-all shows all options.")
+
+    def format_full_help(self) -> str:
+        """The help of `--help-all`."""
+        return self._format(self.examples, self._action_groups, f"{self.details}\n\n{EXIT_CODES}")
+
+    def _format(self, examples: list[str], groups: list[Any], end: str) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, [])
+        formatter.add_text(textwrap.fill(self.summary, WIDTH))
+        if examples:
+            lines = "\n".join(examples).split("\n")
+            formatter.add_text("\n".join(["examples:", *(f"  {line}" for line in lines)]))
+        for group in groups:
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        formatter.add_text(end.strip())
+        return formatter.format_help()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments = sys.argv[1:] if args is None else list(args)
+        self._check_options([str(one) for one in arguments])
+        return super().parse_known_args(arguments, namespace)
+
+    def _check_options(self, arguments: list[str]) -> None:
+        """An unknown option is named before anything else that is wrong."""
+        options = list(self._option_string_actions)
+        for argument in arguments[: arguments.index("--") if "--" in arguments else None]:
+            name = argument.partition("=")[0]
+            if not name.startswith("--") or " " in argument or any(one.startswith(name) for one in options):
+                continue
+            close = difflib.get_close_matches(name, options, n=1)
+            self.error(f"no option {name}" + (f"; did you mean {close[0]}?" if close else ""))
+
+    def error(self, message: str) -> NoReturn:
+        """One line, and the exit code 2."""
+        self.exit(2, f"error: {message} ({self.prog} --help shows the options)\n")
+
+
+def split_text(text: str) -> tuple[str, list[str], str]:
+    """The summary, the examples and the details of a command's text."""
+    summary, _, rest = text.strip().partition("\n\n")
+    examples: list[str] = []
+    details: list[str] = []
+    continues = False
+    for line in rest.splitlines():
+        if continues:
+            examples[-1] += f"\n{line[4:]}"
+        elif line.startswith(EXAMPLES):
+            examples.append(line[4:])
+        else:
+            details.append(line)
+        continues = line.endswith("\\") and (continues or line.startswith(EXAMPLES))
+    return summary, examples, "\n".join(details).strip()

@@ -1,0 +1,74 @@
+"""Convert a Marian checkpoint, such as opus-mt, to one of this package's Marian families, for further training.
+
+    capsule-mt convert Helsinki-NLP/opus-mt-en-de --family gdr_marian --output runs/gdr
+    capsule-mt convert path/to/marian --family capsule_aggregated_marian --output runs/capsules \\
+        --set layer_aggregation=dynamic_routing layer_num_capsules=64
+
+The command checks that the new model gives the logits and beams of the checkpoint. Settings that change the outputs,
+such as aggregation_output=replace, need --other-outputs.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.cli.choices import MARIAN_FAMILIES
+from hf_capsule_mt.cli.command_line import CommandParser, run_command
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`name=value`. The value is read as JSON, or as a string if it is not JSON."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser("convert", __doc__, "CHECKPOINT --family FAMILY --output FOLDER [options]")
+    parser.add_argument("checkpoint", help="a folder or a Hub id, with safetensors weights")
+    parser.add_argument("--family", choices=MARIAN_FAMILIES, required=True, help="of the new model")
+    parser.add_argument("--output", type=Path, required=True, help="a new folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
+    parser.add_argument(
+        "--set",
+        type=setting,
+        nargs="+",
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE",
+        help="fields of the new configuration",
+    )
+    parser.add_argument("--other-outputs", action="store_true", help="allow outputs that differ from the checkpoint's")
+    parser.add_argument("--export-code", action="store_true", help="add the code, for users without this package")
+    parser.rare.add_argument(
+        "--revision", help="branch, tag or commit on the Hub, refs/pr/N for pull request N; default: main"
+    )
+    return parser
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    from hf_capsule_mt.hub import convert_marian
+
+    same = not arguments.other_outputs
+    convert_marian(
+        arguments.checkpoint,
+        arguments.output,
+        arguments.family,
+        revision=arguments.revision,
+        same_outputs=same,
+        export_code=arguments.export_code,
+        overwrite=arguments.overwrite,
+        **dict(arguments.settings),
+    )
+    print(f"{arguments.output}: {arguments.family}" + (", with the outputs of the checkpoint" if same else ""))
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: convert(arguments), debug=arguments.debug)

@@ -1,0 +1,55 @@
+"""Show the routing of one sentence: past and future, capsules over the source, layers and heads.
+
+    capsule-mt explain runs/model "The doctors have shown the square."
+    capsule-mt explain runs/model "Who reads it?" --target "Wer liest es?" --html routing.html
+    capsule-mt explain runs/model "Who reads it?" --json
+
+Without `--target` the model translates the sentence. What you see depends on the model: past and future with their
+warnings of words that were left out (GDR), the share of each word in each capsule (CapsNMT), and the shares of layers
+or heads (DLA, HEADS), which are compared with a routing that decides nothing. `--html` writes interactive maps as one
+page, which needs no network.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
+from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
+from hf_capsule_mt.outputs import check_file, new_file
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser("explain", __doc__, "MODEL SENTENCE [options]")
+    parser.add_argument("model", help="checkpoint folder or Hub id")
+    parser.add_argument("sentence", help="the sentence, in quotes")
+    parser.add_argument("--target", help="its translation; default: the model translates")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write interactive maps to a new page")
+    parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    parser.add_argument("--device", default="cpu")
+    return parser
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    from hf_capsule_mt.analysis.sentence_routing import sentence_routing
+
+    if arguments.html is not None:
+        check_file(arguments.html, [Path(arguments.model)], arguments.overwrite)
+    model, tokenizer = load_checkpoint(arguments.model, arguments.device)
+    if is_int8(model):
+        raise ValueError(f"{arguments.model} is in int8, which keeps no routing: name the float model")
+    routing = sentence_routing(model, tokenizer, arguments.sentence, arguments.target, num_beams=arguments.beam)
+    print(json.dumps(routing.as_dict(), indent=1, ensure_ascii=False) if arguments.json else routing)
+    if arguments.html is not None:
+        with new_file(arguments.html, [Path(arguments.model)], arguments.overwrite) as file:
+            file.write(routing.to_html())
+        if not arguments.json:
+            print(f"\n{arguments.html}: open it in a browser")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: explain(arguments), debug=arguments.debug)

@@ -1,0 +1,44 @@
+"""Write an int8 model for the CPU, with its tokenizer, as a new checkpoint folder.
+
+    capsule-mt quantize runs/model --output runs/model-int8
+    capsule-mt translate --model runs/model-int8 < source.txt
+
+The command changes the precision, not the words: compare both models on a test set before you use it. A shortlist in
+the folder of the model is copied too, if you give `--shortlist`.
+"""
+
+import argparse
+from pathlib import Path
+
+from hf_capsule_mt.cli.command_line import CommandParser, run_command
+from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
+from hf_capsule_mt.outputs import check_folder, new_folder
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser("quantize", __doc__, "MODEL --output FOLDER [options]")
+    parser.add_argument("model", help="checkpoint folder or Hub id")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--shortlist", action="store_true", help="with the shortlist in the folder of the model")
+    return parser
+
+
+def quantize(arguments: argparse.Namespace) -> int:
+    from hf_capsule_mt import quantize_for_cpu
+
+    check_folder(arguments.output, [Path(arguments.model)])
+    model, tokenizer = load_checkpoint(arguments.model)
+    if is_int8(model):
+        raise ValueError(f"{arguments.model} is in int8 already: name the float model")
+    shortlist = arguments.model if arguments.shortlist else None
+    with new_folder(arguments.output, [Path(arguments.model)]) as folder:
+        quantize_for_cpu(model, shortlist=shortlist).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    size = sum(path.stat().st_size for path in arguments.output.iterdir())
+    print(f"{arguments.output}: int8, {size / 1e6:.1f} MB")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: quantize(arguments), debug=arguments.debug)

@@ -1,0 +1,38 @@
+"""Score existing translations by a model: the log-probability of each, divided by its length.
+
+    capsule-mt score --model runs/demo source.txt target.txt
+    capsule-mt score --model runs/demo source.txt target.txt --length-penalty 0 -o scores.txt
+
+The output has one number for each pair of lines, in the same order. The same file in both languages must have as many
+lines. `--length-penalty P` divides by the length to the power of P, so 0 gives sums of log-probabilities.
+"""
+
+import argparse
+from pathlib import Path
+
+from hf_capsule_mt.cli.command_line import CommandParser
+from hf_capsule_mt.cli.translate import add_model_options, translate
+
+# Options of `translate` that have no effect on scores.
+OF_TRANSLATION = {
+    "beam": 1,
+    "n_best": 1,
+    "scores": False,
+    "json": False,
+    "shortlist": None,
+    "window": 1024,
+    "max_new_tokens": None,
+}
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser("score", __doc__, "--model MODEL SOURCES TARGETS [options]")
+    parser.add_argument("sources", type=Path, help="source text, one sentence a line")
+    parser.add_argument("score", type=Path, metavar="targets", help="a translation of each line")
+    add_model_options(parser)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return translate(argparse.Namespace(files=[arguments.sources], **OF_TRANSLATION, **vars(arguments)))

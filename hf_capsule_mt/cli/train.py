@@ -1,0 +1,119 @@
+r"""Train a translation model with a recipe, translate its test set, and write the results.
+
+    capsule-mt train synthetic/dla_em --output_dir runs/x --max_steps 50
+    capsule-mt train mine.yaml --seed 2 --config.d_model 128
+    accelerate launch --config_file "$(capsule-mt accelerate-config cpu)" \
+        -m hf_capsule_mt train synthetic/marian --use_cpu
+
+The same command continues from the last checkpoint, and does nothing if the run is finished. Ctrl-C ends a run with a
+checkpoint. The output folder gets the model, its tokenizer, `results.json`, `run.json`, a model card, the
+translations, and `recipe.yaml`, which repeats the run.
+"""
+
+import sys
+from pathlib import Path
+
+from hf_capsule_mt.cli.command_line import WRONG_USE, CommandParser, run_command
+
+STATE = "the same command continues from the last checkpoint, or starts again without one"
+DEBUG = "--debug"
+# Keys of a recipe that `--help` shows, with the placeholder of their value. `--help-all` shows all keys.
+KEYS = {
+    "output_dir": ("FOLDER", "where the run is written"),
+    "train": ("CORPUS", "training corpus: data/train for data/train.en and .de; x.tsv; x.parquet; synthetic:9"),
+    "validation": ("CORPUS", "corpus for evaluation during training"),
+    "test": ("CORPUS", "corpus to translate and score at the end"),
+    "source": ("LANGUAGE", "source language, such as en"),
+    "target": ("LANGUAGE", "target language, such as de"),
+    "init_from": ("MODEL", "start from a trained checkpoint of Marian or of this package"),
+    "tokenizer": ("FOLDER", "its tokenizer instead of a new one"),
+    "max_steps": ("N", "steps of training"),
+    "learning_rate": ("X", "highest learning rate"),
+    "max_tokens_per_batch": ("N", "tokens of a batch, instead of a number of pairs"),
+    "eval_steps": ("N", "evaluate each N steps"),
+    "save_steps": ("N", "write a checkpoint each N steps"),
+    "seed": ("N", "seed of the weights and of the order of the pairs"),
+    "bf16": ("", "train in bfloat16"),
+    "use_cpu": ("", "train on the CPU even if there is a GPU"),
+    "report_to": ("NAME", "also report to a tracker, such as tensorboard"),
+    "config.NAME": ("VALUE", "a field of the model's configuration, such as config.d_model"),
+    "cleaning.NAME": ("VALUE", "a rule of cleaning, such as cleaning.max_words"),
+}
+
+
+def make_parser() -> CommandParser:
+    """The parser that prints the help. The keys of a recipe are parsed by `hf_capsule_mt.recipes`."""
+    parser = CommandParser("train", __doc__, "RECIPE [--key value …]")
+    parser.add_argument(
+        "recipe", metavar="RECIPE", help="a YAML file, or a recipe of the package, see capsule-mt recipes"
+    )
+    group = parser.add_argument_group("the most used keys of a recipe, which win over the file")
+    for name, (value, text) in KEYS.items():
+        if value:
+            group.add_argument(f"--{name}", metavar=value, help=text)
+        else:
+            group.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or {"-h", "--help"} & {*arguments}:
+        parser = make_parser()
+        if not arguments:
+            parser.error("no recipe: capsule-mt recipes lists those of the package")
+        print(parser.format_help(), end="")
+        return 0
+    if {"--help-all", "--help_all"} & {*arguments}:
+        return run_command(print_all_keys)
+    arguments, debug = without_debug(arguments)
+    return run_command(lambda: train(arguments), STATE, debug)
+
+
+def print_all_keys() -> int:
+    from hf_capsule_mt.recipes.recipe import recipe_parser
+
+    print(f"{make_parser().format_full_help()}\nAll keys of a recipe:\n")
+    print(recipe_parser().format_help(), end="")
+    return 0
+
+
+def without_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """The arguments without a `--debug` that has no value. With a value it is a key of Transformers."""
+    places = [
+        index
+        for index, argument in enumerate(arguments)
+        if argument == DEBUG and (index + 1 == len(arguments) or arguments[index + 1].startswith("--"))
+    ]
+    return [argument for index, argument in enumerate(arguments) if index not in places], bool(places)
+
+
+def train(arguments: list[str]) -> int:
+    from hf_capsule_mt.hub import names_on_hub, write_model_card
+    from hf_capsule_mt.recipes.recipe import UnknownOption, parse_recipe
+    from hf_capsule_mt.recipes.run import RESULTS, Interrupted, run_recipe
+    from hf_capsule_mt.training.processes import close_process_group
+
+    try:
+        recipe = parse_recipe(arguments)
+    except UnknownOption as error:
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_USE
+    folder = Path(str(recipe.training.output_dir))
+    results, card = folder / RESULTS, folder / "README.md"
+    before = results.read_bytes() if results.is_file() else None
+    code = 0
+    try:
+        run_recipe(recipe)
+        # The card may have been edited, so it is only rewritten if the results changed.
+        if recipe.training.process_index == 0 and not (card.is_file() and results.read_bytes() == before):
+            write_model_card(
+                folder,
+                license=recipe.model.license,
+                datasets=names_on_hub(recipe.data.train, recipe.data.validation, recipe.data.test) or None,
+                base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
+            )
+    except Interrupted as interrupted:
+        code = interrupted.exit_code  # the exit code of a program that the signal ends at once
+    close_process_group()
+    return code

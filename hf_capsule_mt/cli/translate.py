@@ -1,0 +1,241 @@
+"""Translate lines of text.
+
+    capsule-mt translate --model runs/demo < source.txt > target.txt
+    capsule-mt translate --model runs/demo source.txt --n-best 2 --scores -o target.tsv
+    capsule-mt translate --model runs/demo source.txt --score target.txt
+    capsule-mt translate --model runs/demo source.txt --int8 --shortlist
+    capsule-mt translate --model runs/demo source.txt --json -o target.jsonl
+
+`--model` is any model for `AutoModelForSeq2SeqLM`, or a saved int8 model. Each line of input gives one line of output,
+in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. Blank lines
+stay blank. Line breaks within a translation become spaces. `--json` writes an object for each line of input instead:
+its `source`, and its `translations`, each with `text` and `score`. `--score` is the command `capsule-mt score`.
+"""
+
+import argparse
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TextIO
+
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
+from hf_capsule_mt.outputs import new_file
+
+
+class Progress:
+    """Counts the lines that were read and written; with `shown`, a progress bar on standard error."""
+
+    def __init__(self, total: int | None, shown: bool) -> None:
+        from tqdm import tqdm
+
+        self.read = self.written = 0
+        self.bar = tqdm(desc="lines", total=total, unit="line", file=sys.stderr, disable=not shown)
+
+    def __call__(self, lines: int) -> None:
+        self.bar.update(lines)
+
+    def summary(self, to_file: bool) -> str:
+        """The progress in words. An output file appears only at the end."""
+        written = "translated, and the output stays as it was" if to_file else "translated and written"
+        return f"{self.read} lines were read, {self.written} of them {written}"
+
+    def counted(self, lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            self.read += 1
+            yield line
+
+
+def read_lines(files: list[Path]) -> Iterator[str]:
+    """The lines of all files, or of standard input. A line ends with a line feed, or with CR and LF."""
+    places: list[Path | None] = [*files] or [None]
+    for file in places:
+        with ExitStack() as stack:
+            source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(open(file, "rb"))
+            for number, line in enumerate(source, 1):
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    name = file or "standard input"
+                    raise ValueError(f"{name}, line {number}: must be UTF-8 ({error}); convert it first") from error
+                yield text.removesuffix("\n").removesuffix("\r")
+
+
+def count_lines(files: list[Path]) -> int | None:
+    """The number of lines in the files; None for input that can be read only once."""
+    if not files or not all(file.is_file() for file in files):
+        return None
+    count = 0
+    for file in files:
+        with open(file, "rb") as opened:
+            count += sum(1 for _ in opened)
+    return count
+
+
+def load_model(name: str, device: Any, dtype: Any, int8: bool, shortlist: str | Literal[True] | None) -> Any:
+    """The model of a float or an int8 checkpoint; with `int8` always an int8 model.
+
+    `shortlist` is a file or a folder, or True for the one in the checkpoint.
+    """
+    import torch
+
+    from hf_capsule_mt import Shortlist, load_quantized, quantize_for_cpu
+    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+    from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
+
+    if is_int8_checkpoint(name):
+        if device.type != "cpu" or dtype != torch.float32:
+            raise ValueError(
+                f"--model {name} is in int8, which needs the CPU and float32: leave out --device and --dtype, or name "
+                "the float model"
+            )
+        model = load_quantized(name)
+        if shortlist is not None:
+            model.use_shortlist(Shortlist.load(name if shortlist is True else shortlist))
+        return model
+    if shortlist is not None and not int8:
+        raise ValueError("--shortlist needs an int8 model: add --int8")
+    model = load_translation_model(name, dtype=dtype).to(device).eval()
+    return quantize_for_cpu(model, shortlist=name if shortlist is True else shortlist) if int8 else model
+
+
+def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> None:
+    import torch
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    from hf_capsule_mt.checkpoint_names import reading_checkpoint
+    from hf_capsule_mt.evaluation.streaming import one_line, score_pairs, translate_lines
+
+    if arguments.score is not None and arguments.shortlist is not None:
+        raise ValueError("--score computes the probabilities of all words: leave out --shortlist")
+    if progress.bar.disable:
+        logging.disable_progress_bar()  # Transformers' own bar for loading
+    device = usable_device(arguments.device)
+    dtype = getattr(torch, arguments.dtype)
+    with reading_checkpoint(arguments.model):
+        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        model: Any = load_model(arguments.model, device, dtype, arguments.int8, arguments.shortlist)
+    options = {"max_tokens": arguments.max_tokens, "on_progress": progress}
+    if arguments.length_penalty is not None:
+        options["length_penalty"] = arguments.length_penalty
+    lines = progress.counted(read_lines(arguments.files))
+    if arguments.score is not None:
+        if arguments.json:
+            raise ValueError("--score writes numbers, one a line, which programs can read: leave out --json")
+        for score in score_pairs(model, tokenizer, list(lines), list(read_lines([arguments.score])), **options):
+            print(f"{score:.6f}", file=output)
+        return
+    limits = {} if arguments.max_new_tokens is None else {"max_new_tokens": arguments.max_new_tokens}
+    sources: deque[str] = deque()
+    if arguments.json:
+        lines = remembered(lines, sources)
+    results = translate_lines(
+        model,
+        tokenizer,
+        lines,
+        window=arguments.window,
+        n_best=arguments.n_best,
+        with_scores=arguments.scores or arguments.json,
+        num_beams=arguments.beam,
+        **options,
+        **limits,
+    )
+    for translations in results:
+        progress.written += 1
+        if arguments.json:
+            rows = [{"text": one.text, "score": one.score} for one in translations]
+            entry = {"source": sources.popleft(), "translations": rows}
+            output.write(f"{json.dumps(entry, ensure_ascii=False)}\n")
+            output.flush()
+            continue
+        for translation in translations:
+            before = f"{translation.score:.6f}\t" if arguments.scores else ""
+            output.write(f"{before}{one_line(translation.text)}\n")
+        output.flush()
+
+
+def remembered(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
+    """The same lines, which are also put into `sources`."""
+    for line in lines:
+        sources.append(line)
+        yield line
+
+
+def add_model_options(parser: CommandParser) -> None:
+    """The options that `translate` and `score` share."""
+    parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a file; default: standard output")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    parser.add_argument("--int8", action="store_true", help="use quantize_for_cpu; a saved int8 model needs no option")
+    parser.add_argument("--device", default="cpu")
+    rare = parser.rare
+    rare.add_argument("--length-penalty", type=finite_number, help="default: the model's setting, 1.0 for scores")
+    rare.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding")
+    rare.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of the model")
+    rare.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show a progress bar on standard error; default: only on a terminal",
+    )
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser("translate", __doc__, "--model MODEL [FILE …] [options]")
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="source text, one sentence a line; default: standard input"
+    )
+    add_model_options(parser)
+    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    parser.add_argument("--n-best", type=at_least_one, default=1, help="number of translations of a line")
+    parser.add_argument("--scores", action="store_true", help="write its score before each translation")
+    parser.add_argument("--json", action="store_true", help="write an object of JSON for each line, with scores")
+    parser.add_argument(
+        "--shortlist",
+        nargs="?",
+        const=True,
+        metavar="FILE",
+        help="only words that are probable for the source, in int8: a file of make-shortlist, or without a value "
+        "the one in the folder of the model",
+    )
+    parser.rare.add_argument("--score", type=Path, metavar="TARGETS", help="score these translations instead")
+    parser.rare.add_argument(
+        "--max-new-tokens", type=at_least_one, help="limit for a translation; default: twice the source plus 50"
+    )
+    parser.rare.add_argument(
+        "--window", type=at_least_one, default=1024, help="number of lines that are sorted by length"
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    return translate(make_parser().parse_args(argv))
+
+
+def translate(arguments: argparse.Namespace) -> int:
+    """Translate or score with the arguments of `make_parser`, and return the exit code."""
+    progress: Progress | None = None
+
+    def state() -> str:
+        return progress.summary(arguments.output is not None) if progress else "nothing was read"
+
+    def work() -> int:
+        nonlocal progress
+        shown = sys.stderr.isatty() if arguments.progress is None else arguments.progress
+        with ExitStack() as stack:
+            output: TextIO = sys.stdout
+            progress = Progress(count_lines(arguments.files) if shown else None, shown)
+            stack.callback(progress.bar.close)
+            if arguments.output is not None:
+                others = [Path(each) for each in (arguments.score, arguments.shortlist) if each not in (None, True)]
+                sources = [*arguments.files, *others, Path(arguments.model)]
+                output = stack.enter_context(new_file(arguments.output, sources, arguments.overwrite))
+            elif hasattr(output, "reconfigure"):
+                output.reconfigure(encoding="utf-8")
+            run(arguments, output, progress)
+            output.flush()
+        return 0
+
+    return run_command(work, state, arguments.debug)

@@ -1,0 +1,210 @@
+"""The commands `explain`, `verify`, `quantize`, `score` and `benchmark`, on models that were never trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from family_cases import CAPS_NMT, Case
+from safetensors.torch import load_file, save_file
+from web_page import WebPage
+
+from hf_capsule_mt import (
+    CapsuleAggregatedMarianForConditionalGeneration,
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+    capsule_attention,
+    explain,
+)
+from hf_capsule_mt.analysis.sentence_routing import sentence_routing, table_in_blocks
+from hf_capsule_mt.cli import benchmark, quantize, score, translate, verify
+from hf_capsule_mt.cli import explain as explain_command
+from hf_capsule_mt.data import train_tokenizer
+from hf_capsule_mt.evaluation.speed import measure_speed, speeds, steps_of
+from hf_capsule_mt.studies import small_config
+
+SOURCE, TARGET = "The sister wrote a letter.", "Die Schwester schrieb einen Brief."
+SIZES = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+SIZES |= {"max_position_embeddings": 64}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints `gdr`, `layers`, `capsules` and `pooling`; the last one routes nothing."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = train_tokenizer([SOURCE, TARGET] * 4, 300)
+    torch.manual_seed(3)
+    gdr = small_config(tokenizer, GDRMarianConfig, **SIZES, layer_aggregation="none", capsule_dim=4)
+    models: dict[str, Any] = {
+        "gdr": GDRMarianForConditionalGeneration(gdr),
+        "layers": CapsuleAggregatedMarianForConditionalGeneration(
+            small_config(tokenizer, **SIZES, layer_num_capsules=16)
+        ),
+        "capsules": Case(CAPS_NMT, "capsules").build(vocab_size=300),
+        "pooling": Case(CAPS_NMT, "pooling").build(vocab_size=300),
+    }
+    for name, model in models.items():
+        model.generation_config.max_length = 12
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    (folder / "source.txt").write_text(f"{SOURCE}\nWho reads it?\n")
+    (folder / "target.txt").write_text(f"{TARGET}\nWer liest es?\n")
+    return folder
+
+
+def loaded(folder: Path) -> tuple[Any, Any]:
+    return verify.load(folder)
+
+
+def test_past_and_future_are_those_of_explain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [str(folder / "gdr"), SOURCE, "--target", TARGET]
+    assert explain_command.main([*command, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    expected = explain(*loaded(folder / "gdr"), SOURCE, TARGET)
+    shares = content["past_future"]
+    np.testing.assert_allclose(shares["past"], expected.past, atol=1e-4)
+    assert shares["target_words"] == list(expected.target_words)
+    assert shares["coverage"]["words"] == SOURCE.split() and content["sites"] == []
+    page = folder / "page.html"
+    assert explain_command.main([*command, "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    row = next(line for line in said.splitlines() if line.startswith("schrieb"))
+    assert row.split()[1:] == [
+        f"{100 * one:.0f}/{100 * other:.0f}" for one, other in zip(expected.past[2], expected.future[2], strict=True)
+    ]
+    assert "Warnings:" in said and said.endswith(f"{page}: open it in a browser\n")
+    assert [one["type"] for one in WebPage(page.read_text(encoding="utf-8")).data["maps"]] == ["past_future"]
+    assert explain_command.main([*command, "--html", str(page)]) == 1
+    assert "page.html exists" in capsys.readouterr().err
+
+
+def test_layers_and_capsules_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain_command.main([str(folder / "layers"), SOURCE, "--target", TARGET, "--json"]) == 0
+    sites = json.loads(capsys.readouterr().out)["sites"]
+    assert [site["site"] for site in sites] == ["encoder.layer_aggregation", "decoder.layer_aggregation"]
+    assert sites[0]["inputs"] == ["layer 1", "layer 2"]
+    np.testing.assert_allclose(np.mean(sites[0]["times_uniform"], axis=1), 1.0, atol=0.01)
+    assert explain_command.main([str(folder / "capsules"), SOURCE, "--target", TARGET]) == 0
+    said = capsys.readouterr().out
+    assert str(capsule_attention(*loaded(folder / "capsules"), SOURCE)) in said
+
+
+def test_a_model_without_routing_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain_command.main([str(folder / "pooling"), SOURCE]) == 1
+    assert "routes nothing" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="the source is empty"):
+        sentence_routing(*loaded(folder / "gdr"), " ")
+
+
+def test_wide_tables_are_cut_in_blocks() -> None:
+    rows = [["", *(f"word{number}" for number in range(5))], ["a", *"12345"]]
+    blocks = table_in_blocks(rows, width=20).split("\n\n")
+    assert blocks == ["   word0  word1\na  1      2", "   word2  word3\na  3      4", "   word4\na  5"]
+    assert max(len(line) for block in blocks for line in block.splitlines()) <= 20
+
+
+def test_verify_names_the_first_fault(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad, other = folder / "capsules", tmp_path / "bad", tmp_path / "other"
+    model, tokenizer = loaded(good)
+    for place in (bad, other):
+        model.save_pretrained(place)
+    tokenizer.save_pretrained(bad)
+    train_tokenizer([SOURCE, "".join(map(chr, range(1000, 1400)))] * 4, 700).save_pretrained(other)
+    weights = load_file(bad / "model.safetensors")
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    save_file(weights, bad / "model.safetensors", {"format": "pt"})
+    assert verify.main([str(good), str(bad), str(other), "--json"]) == 1
+    results = json.loads(capsys.readouterr().out)
+    assert [list(result["passed"]) for result in results][0] == ["weights", "tokenizer", "translation", "code"]
+    assert results[0]["error"] is None and results[0]["passed"]["code"] == "none"
+    assert "not finite" in results[1]["error"] and results[1]["passed"] == {}
+    assert "the tokenizer has" in results[2]["error"] and list(results[2]["passed"]) == ["weights"]
+    assert verify.main([str(good)]) == 0
+    assert capsys.readouterr().out.count("\n") == 5
+
+
+@pytest.mark.exhaustive
+def test_verify_compares_code_in_the_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, tokenizer = loaded(folder / "capsules")
+    model.save_pretrained(tmp_path / "code", export_code=True)
+    tokenizer.save_pretrained(tmp_path / "code")
+    assert verify.main([str(tmp_path / "code")]) == 0, capsys.readouterr()
+    assert "code         the same outputs without this package" in capsys.readouterr().out
+    (tmp_path / "code" / "ops.py").write_text("x = 1\n")
+    assert verify.main([str(tmp_path / "code")]) == 1
+    assert "ops.py is missing, or differs" in capsys.readouterr().out
+
+
+def test_quantize_writes_a_checkpoint(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quantize.main([str(folder / "gdr"), "--output", str(tmp_path / "int8")]) == 0
+    assert "int8, " in capsys.readouterr().out
+    assert verify.main([str(tmp_path / "int8")]) == 0
+    assert "GDRMarianForConditionalGeneration, int8" in capsys.readouterr().out
+    assert quantize.main([str(tmp_path / "int8"), "--output", str(tmp_path / "again")]) == 1
+    assert "is in int8 already" in capsys.readouterr().err and not (tmp_path / "again").exists()
+    assert explain_command.main([str(tmp_path / "int8"), SOURCE]) == 1
+    assert "is in int8, which keeps no routing" in capsys.readouterr().err
+
+
+def test_score_is_translate_with_scores(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert score.main(["--model", "gdr", "source.txt", "target.txt"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.split()) == 2
+    assert translate.main(["--model", "gdr", "source.txt", "--score", "target.txt"]) == 0
+    assert capsys.readouterr().out == said
+    assert translate.main(["--model", "gdr", "source.txt", "--score", "target.txt", "--json"]) == 1
+
+
+def test_translate_writes_json_lines(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    options = ["--model", "gdr", "source.txt", "--beam", "2", "--n-best", "2", "--window", "1"]
+    assert translate.main([*options, "--scores"]) == 0
+    plain = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert translate.main([*options, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["source"] for row in rows] == [SOURCE, "Who reads it?"]
+    both = [one for row in rows for one in row["translations"]]
+    assert [[f"{one['score']:.6f}", " ".join(one["text"].split())] for one in both] == [
+        [number, " ".join(text.split())] for number, text in plain
+    ]
+
+
+def test_ratios_are_to_the_first_model_in_the_same_round() -> None:
+    table = speeds({"a": [1.0, 2.0, 4.0], "b": [0.5, 1.0, 4.0]}, words=8)
+    assert (table["a"].words_per_second, table["a"].ratio) == (4.0, 1.0)
+    assert (table["b"].words_per_second, table["b"].ratio) == (8.0, 2.0)
+    assert table["a"].quartiles == (3.0, 6.0)
+
+
+def test_benchmark_measures_all_but_training_in_int8(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    options = ["--rounds", "1", "--beam", "1", "--sources", "source.txt", "--references", "target.txt"]
+    assert benchmark.main(["first=gdr", "capsules", "--int8", *options, "--json", "--progress"]) == 0
+    said = capsys.readouterr()
+    content = json.loads(said.out)
+    assert list(content["translation"]) == ["first", "first int8", "capsules", "capsules int8"]
+    assert list(content["training"]) == ["first", "capsules"] and content["training"]["first"]["ratio"] == 1.0
+    assert content["settings"]["sentences"] == 2 and "12/12" in said.err
+    assert benchmark.main(["gdr", "gdr"]) == 1
+    assert "two models are called 'gdr'" in capsys.readouterr().err
+
+
+def test_benchmark_without_files_has_sentences(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--rounds", "1", "--beam", "1", "--sentences", "2", "--no-training"]
+    assert benchmark.main([str(folder / "capsules"), *options]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("sentences 2, beams 1, batch 32, rounds 1, threads ") and "training" not in said
+    assert benchmark.main([str(folder / "capsules"), "--references", "x"]) == 1
+    model = {"a": (object(), None)}
+    assert steps_of(model, trains=True, rounds=3) == 8 and steps_of(model, trains=False, rounds=3) == 4
+    with pytest.raises(ValueError, match="2 sources and 1 references"):
+        measure_speed(model, ["a", "b"], ["c"])

@@ -1,0 +1,183 @@
+"""The program `capsule-mt`: its list of commands, their help, suggestions for slips of the pen, and exit codes."""
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from commands import ROOT, run_script
+
+from hf_capsule_mt.cli import choices, program, train
+from hf_capsule_mt.cli.command_parser import CommandParser, split_text
+
+CLI = ROOT / "hf_capsule_mt" / "cli"
+COMMANDS = [name for name, file in program.COMMANDS.items() if (CLI / f"{file}.py").is_file()]
+SCREEN = (40, 100)  # lines, columns
+
+
+def parser_of(command: str) -> CommandParser:
+    return import_module(f"hf_capsule_mt.cli.{program.COMMANDS[command]}").make_parser()
+
+
+def options_of(example: str) -> list[str]:
+    """The arguments of an example, without the shell's part: `< source.txt > target.txt`."""
+    words = shlex.split(example.replace("\\\n", " "))
+    return words[2 : next((index for index, word in enumerate(words) if word in "<>|"), None)]
+
+
+def fits(text: str) -> bool:
+    lines = text.splitlines()
+    return len(lines) <= SCREEN[0] and max(map(len, lines)) <= SCREEN[1]
+
+
+def test_the_list_of_commands_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert fits(said) and "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C" in said
+    assert re.findall(r"^  ([\w-]+)  ?", said, re.MULTILINE)[2:] == list(program.COMMANDS)
+    assert {*program.COMMANDS} - {*COMMANDS} <= {"demo"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_fits_a_screen(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    parser = parser_of(command)
+    short, full = parser.format_help(), parser.format_full_help()
+    assert fits(short), f"{len(short.splitlines())} lines"
+    assert short.startswith(f"usage: capsule-mt {command}") and f"capsule-mt {command} --help-all shows all" in short
+    assert short.count("\n  capsule-mt ") + short.count("\n  accelerate launch ") == 2, "two examples"
+    assert "--debug" in full and "--debug" not in short and "Exit codes: " in full
+    for action in parser._actions:
+        assert command == "train" or not action.option_strings or action.option_strings[-1] in full
+        assert action.help, f"{action.option_strings or action.dest} has no help"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_of_a_command_have_options_that_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for example in parser_of(command).examples:
+        name = example.split()[1]
+        if example.startswith("accelerate launch") or name == "train":  # its options are the keys of a recipe
+            continue
+        parser_of(name)._check_options(options_of(example))
+        assert capsys.readouterr().err == ""
+
+
+def test_help_imports_no_large_library() -> None:
+    """Importing PyTorch takes seconds. This is a new process, because this one has imported it."""
+    code = """
+import sys, capsule_mt_command as program
+program.main(["--help"]), program.main(["recipes"])
+from importlib import import_module
+from hf_capsule_mt.cli.program import COMMANDS
+for command in sys.argv[1:]:
+    try:
+        program.main([command, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0
+large = {"torch", "transformers", "numpy", "datasets", "gradio"} & {*sys.modules}
+print("large", sorted(large))
+"""
+    done = subprocess.run([sys.executable, "-c", code, *COMMANDS], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.endswith("large []\n"), done.stdout[-300:] + done.stderr[-2000:]
+
+
+def test_a_command_without_pytorch_in_advance_works() -> None:
+    """The package is imported when the work begins, with its families."""
+    done = run_script("capsule_mt_command.py", "verify", "no/such/folder")
+    assert done.returncode == 1
+    assert done.stdout == "no/such/folder:\n  failed       no/such/folder: no such folder\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "error: no command 'trian'; did you mean train?"),
+        (["make_shortlist"], "error: no command 'make_shortlist'; did you mean make-shortlist?"),
+        (["zzz"], "error: no command 'zzz'; capsule-mt --help lists the commands"),
+        (["--debug", "train"], "error: no option --debug before the command; capsule-mt --help lists the commands"),
+    ],
+)
+def test_an_unknown_command_is_named(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(arguments) == 2
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["translate", "--bem", "4"], "no option --bem; did you mean --beam?"),
+        (["compare", "a", "--refrences=x"], "no option --refrences; did you mean --references?"),
+        (["average", "a", "--output", "b", "--best-of-all-of-them", "2"], "no option --best-of-all-of-them"),
+        (["average", "--last", "2"], "the following arguments are required: folders, --output"),
+        (["recipes", "-x"], "unrecognized arguments: -x"),
+        (["train"], "no recipe: capsule-mt recipes lists those of the package"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"error: {said} (capsule-mt {arguments[0]} --help shows the options)\n"
+
+
+def test_a_value_that_looks_like_an_option_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = parser_of("explain").parse_args(["model", "--", "--x-- is a sentence"])
+    assert arguments.sentence == "--x-- is a sentence"
+    arguments = parser_of("explain").parse_args(["model", "-- no option", "--bea", "2"])
+    assert (arguments.sentence, arguments.beam) == ("-- no option", 2), "beginnings of options are enough"
+
+
+def test_doors_name_commands() -> None:
+    doors = {}
+    for path in sorted((ROOT / "scripts").glob("*.py")):
+        if match := re.search(r'sys\.exit\(run\("(.+)"\)\)', path.read_text()):
+            doors[path.stem] = match[1]
+    assert len(doors) == 12 and {*doors.values()} <= {*COMMANDS}
+    assert doors["average_checkpoints"] == "average" and doors["evaluate_translations"] == "evaluate"
+
+
+def test_texts_are_split() -> None:
+    text = "What it does.\n\n    capsule-mt a b\n    capsule-mt c \\\n        --d\n\nMore.\n\n    a table\n"
+    examples = ["capsule-mt a b", "capsule-mt c \\\n    --d"]
+    assert split_text(text) == ("What it does.", examples, "More.\n\n    a table")
+
+
+def test_choices_are_those_of_the_package() -> None:
+    from hf_capsule_mt.analysis.length_scores import EDGES
+    from hf_capsule_mt.evaluation.comparison import pair_tests, render
+    from hf_capsule_mt.evaluation.scoring import comet, paper_bleu, sacrebleu_metrics, translation_scores
+    from hf_capsule_mt.evaluation.significance import sentence_tests
+    from hf_capsule_mt.hub import MARIAN_FAMILIES
+
+    assert choices.SACREBLEU_METRICS == sacrebleu_metrics.SACREBLEU_METRICS
+    assert choices.REPORT_METRICS == translation_scores.METRICS
+    assert choices.PAPER_TOKENIZERS == paper_bleu.PAPER_TOKENIZERS
+    assert (choices.COMET_MODEL, choices.COMET_PYTHON) == (comet.DEFAULT_MODEL, comet.PYTHON_VARIABLE)
+    assert choices.TESTS == pair_tests.TESTS and choices.COMPARISON_FORMATS == render.FORMATS
+    assert choices.BOOTSTRAP_SAMPLES == sentence_tests.BOOTSTRAP_SAMPLES
+    assert choices.RANDOMIZATION_TRIALS == sentence_tests.RANDOMIZATION_TRIALS
+    assert choices.LENGTH_EDGES == EDGES and sorted(choices.MARIAN_FAMILIES) == sorted(MARIAN_FAMILIES)
+
+
+def test_the_help_of_train_shows_keys_that_exist() -> None:
+    from hf_capsule_mt.recipes.fields import field_types
+
+    keys = {name.partition(".")[0] for name in train.KEYS}
+    assert keys <= {*field_types()}
+
+
+def test_debug_of_train_is_told_from_that_of_transformers() -> None:
+    assert train.without_debug(["a.yaml", "--debug", "--seed", "2"]) == (["a.yaml", "--seed", "2"], True)
+    assert train.without_debug(["a.yaml", "--debug"]) == (["a.yaml"], True)
+    keys = ["a.yaml", "--debug", "underflow_overflow"]
+    assert train.without_debug(keys) == (keys, False)
+
+
+def test_shipped_settings_of_accelerate_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("cpu", "ddp", "fsdp2"):
+        assert program.main(["accelerate-config", name]) == 0
+        path = Path(capsys.readouterr().out.strip())
+        assert path.is_absolute() and path.samefile(ROOT / "scripts" / "accelerate" / f"{name}.yaml")

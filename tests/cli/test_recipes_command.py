@@ -1,0 +1,57 @@
+"""The command `recipes`: the list, and recipes as files that need no other."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_capsule_mt.cli import recipes
+from hf_capsule_mt.recipes.catalogue import catalogue, first_comment, whole_recipe, with_comments
+from hf_capsule_mt.recipes.file import read_settings, shipped_names, unflatten_settings
+
+
+def test_the_list_has_a_line_for_each_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipes.main([]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    names = [line.split()[0] for line in lines]
+    assert "synthetic/dla_em" in names and names == sorted(names) and max(map(len, lines)) <= 100
+    assert {"synthetic/common", "multi30k/common", "wmt14/common"} == {*shipped_names()} - {*names}
+    assert "multi30k/caps_nmt                       CapsNMT: translation in linear time." in lines
+
+
+def test_a_word_limits_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipes.main(["pooling", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all("pooling" in f"{row['name']} {row['comment']}".lower() for row in rows) and len(rows) > 2
+    assert Path(rows[0]["path"]).is_file()
+    assert recipes.main(["no such word"]) == 1
+    assert "no recipe has 'no such word' in its name" in capsys.readouterr().err
+
+
+CHOSEN = ("synthetic/dla_em", "wmt14/caps_nmt_8_capsules_4_iterations")
+OTHERS = [entry.name for entry in catalogue() if entry.name not in CHOSEN]
+
+
+@pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS)])
+def test_a_recipe_as_one_file_has_the_same_settings(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(whole_recipe(name), encoding="utf-8")
+    entry = next(one for one in catalogue() if one.name == name)
+    settings, shipped = (unflatten_settings(read_settings(path)) for path in (file, entry.path))
+    assert settings == shipped and "extends" not in settings and len(settings) > 10
+
+
+def test_show_prints_a_recipe_with_its_comments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipes.main(["show", "wmt14/caps_nmt"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("# wmt14/caps_nmt of hf_capsule_mt, with the settings of common.yaml.\n# CapsNMT, base: ")
+    assert "\nnum_beams: 8  # 4.2\n" in said and "\n  dropout: 0.3  # 4.2\n" in said
+    assert recipes.main(["show", "wmt14/caps_nmz"]) == 1
+    assert "the package has no such recipe; did you mean wmt14/caps_nmt" in capsys.readouterr().err
+    assert recipes.main(["show"]) == 1
+
+
+def test_a_comment_of_a_setting_that_was_replaced_is_left_out() -> None:
+    text = "a: 1\nconfig:\n  a: 2\n"
+    assert with_comments(text, {"a": "outer", "config.a": ""}) == ["a: 1  # outer", "config:", "  a: 2"]
+    assert first_comment("# One.\n# Two.\nkey: 1\n# Three.\n") == "One. Two."
