@@ -1,8 +1,8 @@
-"""Pack a trained model for a repository: `hf_capsule_mt/cli/pack_checkpoint.py`."""
+"""The same as `capsule-mt pack`, see `hf_capsule_mt/cli/pack.py`."""
 
 import sys
 
-from hf_capsule_mt.cli.pack_checkpoint import main
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("pack"))

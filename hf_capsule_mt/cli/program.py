@@ -36,6 +36,7 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "share": [
         ("convert", "convert", "turn a Marian checkpoint, such as opus-mt, into a capsule model"),
+        ("pack", "pack", "write a small checkpoint with code and card, for a repository"),
         ("export", "export", "add the code to a checkpoint, and push it to the Hub"),
         ("verify", "verify", "check that a folder is a complete, working checkpoint"),
     ],

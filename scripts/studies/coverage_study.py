@@ -20,9 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for command_line
-
-from command_line import CommandHelp, at_least_one, finite_number, run_command
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, finite_number, run_command
 
 ALIGNED_AT_ONCE = 50_000  # pairs; IBM model 1 needs about 40 bytes for each pair of words
 

@@ -1,8 +1,8 @@
 """Pack a trained model for a repository: half precision, at most 12 MB, with code, card and a few translations.
 
-    python scripts/pack_checkpoint.py runs/recipes/tatoeba/marian --output model_cards/tatoeba-en-de-marian \
-        --data-source "Sentences of Tatoeba (tatoeba.org), from manythings.org/anki; CC BY 2.0" \
-        --license cc-by-2.0 --test data/tatoeba/test
+    capsule-mt pack runs/model --output packed --data-source "Our own sentences, CC0" --license cc0-1.0
+    capsule-mt pack runs/recipes/tatoeba/marian --output model_cards/tatoeba-en-de-marian \\
+        --data-source "Tatoeba (tatoeba.org), from manythings.org/anki; CC BY 2.0" --test data/tatoeba/test
 
 The weights are stored in float16 or bfloat16, whichever rounds less, and load in float32. With `--test` the first
 `--test-sentences` pairs are translated before and after, and BLEU is compared. The folder appears when it is complete,
@@ -12,27 +12,27 @@ verified without this package, and small enough.
 import argparse
 from pathlib import Path
 
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, finite_number, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+def make_parser() -> CommandParser:
+    parser = CommandParser("pack", __doc__, "RUN --output FOLDER --data-source TEXT [options]")
     parser.add_argument("run", type=Path, help="output folder of a finished training")
     parser.add_argument("--output", required=True, type=Path, help="the new folder; its name is that of the model")
     parser.add_argument("--data-source", required=True, help="the training text and its licence, for the card")
     parser.add_argument("--license", help="of the model, as the Hub names it; default: that of the recipe")
-    parser.add_argument("--sentences", type=Path, help="file of sentences for translations.json; default: five")
+    parser.rare.add_argument("--sentences", type=Path, help="file of sentences for translations.json; default: five")
     parser.add_argument("--test", type=Path, help="corpus to compare BLEU on: data/test for data/test.en and .de")
-    parser.add_argument("--test-sentences", type=at_least_one, default=200, help="the first so many")
-    parser.add_argument("--source", default="en", help="source language and ending of its file")
-    parser.add_argument("--target", default="de", help="target language and ending of its file")
-    parser.add_argument("--beam", type=at_least_one, help="number of beams; default: the model's setting")
-    parser.add_argument("--most-mb", type=finite_number, default=12, help="megabytes of all files together")
+    parser.rare.add_argument("--test-sentences", type=at_least_one, default=200, help="the first so many")
+    parser.rare.add_argument("--source", default="en", help="source language and ending of its file")
+    parser.rare.add_argument("--target", default="de", help="target language and ending of its file")
+    parser.rare.add_argument("--beam", type=at_least_one, help="number of beams; default: the model's setting")
+    parser.rare.add_argument("--most-mb", type=finite_number, default=12, help="megabytes of all files together")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     return parser
 
 
-def run(arguments: argparse.Namespace) -> int:
+def pack(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.evaluation.sentences import read_sentences
     from hf_capsule_mt.hub.packing import SENTENCES, pack_checkpoint
 
@@ -66,4 +66,5 @@ def _read_side(prefix: Path, language: str) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments), "a checkpoint appears only when it is complete")
+    state = "a checkpoint appears only when it is complete"
+    return run_command(lambda: pack(arguments), state, debug=arguments.debug)
