@@ -36,6 +36,7 @@ class Tab:
         self.buffer, self.number, self.session = b"", 0, None
         self.problems: list[str] = []
         self.fetched: list[str] = []
+        self.frames: list[str] = []  # sessions of frames in processes of their own
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Runtime", "Log", "Page", "Network"):
@@ -55,14 +56,36 @@ class Tab:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
+    def run_in_frame(self, expression: str) -> Any:
+        """Like `run`, in the newest frame that is closed off from its page; None while there is none.
+
+        Chromium runs a frame with `sandbox` in a process of its own. `watch_frames` must have been called before.
+        """
+        if not self.frames:
+            self.run("0")  # which also takes the news of a new frame
+            return None
+        page, self.session = self.session, self.frames[-1]
+        try:
+            return self.run(expression)
+        except RuntimeError as error:
+            if "Session with given id not found" not in str(error):
+                raise
+            return None  # the page has just removed it
+        finally:
+            self.session = page
+
+    def watch_frames(self) -> None:
+        """Follow frames in processes of their own; their problems and fetches are kept too."""
+        self.call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=False, flatten=True)
+
     def open(self, page: Path) -> None:
         """Load a file and wait until its scripts have run."""
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
 
-    def until(self, condition: str) -> None:
+    def until(self, condition: str, in_frame: bool = False) -> None:
         end = time.monotonic() + self.timeout
-        while not self.run(condition):
+        while not (self.run_in_frame if in_frame else self.run)(condition):
             if time.monotonic() > end:
                 raise TimeoutError(f"not true in {self.timeout} s: {condition}; {self.problems}")
             time.sleep(0.05)
@@ -84,8 +107,18 @@ class Tab:
 
     def press(self, key: str) -> None:
         codes = {"Tab": 9, "ArrowRight": 39, "ArrowLeft": 37, "Enter": 13}
+        text = {"text": "\r"} if key == "Enter" else {}  # without it the page gets no `keypress`
         for event in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=event, key=key, code=key, windowsVirtualKeyCode=codes[key])
+            self.call(
+                "Input.dispatchKeyEvent", type=event, key=key, code=key, windowsVirtualKeyCode=codes[key], **text
+            )
+
+    def type(self, selector: str, text: str) -> None:
+        """Replace the text of a box, as if it were pasted."""
+        self.run(
+            f"(() => {{ const box = document.querySelector({json.dumps(selector)}); box.focus(); box.select(); }})()"
+        )
+        self.call("Input.insertText", text=text)
 
     def screen(self, size: tuple[int, int], scheme: str = "light") -> None:
         """The size of the window, and a light or dark colour scheme."""
@@ -119,6 +152,10 @@ class Tab:
             self.problems.append(str(facts["args"]))
         elif event == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):
             self.problems.append(str(facts["entry"]))
+        elif event == "Target.attachedToTarget" and facts["targetInfo"]["type"] == "iframe":
+            self.frames.append(facts["sessionId"])
+        elif event == "Target.detachedFromTarget" and facts["sessionId"] in self.frames:
+            self.frames.remove(facts["sessionId"])
         elif event == "Network.requestWillBeSent":
             self.fetched.append(facts["request"]["url"])
 

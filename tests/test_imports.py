@@ -116,6 +116,7 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
         {"torch", "transformers", "huggingface_hub"},
         {*PLACES, "configuration", "families", "modeling", "hub", ""},
     ),
+    "demo": (None, {*BELOW, "inference", "demo"}),
     "cli": (None, None),
     "__main__.py": (set(), {"cli"}),
     "checkpoint_contents.py": (set(), set()),
@@ -235,6 +236,9 @@ def test_copies_of_files_have_names_of_their_own() -> None:
         ("training", "from hf_capsule_mt.cli.command_line import run_command"),
         ("cli", "import scripts.benchmark"),
         ("cli", "import a_library_nobody_declared"),
+        ("demo", "from hf_capsule_mt.training import x"),
+        ("demo", "from hf_capsule_mt.cli.command_line import run_command"),
+        ("analysis", "from hf_capsule_mt.demo import x"),
         ("elsewhere", "import torch"),
     ],
 )
@@ -311,7 +315,7 @@ def test_importing_the_package_loads_no(name: str, loaded: tuple[set[str], set[s
 
 def test_importing_the_package_loads_none_of_its_lazy_parts(loaded: tuple[set[str], set[str]]) -> None:
     parts = {module.split(".")[1] for module in loaded[1] if module.startswith(f"{PACKAGE}.")}
-    assert parts & {"data", "training", "evaluation", "analysis", "inference", "hub", "cli"} == set()
+    assert parts & {"data", "training", "evaluation", "analysis", "inference", "hub", "cli", "demo"} == set()
     assert set(FLAT) <= parts
 
 

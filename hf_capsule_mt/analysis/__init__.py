@@ -13,6 +13,7 @@ from hf_capsule_mt.analysis.adequacy import AdequacyTable, adequacy_table, align
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
 from hf_capsule_mt.analysis.explain import Coverage, Explanation, explain
 from hf_capsule_mt.analysis.heat_map import plot_assignments
+from hf_capsule_mt.analysis.input_shares import InputShares, input_shares
 from hf_capsule_mt.analysis.length_scores import LengthScores, scores_by_length
 from hf_capsule_mt.analysis.routing_statistics import RoutingStatistics, SiteStatistics, routing_statistics
 
@@ -22,6 +23,7 @@ __all__ = [
     "CapsuleAttention",
     "Coverage",
     "Explanation",
+    "InputShares",
     "LengthScores",
     "RoutingStatistics",
     "SiteStatistics",
@@ -32,6 +34,7 @@ __all__ = [
     "align_systems",
     "capsule_attention",
     "explain",
+    "input_shares",
     "iteration_scores",
     "plot_assignments",
     "routing_ablation",

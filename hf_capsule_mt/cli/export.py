@@ -3,6 +3,7 @@
     capsule-mt export runs/model --output exported
     capsule-mt export runs/model --push me/my-model --private
     capsule-mt export runs/model --push me/my-model --dry-run
+    capsule-mt export me/my-model --space my-space
 
 The new folder contains the model, its code, the tokenizer and the card. A separate process loads it without this
 package. The folder is kept, or pushed in one commit, only if logits, beams and translations are the same.
@@ -17,19 +18,28 @@ from hf_capsule_mt.cli.command_line import CommandParser, run_command
 
 
 def make_parser() -> CommandParser:
-    parser = CommandParser("export", __doc__, "FOLDER [--output FOLDER] [--push REPO] [options]")
-    parser.add_argument("folder", type=Path, help="a checkpoint of a training run")
+    parser = CommandParser("export", __doc__, "MODEL [--output FOLDER] [--push REPO] [--space FOLDER]")
+    parser.add_argument("folder", metavar="MODEL", help="a checkpoint folder; for --space a name on the Hub")
     parser.add_argument("--output", type=Path, help="the new folder; default: a temporary one")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     parser.add_argument("--push", metavar="REPO", help="repository on the Hub, as name/model")
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, but push nothing")
+    parser.add_argument(
+        "--space", type=Path, metavar="FOLDER", help="only write a Space that shows a model of the Hub"
+    )
     parser.rare.add_argument("--revision", help="the branch; default: main")
     parser.rare.add_argument("--max-shard-size", default="5GB", help="largest file of weights")
     return parser
 
 
 def export(arguments: argparse.Namespace) -> int:
+    if arguments.space is not None:
+        from hf_capsule_mt.demo import write_space
+
+        write_space(arguments.space, arguments.folder, overwrite=arguments.overwrite)
+        print(f"{arguments.space}: push it with hf upload OWNER/NAME {arguments.space} . --repo-type space")
+        return 0
     from huggingface_hub import HfApi
 
     from hf_capsule_mt.hub import export_checkpoint
@@ -37,8 +47,9 @@ def export(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         output = arguments.output or Path(temporary, "exported")
         options = {"overwrite": arguments.overwrite, "name": arguments.push}
+        folder = Path(arguments.folder)
         try:
-            files = export_checkpoint(arguments.folder, output, arguments.max_shard_size, **options)
+            files = export_checkpoint(folder, output, arguments.max_shard_size, **options)
         except (OSError, ValueError) as error:
             if arguments.debug:
                 raise
@@ -67,6 +78,8 @@ def export(arguments: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    if arguments.output is None and arguments.push is None:
-        parser.error("use --output, --push or both")
+    if arguments.output is None and arguments.push is None and arguments.space is None:
+        parser.error("use --output, --push or both, or --space")
+    if arguments.space is not None and (arguments.output is not None or arguments.push is not None):
+        parser.error("--space writes the files of a Space alone: leave out --output and --push")
     return run_command(lambda: export(arguments), "nothing was pushed", arguments.debug)

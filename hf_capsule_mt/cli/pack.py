@@ -1,8 +1,8 @@
 """Pack a trained model for a repository: half precision, at most 12 MB, with code, card and a few translations.
 
-    capsule-mt pack runs/model --output packed --data-source "Our own sentences, CC0" --license cc0-1.0
+    capsule-mt pack runs/model --output packed --data-source "Our own text" --license cc0-1.0
     capsule-mt pack runs/recipes/tatoeba/marian --output model_cards/tatoeba-en-de-marian \\
-        --data-source "Tatoeba (tatoeba.org), from manythings.org/anki; CC BY 2.0" --test data/tatoeba/test
+        --data-source "Sentences of Tatoeba (tatoeba.org), CC BY 2.0" --test data/tatoeba/test
 
 The weights are stored in float16 or bfloat16, whichever rounds less, and load in float32. With `--test` the first
 `--test-sentences` pairs are translated before and after, and BLEU is compared. The folder appears when it is complete,

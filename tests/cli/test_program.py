@@ -135,7 +135,7 @@ def test_doors_name_commands() -> None:
     for path in sorted((ROOT / "scripts").glob("*.py")):
         if match := re.search(r'sys\.exit\(run\("(.+)"\)\)', path.read_text()):
             doors[path.stem] = match[1]
-    assert len(doors) == 12 and {*doors.values()} <= {*COMMANDS}
+    assert len(doors) == 13 and {*doors.values()} <= {*COMMANDS}
     assert doors["average_checkpoints"] == "average" and doors["evaluate_translations"] == "evaluate"
 
 

@@ -36,6 +36,12 @@ CAPSULE_CAPTION = (
     "“uniform”, is the contrast: a routing that decides nothing gives each capsule the same share. The first "
     "iteration always looks like this row."
 )
+SHARES_CAPTION = (
+    "How to read it: choose a {unit}. The stronger a word is coloured, the larger the {unit}’s share in the "
+    "assignments to an output capsule, on average over the capsules; the number is that share. The shares of a word "
+    "sum to 100 % over the {unit}s. The last row, “uniform”, is the contrast: a routing that decides nothing gives "
+    "each {unit} the same share. Numbers that change from word to word mean that routing reacts to the words."
+)
 ROUTING_CAPTION = (
     "How to read it: a row is an input, {columns}. The colour is the share of the input that goes there, as a "
     "multiple of the uniform share: 2.00 is twice as much. The last row, “uniform”, is the contrast: a routing that "
@@ -71,13 +77,32 @@ def past_future_map(
 
 def capsule_map(words: Sequence[str], shares: Shares, title: str = "") -> dict[str, Any]:
     """Table 4, CapsNMT: `shares` `[N, S, M]` of each word to each capsule."""
+    names = [f"capsule {number + 1}" for number in range(shares.shape[-1])]
+    return _word_share_map(words, shares, names, "capsule", "takes most of", CAPSULE_CAPTION, title)
+
+
+def input_share_map(
+    words: Sequence[str], shares: Shares, inputs: Sequence[str], unit: str, title: str = ""
+) -> dict[str, Any]:
+    """`shares` `[N, W, I]` of each layer or head (the `unit`) in what is routed at each word, see [`InputShares`]."""
+    caption = SHARES_CAPTION.format(unit=unit)
+    return _word_share_map(words, shares, inputs, unit, "has its largest shares at", caption, title)
+
+
+def _word_share_map(
+    words: Sequence[str], shares: Shares, names: Sequence[str], unit: str, says: str, caption: str, title: str
+) -> dict[str, Any]:
+    """Shares `[N, words, names]` that sum to 1 over the names. `says` joins a name to its strongest words."""
     return {
         "type": "capsules",
         "title": title,
         "words": list(words),
+        "names": list(names),
+        "unit": unit,
+        "says": says,
         "shares": _percent(shares),
         "contrast_name": f"{UNIFORM} (1 of {shares.shape[-1]})",
-        "caption": CAPSULE_CAPTION,
+        "caption": caption,
     }
 
 
@@ -114,7 +139,7 @@ def routing_map(
         "positions": _times_uniform(by_position, columns),
         "entropy": [assignment_entropy(iteration) for iteration in values],
         "uniform_entropy": float(np.log(count)),
-        "diversity": [capsule_diversity(iteration) for iteration in values] if count > 1 else None,
+        "diversity": [max(0.0, capsule_diversity(one)) for one in values] if count > 1 else None,
         "contrast_name": UNIFORM,
         "caption": ROUTING_CAPTION.format(columns=meaning),
     }

@@ -78,15 +78,15 @@ const capsuleMaps = (() => {
       make("h4", {}, "Source"), legend, sentence, said], [make("h4", {}, "All steps"), overview, table]];
   }
 
-  // Table 4 of CapsNMT: data.shares[iteration][word][capsule] in percent.
+  // Table 4 of CapsNMT: data.shares[iteration][word][capsule] in percent. Likewise layers and heads in place of capsules.
   function capsules(data) {
-    const count = data.shares[0][0].length;
+    const { names, unit } = data;
+    const count = names.length;
     let [chosen, iteration] = [0, data.shares.length - 1];
     const [sentence, overview, said, table] = ["div", "div", "p", "div"].map((tag) => make(tag));
     sentence.className = "sentence";
     said.className = "said";
     said.setAttribute("aria-live", "polite");
-    const names = Array.from({ length: count }, (_, index) => `capsule ${index + 1}`);
     let lines = [];
     const most = Math.max(...data.shares.flat(2), 1);
     function showSentence() {
@@ -98,7 +98,7 @@ const capsuleMaps = (() => {
           make("span", { class: "share" }, percent(shares[index])));
       }));
       const order = data.words.map((word, index) => [shares[index], word]).sort((one, two) => two[0] - one[0]);
-      said.textContent = `Capsule ${chosen + 1} takes most of: ` +
+      said.textContent = `${names[chosen][0].toUpperCase()}${names[chosen].slice(1)} ${data.says}: ` +
         order.slice(0, 3).map(([share, word]) => `${word} (${percent(share)})`).join(", ") + ".";
       lines.forEach((line, index) => line.classList.toggle("chosen", index === chosen));
     }
@@ -124,12 +124,12 @@ const capsuleMaps = (() => {
         button.setAttribute("aria-pressed", String(other === index)));
       showSentence();
     }
-    const buttons = choices(names, "capsules", chosen, (index) => { chosen = index; showSentence(); });
+    const buttons = choices(names, `${unit}s`, chosen, (index) => { chosen = index; showSentence(); });
     const steps = stepper(data.shares.length, (next) => { iteration = next; showOverview(); showSentence(); });
     showOverview();
     showSentence();
-    return [[make("h4", {}, "Choose a capsule"), buttons, steps, make("h4", {}, "The sentence in its colour"), sentence,
-      said], [make("h4", {}, "All capsules"), overview, table]];
+    return [[make("h4", {}, `Choose a ${unit}`), buttons, steps, make("h4", {}, "The sentence in its colour"), sentence,
+      said], [make("h4", {}, `All ${unit}s`), overview, table]];
   }
 
   // Figure 4 of DLA: data.mean[iteration][input][column], in percent of a uniform share; data.positions likewise.

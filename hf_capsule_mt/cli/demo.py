@@ -1,0 +1,103 @@
+"""Show routing in a browser: type a sentence, see what the models decide word by word, compare two models.
+
+    capsule-mt demo runs/gdr runs/marian
+    capsule-mt demo past-future=runs/gdr me/model --port 8000 --open
+
+A model is a checkpoint folder or a name on the Hub; NAME=MODEL says what visitors see. Without models, the page shows
+the shipped checkpoints. Only this machine can open the page; --host 0.0.0.0 lets others open it too. The page stores
+nothing that visitors type. Ctrl-C stops it. With --space no page is shown, and a folder for a Space is written.
+"""
+
+import argparse
+import socket
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
+
+HIGHEST_PORT = 65_535
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser("demo", __doc__, "[[NAME=]MODEL ...] [options]")
+    parser.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="checkpoint folders, or names on the Hub")
+    parser.add_argument("--host", default="127.0.0.1", help="the address that the page listens on")
+    parser.add_argument("--port", type=at_least_one, help="default: the first free port from 7860 on")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument(
+        "--examples",
+        type=Path,
+        metavar="FILE",
+        help="sentences to click, one a line; after a tab a translation may follow; default: a few English ones",
+    )
+    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--space", type=Path, metavar="FOLDER", help="write the page as a folder for a Space of the Hub, and end"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the folder of --space if it exists")
+    return parser
+
+
+def read_examples(path: Path | None) -> list[str] | None:
+    """The lines of the file that are not blank; None without a file."""
+    if path is None:
+        return None
+    from hf_capsule_mt.evaluation.sentences import read_sentences
+
+    lines = [line for line in read_sentences(path) if line.strip()]
+    if not lines:
+        raise ValueError(f"--examples {path}: the file has no sentence; write one a line")
+    return lines
+
+
+def check_port(host: str, port: int | None) -> None:
+    """Raises ValueError for an address that this machine cannot listen on."""
+    if port is not None and port > HIGHEST_PORT:
+        raise ValueError(f"--port {port}: must be at most {HIGHEST_PORT}")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except OSError as error:
+        place = f"--host {host}" + (f" --port {port}" if port else "")
+        raise ValueError(f"{place}: cannot listen there ({error.strerror}); choose another host or port") from error
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    from hf_capsule_mt.demo import load_models, write_space
+
+    if arguments.space is not None:
+        write_space(arguments.space, arguments.models, overwrite=arguments.overwrite)
+        print(f"{arguments.space}: push it with hf upload OWNER/NAME {arguments.space} . --repo-type space")
+        return 0
+    from transformers.utils import logging
+
+    from hf_capsule_mt.demo.app import build_app, import_gradio, start
+    from hf_capsule_mt.demo.models import shipped_folders
+    from hf_capsule_mt.demo.page import EXAMPLES, Page
+
+    check_port(arguments.host, arguments.port)  # before the models are loaded, which takes longer
+    examples = read_examples(arguments.examples) or EXAMPLES
+    device = usable_device(arguments.device)
+    places = arguments.models or [str(folder) for folder in shipped_folders()]
+    if not places:
+        raise ValueError("no shipped checkpoint is here: name a model, a checkpoint folder or a name on the Hub")
+    try:
+        import_gradio()
+    except ImportError as error:
+        raise OSError(str(error)) from error
+    logging.disable_progress_bar()  # Transformers' own bar for loading
+    page = Page(load_models(places, device), examples, arguments.beam)
+    app: Any = build_app(page)
+    options = {"prevent_thread_lock": True, "quiet": True, "inbrowser": arguments.open}
+    _, address, _ = start(app, arguments.host, arguments.port, **options)
+    print(f"{', '.join(page.models)}: open {address} in a browser; Ctrl-C stops it", flush=True)
+    app.block_thread()
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: demo(arguments), debug=arguments.debug)

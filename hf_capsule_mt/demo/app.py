@@ -1,0 +1,242 @@
+"""The page of `capsule-mt demo` in Gradio: boxes and buttons around the answers of `page.py`."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hf_capsule_mt.analysis.maps.page import web_file
+from hf_capsule_mt.demo import html
+from hf_capsule_mt.demo.page import Compared, Page, Shown
+from hf_capsule_mt.demo.texts import MOST_COUNTED
+from hf_capsule_mt.demo.warnings import DEFAULT, HIGHEST, LOWEST, STEP
+
+TITLE = "See routing"
+INTRODUCTION = (
+    "# See routing\n\nCapsule networks decide, word by word, where information goes. Type a sentence, and see what "
+    "the model decided. Nothing that you type is stored."
+)
+HELP = """
+- **Past and future**: after each target word, the model sorts the source words into *past* (translated) and *future*
+  (still to translate). Choose a target word with the mouse, a finger, or Tab and the arrow keys.
+- **Warnings**: a source word that no target word needed was probably left out. Delete a word of the translation and
+  watch the warning appear. The threshold says how sure the model must be.
+- **Capsules, layers, heads**: who listens to which word, iteration by iteration. The last row of each picture is a
+  routing that decides nothing. A picture whose rows all look like that row has no meaning.
+- **Compare**: two models, or one model and itself with uniform routing, on the same sentence.
+"""
+QUEUE = 20  # requests that wait; more are refused
+SESSIONS = 200  # visitors whose lists of pictures are remembered
+# Values arrive as the browser sent them: `page.py` checks them, and its messages are for visitors.
+SHARED: dict[str, Any] = {
+    "api_visibility": "private",
+    "concurrency_id": "model",
+    "concurrency_limit": 1,
+    "preprocess": False,
+}
+REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
+TABS = ("look", "compare")
+
+
+def import_gradio() -> Any:
+    """The module, with its analytics off. Raises ImportError with the command that installs it."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Gradio reads it when it is imported
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    try:
+        import gradio
+    except ImportError as error:
+        raise ImportError("the demo needs Gradio: pip install 'hf_capsule_mt[demo]'") from error
+    return gradio
+
+
+def build_app(page: Page) -> Any:
+    """The Gradio app for these models, not yet started; see `start`."""
+    gr = import_gradio()
+    names, compared_names = list(page.models), list(page.variants)
+    output = partial(gr.HTML, js_on_load=None)
+    with gr.Blocks(title=TITLE, analytics_enabled=False) as app:
+        gr.Markdown(INTRODUCTION, elem_id="demo-introduction")
+        source = gr.Textbox(
+            label="Sentence",
+            placeholder="Type a sentence and press Enter",
+            max_lines=4,
+            max_length=MOST_COUNTED,
+            elem_id="demo-source",
+        )
+        examples = gr.Dataset(
+            label="Examples: click one",
+            components=[gr.Textbox(visible=False)],
+            samples=[[" → ".join(example)] for example in page.examples],
+            type="index",
+            visible=bool(page.examples),
+        )
+        with gr.Tabs(selected=TABS[0]) as tabs:
+            with gr.Tab("Look inside", id=TABS[0]):
+                with gr.Row(equal_height=True):
+                    model = gr.Dropdown(names, value=names[0], label="Model", elem_id="demo-model", scale=4)
+                    translate = gr.Button(
+                        "Translate", variant="primary", elem_id="demo-translate", scale=1, min_width=110
+                    )
+                    translation = gr.Textbox(
+                        label="Translation: delete a word, and watch the warnings",
+                        max_lines=4,
+                        max_length=MOST_COUNTED,
+                        elem_id="demo-translation",
+                        interactive=True,
+                        scale=8,
+                        min_width=300,
+                    )
+                    show = gr.Button("Redraw", elem_id="demo-show", scale=1, min_width=110)
+                status = output(elem_id="demo-status")
+                with gr.Row():
+                    with gr.Column(scale=3, min_width=320):
+                        coverage = output(elem_id="demo-source-words")
+                    with gr.Column(scale=2, min_width=280):
+                        threshold = gr.Slider(
+                            LOWEST,
+                            HIGHEST,
+                            value=DEFAULT,
+                            step=STEP,
+                            label="Warn above this score",
+                            buttons=[],  # resetting it would be no event
+                            elem_id="demo-threshold",
+                        )
+                picture = gr.Dropdown([], label="Picture", elem_id="demo-picture")
+                frame = output(elem_id="demo-picture-frame")
+                link = output(elem_id="demo-link")
+            with gr.Tab("Compare two", id=TABS[1]):
+                with gr.Row(equal_height=True):
+                    first = gr.Dropdown(
+                        compared_names, value=compared_names[0], label="First model", elem_id="demo-first", scale=3
+                    )
+                    second = gr.Dropdown(
+                        compared_names, value=compared_names[-1], label="Second model", elem_id="demo-second", scale=3
+                    )
+                    compare = gr.Button("Compare", variant="primary", elem_id="demo-compare", scale=1, min_width=110)
+                cards = output(elem_id="demo-cards")
+                frames = []
+                with gr.Row():
+                    for place in (1, 2):
+                        with gr.Column(min_width=320):
+                            frames.append(output(elem_id=f"demo-frame-{place}"))
+                compared_link = output(elem_id="demo-compared-link")
+        with gr.Accordion("How to read the pictures", open=False):
+            gr.Markdown(HELP)
+        address = gr.Textbox(visible=False)
+
+        looked = [translation, status, coverage, threshold, picture, frame, link, address]
+        warned = [coverage, link, address]
+        side_by_side = [cards, *frames, compared_link, address]
+        boxes = [model, source, translation, threshold, picture]
+
+        def connect(
+            event: Callable[..., Any],
+            answer: Callable[..., Any],
+            inputs: list[Any],
+            outputs: list[Any],
+            **options: Any,
+        ) -> None:
+            done = event(answer, inputs, outputs, **SHARED, **options)
+            done.then(None, [address], None, js=REPLACE_ADDRESS)
+
+        def on_translate(name: Any, text: Any, limit: Any, key: Any) -> list[Any]:
+            return looked_updates(gr, page, page.translate(name, text, limit, key))
+
+        def on_show(name: Any, text: Any, edited: Any, limit: Any, key: Any) -> list[Any]:
+            return looked_updates(gr, page, page.show(name, text, edited, limit, key))
+
+        def on_warn(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
+            shown = page.warn(name, text, edited, limit)
+            return [shown.coverage or shown.message, html.link(shown.query), shown.query]
+
+        def on_compare(one: Any, other: Any, text: Any, limit: Any) -> list[Any]:
+            return compared_updates(page.compare(one, other, text, limit))
+
+        def on_example(place: Any, name: Any, limit: Any, key: Any) -> list[Any]:
+            text, edited = page.example(place)
+            if edited:
+                shown = page.show(name, text, edited, limit, key)._replace(translation=edited)
+            else:
+                shown = page.translate(name, text, limit, key)
+            return [text, *looked_updates(gr, page, shown)]
+
+        def on_open(request: Any) -> list[Any]:
+            opened = page.open(dict(request.query_params))
+            linked, is_pair = opened.linked, bool(opened.linked.second)
+            return [
+                gr.update(value=linked.model),
+                linked.source,
+                gr.update(selected=TABS[is_pair]),
+                *([gr.update(value=linked.model), gr.update(value=linked.second)] if is_pair else [gr.skip()] * 2),
+                *looked_updates(gr, page, opened.shown, linked.threshold)[:-1],
+                *compared_updates(opened.compared)[:-1],
+            ]
+
+        on_open.__annotations__["request"] = gr.Request  # so Gradio passes it; `gr` is no name in a type
+
+        connect(translate.click, on_translate, [model, source, threshold, picture], looked)
+        connect(source.submit, on_translate, [model, source, threshold, picture], looked)
+        connect(model.input, on_translate, [model, source, threshold, picture], looked)
+        connect(show.click, on_show, boxes, looked)
+        connect(translation.submit, on_show, boxes, looked)
+        connect(picture.input, on_show, boxes, looked)
+        live = {"trigger_mode": "always_last", "show_progress": "hidden"}
+        connect(translation.change, on_warn, boxes[:4], warned, **live)  # its `input` starts no request in Gradio 6
+        connect(threshold.input, on_warn, boxes[:4], warned, **live)
+        connect(compare.click, on_compare, [first, second, source, threshold], side_by_side)
+        connect(examples.click, on_example, [examples, model, threshold, picture], [source, *looked])
+        opened_boxes = [model, source, tabs, first, second]
+        app.load(on_open, None, [*opened_boxes, *looked[:-1], *side_by_side[:-1]], **SHARED)
+    return app
+
+
+def looked_updates(gr: Any, page: Page, shown: Shown, threshold: float | None = None) -> list[Any]:
+    """The values for the boxes of the first tab."""
+    choices = [(one.label, one.key) for one in shown.pictures]
+    has_warnings = 'class="demo-coverage"' in shown.coverage
+    moved = {} if threshold is None else {"value": threshold}
+    return [
+        gr.skip() if shown.translation is None else shown.translation,
+        shown.message,
+        shown.coverage,
+        gr.update(visible=has_warnings, **moved),
+        gr.update(choices=choices, value=shown.picture, visible=len(choices) > 1),
+        shown.frame,
+        html.link(shown.query),
+        shown.query,
+    ]
+
+
+def compared_updates(compared: Compared) -> list[Any]:
+    """The values for the boxes of the second tab."""
+    return [compared.message + compared.cards, *compared.frames, html.link(compared.query), compared.query]
+
+
+def start(app: Any, host: str = "127.0.0.1", port: int | None = None, **options: Any) -> Any:
+    """Start the server of an app; returns when it is stopped, or at once with `prevent_thread_lock=True`.
+
+    Nothing is loaded from other hosts and nothing is sent to one. The page has no interface for programs, takes no
+    files, and keeps no history of its runs.
+    """
+    gr = import_gradio()
+    fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+    theme = gr.themes.Default(
+        font=[gr.themes.Font(name) for name in fonts], font_mono=[gr.themes.Font("monospace")], primary_hue="blue"
+    )
+    app.queue(api_open=False, max_size=QUEUE, default_concurrency_limit=1)
+    fixed: dict[str, Any] = {
+        "theme": theme,
+        "css": web_file("page.css", "hf_capsule_mt.demo"),
+        "head": f"<script>{web_file('page.js', 'hf_capsule_mt.demo')}</script>",
+        "share": False,
+        "show_error": False,
+        "footer_links": [],
+        "run_history": False,
+        "enable_monitoring": False,
+        "mcp_server": False,
+        "pwa": False,
+        "ssr_mode": False,
+        "state_session_capacity": SESSIONS,
+        "max_file_size": 1,  # byte: the page takes no files
+    }
+    return app.launch(server_name=host, server_port=port, **fixed, **options)

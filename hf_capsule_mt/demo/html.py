@@ -1,0 +1,142 @@
+"""The parts of the page as HTML. Whatever a visitor types, or a model writes, is escaped and stays text."""
+
+import difflib
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from hf_capsule_mt.analysis import Coverage
+from hf_capsule_mt.analysis.maps.page import MAP_SCRIPTS, web_file, web_page
+from hf_capsule_mt.demo.look import Look
+from hf_capsule_mt.demo.warnings import LEFT_OUT, TWICE, WordWarning, word_warnings
+
+MARKS = {LEFT_OUT: "⚠ left out", TWICE: "⚠ twice"}
+CLASSES = {LEFT_OUT: "demo-left-out", TWICE: "demo-twice"}
+# The frame runs the scripts of this package and no others. It has no access to the page around it.
+FRAME = (
+    '<iframe class="demo-frame" sandbox="allow-scripts" title="{title}" srcdoc="{page}" '
+    'style="height: {height}px"></iframe>'
+)
+FRAME_HEIGHT = 560  # until the frame says how high it is
+
+
+def message(text: str, is_error: bool = False) -> str:
+    """A sentence for the visitor. Errors have a sign, too, so that they can be told without colour."""
+    if not text:
+        return ""
+    name, sign = ("demo-error", "⚠ ") if is_error else ("demo-note", "")
+    return f'<p class="demo-message {name}" dir="auto">{sign}{escape(text)}</p>'
+
+
+def notes(texts: Sequence[str]) -> str:
+    return "".join(message(text) for text in texts)
+
+
+def map_frame(maps: Sequence[dict[str, Any]], title: str) -> str:
+    """Interactive maps in a frame of their own; empty without maps."""
+    if not maps:
+        return ""
+    scripts = [*map(web_file, MAP_SCRIPTS), web_file("frame.js", "hf_capsule_mt.demo")]
+    styles = [web_file("maps.css"), web_file("frame.css", "hf_capsule_mt.demo")]
+    page = web_page(title, '<main id="maps"></main>', styles, scripts, {"maps": list(maps)})
+    return FRAME.format(title=escape(title), page=escape(page), height=FRAME_HEIGHT)
+
+
+def coverage(scores: Coverage | None, threshold: float) -> str:
+    """The source with its warnings, the warnings as a list, and how reliable they are; empty without coverage."""
+    if scores is None:
+        return ""
+    warnings = word_warnings(scores, threshold)
+    words = "".join(
+        _word(scores, place, [one for one in warnings if one.place == place], threshold)
+        for place in range(len(scores.words))
+    )
+    reliability = scores.reliability[0].upper() + scores.reliability[1:]
+    return (
+        '<div class="demo-coverage"><h3>Source: was a word left out?</h3>'
+        f'<p class="demo-words">{words}</p>{_warning_list(scores, warnings, threshold)}'
+        f'<p class="demo-small">{escape(reliability)}.</p></div>'
+    )
+
+
+def _word(scores: Coverage, place: int, warnings: Sequence[WordWarning], threshold: float) -> str:
+    """A source word, the bar of its score, and its warnings."""
+    score = scores.untranslated[place]
+    classes = " ".join(["demo-word", *(CLASSES[one.problem] for one in warnings)])
+    marks = "".join(f'<span class="demo-mark">{MARKS[one.problem]} {one.score:.2f}</span>' for one in warnings)
+    meaning = f"left out {score:.2f}, twice {scores.repeated[place]:.2f}"
+    bar = ""
+    if scores.is_reliable:
+        bar = (
+            f'<span class="demo-bar" aria-hidden="true"><span class="demo-score" style="width: {100 * score:.0f}%">'
+            f'</span><span class="demo-threshold" style="left: {100 * threshold:.0f}%"></span></span>'
+        )
+    return (
+        f'<span class="{classes}" title="{meaning}"><span class="demo-word-text" dir="auto">'
+        f"{escape(scores.words[place])}</span>{bar}{marks}</span> "
+    )
+
+
+def _warning_list(scores: Coverage, warnings: Sequence[WordWarning], threshold: float) -> str:
+    if not scores.is_reliable:
+        return ""
+    if not warnings:
+        return f'<p class="demo-message">✓ No word has a score above {threshold:.2f}.</p>'
+    lines = "".join(
+        f'<li><b dir="auto">{escape(one.word)}</b> (word {one.place + 1}) was probably {one.problem}: '
+        f"{one.score:.2f}</li>"
+        for one in warnings
+    )
+    return f'<ul class="demo-list">{lines}</ul>'
+
+
+def translation_facts(look: Look, beams: int) -> str:
+    """How long a translation took."""
+    if look.seconds is None:
+        return ""
+    search = "greedy search" if beams == 1 else f"{beams} beams"
+    return message(f"Translated in {seconds(look.seconds)} ({search}).")
+
+
+def seconds(value: float) -> str:
+    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def comparison(names: Sequence[str], looks: Sequence[Look], threshold: float) -> str:
+    """Two translations side by side: words that only one of them has are marked."""
+    first, second = (look.translation.split() for look in looks)
+    matching = difflib.SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
+    shared = [
+        {one.a + step for one in matching for step in range(one.size)},
+        {one.b + step for one in matching for step in range(one.size)},
+    ]
+    times = [look.seconds or 0.0 for look in looks]
+    cards = []
+    for place, (name, look) in enumerate(zip(names, looks, strict=True)):
+        words = " ".join(
+            escape(word) if index in shared[place] else f"<mark>{escape(word)}</mark>"
+            for index, word in enumerate(look.translation.split())
+        )
+        other = times[1 - place]
+        ratio = f", {other / times[place]:.1f} times as fast" if 0 < times[place] < 0.95 * other else ""
+        warned = _compared_warnings(look, threshold)
+        cards.append(
+            f'<div class="demo-card"><h3 dir="auto">{escape(name)}</h3>'
+            f'<p class="demo-translation" dir="auto">{words or "(empty)"}</p>'
+            f'<p class="demo-small">{seconds(times[place])}{ratio}</p>{warned}{notes(look.notes)}</div>'
+        )
+    legend = '<p class="demo-small">Marked words are only in this translation. A time is the faster of two runs.</p>'
+    return f'<div class="demo-cards">{"".join(cards)}</div>{legend}'
+
+
+def _compared_warnings(look: Look, threshold: float) -> str:
+    if look.coverage is None:
+        return '<p class="demo-small">This model has no past and future, so it gives no warnings.</p>'
+    if not look.coverage.is_reliable:
+        return f'<p class="demo-small">{escape(look.coverage.reliability)}.</p>'
+    return _warning_list(look.coverage, word_warnings(look.coverage, threshold), threshold)
+
+
+def link(query: str) -> str:
+    """A link to the view that the page shows."""
+    return f'<p class="demo-small"><a href="{escape(query)}">Link to this view</a></p>' if query else ""

@@ -1,0 +1,154 @@
+"""The models that the page offers, and what each of them can show."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hf_capsule_mt.analysis import routing_ablation
+from hf_capsule_mt.analysis.explain import EXPLAINED
+from hf_capsule_mt.analysis.input_shares import input_sites
+from hf_capsule_mt.analysis.routing_sites import routing_sites
+from hf_capsule_mt.demo.texts import InputError
+
+SHIPPED = tuple(f"tatoeba-en-de-{name}" for name in ("past-future", "capsnmt", "marian"))
+FOLDERS = ("model_cards",)  # where shipped checkpoints are, from the repository or the current folder
+PAST_FUTURE, CAPSULES = "past_future", "capsules"
+UNIFORM = " · uniform routing"
+ATTENTIONS = {"self_attn": "self-attention", "encoder_attn": "attention to the source"}
+
+
+class Picture(NamedTuple):
+    """A picture that a model can show: its key in links, and its name on the page."""
+
+    key: str
+    label: str
+
+
+@dataclass
+class DemoModel:
+    """A model of the page. `name` is what visitors see; it must not be a path."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+
+    @property
+    def has_past_future(self) -> bool:
+        return getattr(self.model.config, "past_future", None) in EXPLAINED
+
+    @property
+    def has_coverage(self) -> bool:
+        """Whether it can warn of words that were left out."""
+        return self.has_past_future and self.model.config.bow_loss_weight > 0
+
+    @property
+    def has_capsules(self) -> bool:
+        return getattr(self.model.config, "source_aggregation", None) == "capsules"
+
+    @cached_property
+    def routes(self) -> bool:
+        try:
+            return bool(routing_sites(self.model))
+        except ValueError:
+            return False
+
+    @cached_property
+    def pictures(self) -> list[Picture]:
+        """What it can show, the most telling first."""
+        pictures = [Picture(PAST_FUTURE, "Past and future of the source")] if self.has_past_future else []
+        if self.has_capsules:
+            pictures.append(Picture(CAPSULES, "What each capsule listens to"))
+        sites = sorted(input_sites(self.model), key=lambda site: site.inputs == "head")  # layers first
+        return pictures + [Picture(site.name, site_label(site.name)) for site in sites]
+
+    @property
+    def abilities(self) -> str:
+        """What it can show, as a sentence for visitors."""
+        if not self.pictures:
+            return f"{self.name} does not route, so it has no pictures. It translates, and you can compare it."
+        shows = "; ".join(picture.label[0].lower() + picture.label[1:] for picture in self.pictures[:4])
+        more = f"; and {len(self.pictures) - 4} more" if len(self.pictures) > 4 else ""
+        return f"{self.name} shows: {shows}{more}."
+
+    def picture(self, key: str | None) -> str | None:
+        """The picture of this key if the model has it, otherwise its first one; None if it has none."""
+        keys = [picture.key for picture in self.pictures]
+        return key if key in keys else next(iter(keys), None)
+
+
+class Variant(NamedTuple):
+    """A model as it is, or with its routing replaced by the uniform one."""
+
+    entry: DemoModel
+    is_uniform: bool
+
+    def context(self) -> Any:
+        """Around every use of the model."""
+        return routing_ablation(self.entry.model, "uniform") if self.is_uniform else nullcontext()
+
+
+def variants(models: Sequence[DemoModel]) -> dict[str, Variant]:
+    """What can be compared, by its name on the page."""
+    named = {entry.name: Variant(entry, False) for entry in models}
+    return named | {f"{entry.name}{UNIFORM}": Variant(entry, True) for entry in models if entry.routes}
+
+
+def chosen(name: Any, choices: dict[str, Any]) -> Any:
+    """The choice of this name. Raises InputError for a name that the page does not offer."""
+    if not isinstance(name, str) or name not in choices:
+        raise InputError("This page has no such model: choose one from the list.")
+    return choices[name]
+
+
+def site_label(site: str) -> str:
+    """A routing site in words: `decoder.layers.0.encoder_attn` is heads of layer 1 of the decoder."""
+    side, *rest = site.split(".")
+    if len(rest) == 3 and rest[0] == "layers":
+        return f"Heads in layer {int(rest[1]) + 1} of the {side}: {ATTENTIONS.get(rest[2], rest[2])}"
+    return f"Layers of the {side}"
+
+
+def shipped_folders(start: Path | None = None) -> list[Path]:
+    """The folders of the shipped checkpoints that exist below the current folder or beside the package."""
+    roots = [start or Path.cwd(), Path(__file__).resolve().parents[2]]
+    places = [root / folder / name for name in SHIPPED for root in roots for folder in FOLDERS]
+    existing = [place for place in places if (place / "config.json").is_file()]
+    return list({place.name: place for place in reversed(existing)}.values())[::-1]
+
+
+def load_models(places: Sequence[str], device: Any = "cpu") -> list[DemoModel]:
+    """The models of these `[NAME=]PLACE`; a place is a checkpoint folder or a name on the Hub.
+
+    Without a name, visitors see the name of the folder or that on the Hub. Raises OSError or ValueError for a place
+    that cannot be loaded, and for two models with one name.
+    """
+    from transformers import AutoTokenizer
+
+    from hf_capsule_mt.checkpoint_names import reading_checkpoint
+    from hf_capsule_mt.inference.int8 import load_quantized
+    from hf_capsule_mt.modeling.saving.any_model import load_translation_model
+    from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
+
+    models: list[DemoModel] = []
+    for text in places:
+        name, place = named_place(text)
+        if name in [entry.name for entry in models]:
+            raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
+        with reading_checkpoint(place):
+            tokenizer = AutoTokenizer.from_pretrained(place)
+            model = load_quantized(place) if is_int8_checkpoint(place) else load_translation_model(place).to(device)
+        models.append(DemoModel(name, model.eval(), tokenizer))
+    return models
+
+
+def named_place(text: str) -> tuple[str, str]:
+    """Name and place of `[NAME=]PLACE`. A folder is named after its last part, so that no visitor sees its path."""
+    name, separator, place = text.partition("=")
+    if separator and not Path(text).exists():
+        if not name.strip() or not place or "/" in name:
+            raise ValueError(f"{text!r}: must be NAME=PLACE, with a name without '/' and a place")
+        return name.strip(), place
+    return (Path(text).resolve().name if Path(text).exists() else text), text

@@ -1,0 +1,206 @@
+"""What the page answers to a visitor, without Gradio: `app.py` connects these answers to boxes and buttons.
+
+Nothing that a visitor types leaves this process or is written to a log. Models run one request after the other.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from hf_capsule_mt.demo import html
+from hf_capsule_mt.demo.links import Linked, query, read_query
+from hf_capsule_mt.demo.look import Look, compared, look
+from hf_capsule_mt.demo.models import DemoModel, Picture, Variant, chosen, variants
+from hf_capsule_mt.demo.texts import InputError, checked_text
+from hf_capsule_mt.demo.warnings import checked_threshold
+
+EXAMPLES = (
+    "The sister wrote a letter.",
+    "The doctors have shown the square to the colleague.",
+    "The old man bought a small house.",
+    "The sister wrote a letter.\tDie Schwester schrieb.",
+)
+BROKEN = "The model could not do this. Try another sentence."
+
+
+class Shown(NamedTuple):
+    """What one model shows. `translation` None leaves the box as it is.
+
+    Args:
+        message: sentences for the visitor, as HTML.
+        coverage: the source with its warnings, as HTML; empty for a model without coverage.
+        pictures, picture: those of the model, and the key of the one in `frame`.
+        query: the parameters of the link to this view.
+    """
+
+    translation: str | None
+    message: str = ""
+    coverage: str = ""
+    pictures: Sequence[Picture] = ()
+    picture: str | None = None
+    frame: str = ""
+    query: str = ""
+
+
+class Compared(NamedTuple):
+    """Two models side by side. `frames` are their pictures as HTML."""
+
+    message: str = ""
+    cards: str = ""
+    frames: tuple[str, str] = ("", "")
+    query: str = ""
+
+
+Answer = TypeVar("Answer", Shown, Compared)
+
+
+class Opened(NamedTuple):
+    """The page as a link wants it, or as it first appears: the content of its boxes, and what it shows."""
+
+    linked: Linked
+    shown: Shown
+    compared: Compared
+
+
+class Page:
+    """The answers for these models.
+
+    Args:
+        models: what visitors can choose from. examples: sources to click; after a tab a translation may follow.
+        beams: of the search.
+    """
+
+    def __init__(self, models: Sequence[DemoModel], examples: Sequence[str] = EXAMPLES, beams: int = 4) -> None:
+        if not models:
+            raise ValueError("no model for the page: give at least one")
+        self.models = {entry.name: entry for entry in models}
+        self.variants = variants(models)
+        self.examples = [tuple(example.split("\t", 1)) for example in examples if example.strip()]
+        self.beams = beams
+        self.lock = threading.Lock()  # the modes and routing sites of a model belong to one request at a time
+
+    def translate(self, model: Any, source: Any, threshold: Any, picture: Any = None) -> Shown:
+        """The model's own translation of the source, and what it shows."""
+        return self._answer(lambda: self._look(model, source, None, threshold, picture), self._empty(model))
+
+    def show(self, model: Any, source: Any, translation: Any, threshold: Any, picture: Any = None) -> Shown:
+        """What a model shows of a translation that the visitor has edited."""
+        return self._answer(lambda: self._look(model, source, translation, threshold, picture), self._empty(model))
+
+    def warn(self, model: Any, source: Any, translation: Any, threshold: Any) -> Shown:
+        """The warnings alone, while the visitor edits or moves the threshold."""
+
+        def answer() -> Shown:
+            return self._look(model, source, translation, threshold, None, with_maps=False)
+
+        return self._answer(answer, self._empty(model))
+
+    def compare(self, first: Any, second: Any, source: Any, threshold: Any) -> Compared:
+        """Two models, or a model and itself with uniform routing, side by side."""
+
+        def answer() -> Compared:
+            pair = [chosen(name, self.variants) for name in (first, second)]
+            text, limit = checked_text(source, "source"), checked_threshold(threshold)
+            with self.lock:
+                looks = compared(pair, text, self.beams)
+            frames = [
+                html.map_frame(one.maps, f"{name}: {picture_label(variant, one)}")
+                for name, variant, one in zip((first, second), pair, looks, strict=True)
+            ]
+            titles = [
+                html.message(f"{name}: {picture_label(variant, one)}" if one.maps else variant.entry.abilities)
+                for name, variant, one in zip((first, second), pair, looks, strict=True)
+            ]
+            linked = Linked(model=first, source=text, threshold=limit, second=second)
+            cards = html.comparison((first, second), looks, limit)
+            return Compared("", cards, (titles[0] + frames[0], titles[1] + frames[1]), query(linked))
+
+        return self._answer(answer, Compared())
+
+    def example(self, place: Any) -> list[str]:
+        """Source and translation of an example; the translation is empty for a source alone."""
+        known = isinstance(place, int) and 0 <= place < len(self.examples)
+        text, *edited = self.examples[place] if known else ("",)
+        return [text, *(edited or [""])]
+
+    def open(self, parameters: Mapping[str, str]) -> Opened:
+        """The view of a link; without parameters the first example."""
+        linked = read_query(parameters)
+        notes = ""
+        if linked.model and linked.model not in self.variants:
+            notes = html.message(f"The link names the model {linked.model}, which this page does not have.", True)
+            linked = linked._replace(model="")
+        name = linked.model or next(iter(self.models))
+        linked = linked._replace(model=name)
+        if linked.second:
+            side_by_side = self.compare(name, linked.second, linked.source, linked.threshold)
+            entry = self.variants[name].entry
+            shown = Shown("", notes + html.message(entry.abilities), pictures=entry.pictures)
+            return Opened(linked._replace(model=entry.name), shown, side_by_side)
+        entry = self.variants[name].entry
+        linked = linked._replace(model=entry.name)
+        if not linked.source and not linked.translation and self.examples:
+            linked = linked._replace(source=self.examples[0][0])
+        if linked.translation:
+            shown = self.show(entry.name, linked.source, linked.translation, linked.threshold, linked.picture)
+            shown = shown._replace(translation=linked.translation)
+        elif linked.source:
+            shown = self.translate(entry.name, linked.source, linked.threshold, linked.picture)
+        else:
+            shown = self._empty(entry.name)
+        return Opened(linked, shown._replace(message=notes + shown.message), Compared())
+
+    def _look(
+        self, model: Any, source: Any, translation: Any, threshold: Any, picture: Any, with_maps: bool = True
+    ) -> Shown:
+        entry: DemoModel = chosen(model, self.models)
+        text, limit = checked_text(source, "source"), checked_threshold(threshold)
+        edited = None if translation is None else checked_text(translation, "translation", may_be_empty=True)
+        with self.lock:
+            seen = look(Variant(entry, False), text, edited, picture, self.beams, with_maps)
+        coverage = html.coverage(seen.coverage, limit)
+        if seen.coverage is None:
+            coverage = html.message(without_warnings(entry))
+        label = f"{entry.name}: {picture_label(Variant(entry, False), seen)}"
+        linked = Linked(entry.name, text, seen.translation, limit, seen.picture or "")
+        return Shown(
+            seen.translation if edited is None else None,
+            html.notes(seen.notes) + html.translation_facts(seen, self.beams),
+            coverage,
+            entry.pictures,
+            seen.picture,
+            html.map_frame(seen.maps, label),
+            query(linked),
+        )
+
+    def _empty(self, model: Any) -> Shown:
+        """The page without a sentence."""
+        entry = self.models.get(model) if isinstance(model, str) else None
+        if entry is None:
+            return Shown(None)
+        return Shown(None, html.message(entry.abilities), pictures=entry.pictures, picture=entry.picture(None))
+
+    def _answer(self, work: Callable[[], Answer], empty: Answer) -> Answer:
+        """What `work` returns; after an error `empty` with a message."""
+        try:
+            return work()
+        except InputError as error:
+            return empty._replace(message=html.message(str(error), is_error=True))
+        except Exception as error:  # a visitor must not see, and a log must not keep, what a library says of a text
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            print(f"demo: {type(error).__name__} in {last.filename}, line {last.lineno}", file=sys.stderr)
+            return empty._replace(message=html.message(BROKEN, is_error=True))
+
+
+def without_warnings(entry: DemoModel) -> str:
+    """Why there are no warnings."""
+    if entry.has_past_future:
+        return "This model was trained without the bag-of-words loss, so it cannot warn of words that are left out."
+    return f"This model has no past and future, so it cannot warn of words that are left out. {entry.abilities}"
+
+
+def picture_label(variant: Variant, seen: Look) -> str:
+    """The name of the picture that is shown."""
+    return next((one.label for one in variant.entry.pictures if one.key == seen.picture), "no picture")

@@ -1,0 +1,71 @@
+"""What a visitor types, checked before a model reads it. The messages are for visitors and name no file."""
+
+from typing import Any
+
+from hf_capsule_mt.evaluation.decoding import source_limit
+
+MOST_WORDS = 100
+MOST_CHARACTERS = 1000
+MOST_COUNTED = 200_000  # characters: more are refused without a look at them
+SHOWN_CHARACTERS = 12  # of those that a model does not know
+
+
+class InputError(ValueError):
+    """A text or a choice that the page cannot use. Its message is shown to the visitor."""
+
+
+def checked_text(text: Any, side: str, may_be_empty: bool = False) -> str:
+    """The text on one line, without space around it. Raises InputError if it is empty, too long or no text.
+
+    `side` is what the visitor calls it: `"source"` or `"translation"`.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"The {side} is no text: type a sentence.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"The {side} holds half of a character: type it again.") from None
+    if len(text) > MOST_COUNTED:
+        raise InputError(f"The {side} has more than {MOST_COUNTED:,} characters: type one sentence.")
+    words = text.split()
+    for count, most, unit in ((len(words), MOST_WORDS, "words"), (len(text), MOST_CHARACTERS, "characters")):
+        if count > most:
+            raise InputError(
+                f"The {side} has {count:,} {unit}, and this page takes at most {most:,}: type one sentence."
+            )
+    if not words and not may_be_empty:
+        raise InputError(f"The {side} is empty: type a sentence.")
+    return " ".join(words)
+
+
+def check_length(model: Any, tokenizer: Any, text: str, side: str) -> None:
+    """Raises InputError for a text with more tokens than the model can read or write."""
+    limit = source_limit(model, tokenizer)
+    tokens = tokenizer(**{"text" if side == "source" else "text_target": text}, verbose=False)["input_ids"]
+    if limit is not None and len(tokens) > limit:
+        raise InputError(
+            f"The {side} has {len(tokens)} tokens, and this model takes at most {limit}: type a shorter sentence."
+        )
+
+
+def unknown_characters(tokenizer: Any, text: str) -> list[str]:
+    """The letters and signs of a text that the vocabulary cannot write: unknown, or written only byte by byte."""
+    unknown = []
+    for character in dict.fromkeys(text):
+        if character.isspace():
+            continue
+        tokens = tokenizer(character, add_special_tokens=False, verbose=False)["input_ids"]
+        # A token that is a part of a character decodes to the replacement character.
+        pieces = [str(tokenizer.decode([token])) for token in tokens]
+        if tokenizer.unk_token_id in tokens or any("\ufffd" in piece for piece in pieces):
+            unknown.append(character)
+    return unknown
+
+
+def note_on_characters(tokenizer: Any, text: str) -> str | None:
+    """A sentence for the visitor about characters that the model has never seen; None if there are none."""
+    unknown = unknown_characters(tokenizer, text)
+    if not unknown:
+        return None
+    shown = " ".join(unknown[:SHOWN_CHARACTERS]) + (" …" if len(unknown) > SHOWN_CHARACTERS else "")
+    return f"This model’s vocabulary does not have {shown}. Do not trust its translation of words with them."

@@ -1,0 +1,37 @@
+"""Words of the source that were probably left out or translated twice, for a threshold that the visitor moves."""
+
+from typing import Any, NamedTuple
+
+from hf_capsule_mt.analysis import Coverage
+from hf_capsule_mt.demo.texts import InputError
+
+LOWEST, HIGHEST, DEFAULT, STEP = 0.05, 0.95, 0.5, 0.05
+LEFT_OUT, TWICE = "left out", "translated twice"
+
+
+class WordWarning(NamedTuple):
+    """A word of the source with a score above the threshold; `place` counts from 0."""
+
+    place: int
+    word: str
+    problem: str
+    score: float
+
+
+def checked_threshold(value: Any) -> float:
+    """A threshold of the slider. Raises InputError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not LOWEST <= value <= HIGHEST:
+        raise InputError(f"The threshold must be a number from {LOWEST} to {HIGHEST}.")
+    return float(value)
+
+
+def word_warnings(coverage: Coverage, threshold: float) -> list[WordWarning]:
+    """The warnings in the order of the source; none if the model's scores are not reliable."""
+    if not coverage.is_reliable:
+        return []
+    found = []
+    for place, word in enumerate(coverage.words):
+        for problem, scores in ((LEFT_OUT, coverage.untranslated), (TWICE, coverage.repeated)):
+            if scores[place] > threshold:
+                found.append(WordWarning(place, word, problem, scores[place]))
+    return found

@@ -1,0 +1,106 @@
+"""`capsule-mt demo`: its options and errors, without starting a page."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_models import SOURCE, models
+from report_systems import save
+
+from hf_capsule_mt.cli import demo
+from hf_capsule_mt.demo import app as app_file
+
+
+class FakeApp:
+    """What Gradio would start."""
+
+    def block_thread(self) -> None:
+        pass
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    calls: dict[str, Any] = {}
+
+    def start(app: Any, host: str, port: int | None, **options: Any) -> Any:
+        calls.update(host=host, port=port, **options)
+        return None, "http://here", None
+
+    monkeypatch.setattr(app_file, "import_gradio", lambda: None)
+    monkeypatch.setattr(app_file, "build_app", lambda page: calls.update(page=page) or FakeApp())
+    monkeypatch.setattr(app_file, "start", start)
+    return calls
+
+
+def test_the_command_shows_models_on_this_machine_only(
+    started: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    entry = models()[1]
+    folder = save(entry.model, entry.tokenizer, tmp_path / "capsules")
+    (tmp_path / "examples").write_text(f"{SOURCE}\n\n{SOURCE}\tDer Arzt.\n", encoding="utf-8")
+    assert demo.main([f"mine={folder}", "--examples", str(tmp_path / "examples"), "--beam", "1"]) == 0
+    page = started["page"]
+    assert [*page.models] == ["mine"] and page.beams == 1 and page.examples == [(SOURCE,), (SOURCE, "Der Arzt.")]
+    assert started["host"] == "127.0.0.1" and started["inbrowser"] is False
+    assert "open http://here in a browser" in capsys.readouterr().out
+
+
+def test_a_port_in_use_is_an_error(started: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert demo.main(["me/model", "--port", str(port)]) == 1
+    assert f"--host 127.0.0.1 --port {port}: cannot listen there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x/y", "--port", "70000"], "--port 70000: must be at most 65535"),
+        (["x/y", "--host", "256.0.0.1"], "--host 256.0.0.1: cannot listen there"),
+        (["missing/folder/here"], "missing/folder/here: no such folder"),
+        (["x/y", "--examples", "{empty}"], "has no sentence"),
+        (["x/y", "--device", "nothing"], "--device nothing"),
+        (["folder", "--space", "{new}"], "'folder' is no name on the Hub"),
+        (["--space", "{new}"], "models is empty"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str],
+    message: str,
+    started: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    (tmp_path / "empty").write_text("\n\n")
+    filled = [one.format(empty=tmp_path / "empty", new=tmp_path / "new") for one in arguments]
+    assert demo.main(filled) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("error: ") and error.count("\n") == 1
+    assert "page" not in started
+
+
+def test_without_models_and_shipped_checkpoints_the_command_says_what_to_do(
+    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("hf_capsule_mt.demo.models.shipped_folders", lambda: [])
+    assert demo.main([]) == 1
+    assert "name a model" in capsys.readouterr().err
+
+
+def test_without_gradio_the_command_says_how_to_install_it(
+    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def missing() -> None:
+        raise ImportError("the demo needs Gradio: pip install 'hf_capsule_mt[demo]'")
+
+    monkeypatch.setattr(app_file, "import_gradio", missing)
+    assert demo.main(["x/y"]) == 1
+    assert capsys.readouterr().err == "error: the demo needs Gradio: pip install 'hf_capsule_mt[demo]'\n"
+
+
+def test_the_option_space_writes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert demo.main(["me/model", "--space", str(tmp_path / "space")]) == 0
+    assert (tmp_path / "space" / "app.py").is_file() and "--repo-type space" in capsys.readouterr().out

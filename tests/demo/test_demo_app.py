@@ -1,0 +1,100 @@
+"""The Gradio app: it starts, is closed to others, and talks to nobody. Skipped without Gradio."""
+
+import json
+import os
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from demo_models import make_page
+
+from hf_capsule_mt.demo.app import SHARED, build_app, import_gradio, start
+
+pytest.importorskip("gradio", reason="Gradio is not installed: `make test-browser` installs it and runs these tests")
+
+
+@pytest.fixture(scope="module")
+def contacted() -> Iterator[list[str]]:
+    """The hosts that this process has asked for, other than itself."""
+    hosts: list[str] = []
+    real = socket.getaddrinfo
+
+    def watched(host: Any, *arguments: Any, **options: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else str(host)
+        if name not in ("127.0.0.1", "localhost", "::1", "None"):
+            hosts.append(name)
+            raise OSError("a test opened a connection")
+        return real(host, *arguments, **options)
+
+    socket.getaddrinfo = watched
+    yield hosts
+    socket.getaddrinfo = real
+
+
+@pytest.fixture(scope="module")
+def app(contacted: list[str]) -> Any:
+    return build_app(make_page())
+
+
+@pytest.fixture(scope="module")
+def address(app: Any) -> Iterator[str]:
+    _, url, _ = start(app, prevent_thread_lock=True, quiet=True)
+    yield url
+    app.close(verbose=False)
+
+
+def test_analytics_are_off(app: Any):
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False" == str(app.analytics_enabled)
+    assert import_gradio().analytics.analytics_enabled() is False
+
+
+def test_each_event_is_private_and_in_one_queue(app: Any):
+    work = [one for one in app.fns.values() if one.fn is not None]
+    assert len(work) >= 10
+    for one in work:
+        assert (one.api_visibility, one.concurrency_id, one.concurrency_limit) == ("private", "model", 1)
+        assert one.queue is not False and one.preprocess is False
+    assert SHARED["preprocess"] is False
+
+
+def test_the_server_listens_only_here_and_its_queue_is_bounded(app: Any, address: str):
+    assert address.startswith("http://127.0.0.1:") and app.share is False
+    assert app._queue.max_size == 20 and app.api_open is False
+
+
+def test_the_page_loads_nothing_from_other_hosts(address: str, contacted: list[str]):
+    page = urllib.request.urlopen(address, timeout=60).read().decode()
+    # Fonts, styles and scripts. Addresses in `meta` are names of pictures that no browser loads.
+    loaded = re.findall(r"<(?:link|script|img)\b[^>]*?(?:href|src)=[\"'](https?:)?//([^\"'/]+)", page)
+    assert loaded == []
+    settings = json.loads(re.search(r"window\.gradio_config = (\{.*?\});</script>", page, re.DOTALL)[1])
+    assert not [sheet for sheet in settings.get("stylesheets") or [] if sheet and "//" in sheet]
+    theme = urllib.request.urlopen(f"{address}theme.css", timeout=60).read().decode()
+    assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", theme)
+    assert contacted == []
+
+
+@pytest.mark.parametrize("path", ["gradio_api/file=/etc/passwd", "gradio_api/file=pyproject.toml", "monitoring"])
+def test_the_server_gives_no_files(address: str, path: str):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{address}{path}", timeout=60)
+    assert refused.value.code in (403, 404)
+
+
+def test_the_server_takes_no_files(address: str):
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nmany bytes\r\n--x--\r\n'
+    request = urllib.request.Request(
+        f"{address}gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    assert refused.value.code == 413
+
+
+def test_no_event_can_be_called_by_programs(address: str):
+    info = json.loads(urllib.request.urlopen(f"{address}gradio_api/info", timeout=60).read())
+    assert info["named_endpoints"] == {} == info["unnamed_endpoints"]

@@ -1,0 +1,108 @@
+"""The parts of the page: what they say, and that words with HTML in them stay words."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from demo_models import NASTY
+from web_page import WebPage, framed_page
+
+from hf_capsule_mt.analysis import Coverage
+from hf_capsule_mt.analysis.maps import capsule_map
+from hf_capsule_mt.demo import html
+from hf_capsule_mt.demo.look import Look
+from hf_capsule_mt.demo.texts import InputError
+from hf_capsule_mt.demo.warnings import LEFT_OUT, TWICE, checked_threshold, word_warnings
+
+SCORES = Coverage(("The", "sister", "wrote"), (0.02, 0.9, 0.5), (0.0, 0.0, 0.7), bow_accuracy=0.85)
+
+
+class Elements(HTMLParser):
+    """The tags of a part of the page, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not [name for name, _ in attrs if name.startswith("on")], "a script in an attribute"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_warnings_are_the_words_above_the_threshold():
+    assert [(one.place, one.problem, one.score) for one in word_warnings(SCORES, 0.5)] == [
+        (1, LEFT_OUT, 0.9),
+        (2, TWICE, 0.7),
+    ]
+    assert [one.place for one in word_warnings(SCORES, 0.8)] == [1]
+    assert [one.problem for one in word_warnings(SCORES, 0.45)] == [LEFT_OUT, LEFT_OUT, TWICE]
+
+
+def test_a_model_with_unreliable_scores_gives_no_warnings_and_says_why():
+    poor = Coverage(SCORES.words, SCORES.untranslated, SCORES.repeated, bow_accuracy=0.3)
+    assert word_warnings(poor, 0.1) == []
+    text = Elements(html.coverage(poor, 0.1)).text
+    assert "No warnings: this model's bag of words names 30% of the words" in text and "⚠" not in text
+    assert "No word has" not in text, "silence must not look like a good translation"
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, float("nan"), True, None, "0.5", [0.5]])
+def test_a_threshold_outside_the_slider_is_refused(value: object):
+    with pytest.raises(InputError, match="from 0.05 to 0.95"):
+        checked_threshold(value)
+
+
+def test_warnings_can_be_read_without_colour():
+    drawn = html.coverage(SCORES, 0.6)
+    text = Elements(drawn).text
+    assert "⚠ left out 0.90" in text and "⚠ twice 0.70" in text
+    assert "sister (word 2) was probably left out: 0.90" in text
+    assert len(re.findall("demo-word demo-left-out", drawn)) == 1 == len(re.findall("demo-word demo-twice", drawn))
+    assert drawn.count('style="left: 60%"') == 3, "the threshold is drawn at each word"
+    assert "✓ No word has a score above 0.95." in Elements(html.coverage(SCORES, 0.95)).text
+    assert html.coverage(None, 0.5) == ""
+
+
+def nasty_parts() -> dict[str, str]:
+    words = tuple(NASTY.split())
+    scores = Coverage(words, (0.9,) * len(words), (0.9,) * len(words))
+    looks = [Look(NASTY, 0.2, scores, notes=(NASTY,)), Look("plain", 2.0)]
+    return {
+        "message": html.message(NASTY, is_error=True),
+        "coverage": html.coverage(scores, 0.5),
+        "comparison": html.comparison((NASTY, "other"), looks, 0.5),
+        "link": html.link(f"?source={NASTY}"),
+    }
+
+
+@pytest.mark.parametrize("part", ["message", "coverage", "comparison", "link"])
+def test_html_in_a_text_is_shown_as_text(part: str):
+    elements = Elements(nasty_parts()[part])
+    assert not {"img", "script"} & {*elements.tags}
+    if part != "link":
+        assert all(word in elements.text for word in NASTY.split())
+
+
+def test_a_frame_runs_only_the_scripts_of_the_package():
+    words = NASTY.split()
+    shares = np.full((2, len(words), 3), 1 / 3)
+    frame = html.map_frame([capsule_map(words, shares)], NASTY)
+    assert ' sandbox="allow-scripts" ' in frame and "allow-same-origin" not in frame
+    page = WebPage(framed_page(frame))
+    assert page.title == NASTY and page.data["maps"][0]["words"] == words
+    assert html.map_frame([], "nothing") == ""
+
+
+def test_a_comparison_marks_words_of_one_translation_and_times():
+    drawn = html.comparison(("a", "b"), [Look("Die Frau schrieb.", 0.1), Look("Die Schwester schrieb.", 0.25)], 0.5)
+    assert re.findall("<mark>(.*?)</mark>", drawn) == ["Frau", "Schwester"]
+    assert "100 ms, 2.5 times as fast" in drawn and "250 ms<" in drawn
+    assert "(empty)" in html.comparison(("a", "b"), [Look("", 1.5), Look("", 1.5)], 0.5)
+    assert html.seconds(1.5) == "1.5 s"

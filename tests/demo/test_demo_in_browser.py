@@ -1,0 +1,281 @@
+"""The demo in a real browser. Skipped without Gradio or Chromium; `make test-browser` installs both."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from chromium import LAPTOP, PHONE, Tab, chromium_program, chromium_tab
+from demo_models import EDITED, NASTY, SOURCE, TRANSLATION, make_page
+
+from hf_capsule_mt.demo.app import build_app, start
+from hf_capsule_mt.demo.links import Linked, query
+
+pytest.importorskip("gradio", reason="Gradio is not installed: `make test-browser` installs it and runs these tests")
+pytestmark = pytest.mark.skipif(
+    chromium_program() is None, reason="no Chromium is installed: `make test-browser` installs it and runs these tests"
+)
+PAGE = make_page()
+BOX, TRANSLATED = "#demo-source textarea", "#demo-translation textarea"
+SLIDER = "#demo-threshold input[type=range]"
+FRAME = "#demo-picture-frame iframe"
+VIEW = Linked("guided", SOURCE, TRANSLATION)
+Open = Callable[..., Tab]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    app = build_app(PAGE)
+    _, url, _ = start(app, prevent_thread_lock=True, quiet=True)
+    yield url
+    app.close(verbose=False)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Tab]:
+    with chromium_tab() as tab:
+        tab.timeout = 60
+        tab.watch_frames()
+        yield tab
+
+
+@pytest.fixture
+def show(browser: Tab, address: str) -> Iterator[Open]:
+    """Open a view. Afterwards the browser must have reported no problem, and no fetch from another host."""
+    browser.problems.clear()
+    browser.fetched.clear()
+
+    def opened(
+        linked: Linked = VIEW, until: str = FRAME, size: tuple[int, int] = LAPTOP, scheme: str = "light"
+    ) -> Tab:
+        browser.screen(size, scheme)
+        browser.call("Page.navigate", url=f"{address}{query(linked)}")
+        browser.until(
+            f"location.href.startsWith({json.dumps(address)}) && !!document.querySelector({json.dumps(until)})"
+        )
+        return browser
+
+    yield opened
+    assert browser.problems == []
+    hosts = {urlsplit(url).netloc for url in browser.fetched if not url.startswith(("data:", "about:", "blob:"))}
+    assert hosts == {urlsplit(address).netloc}
+
+
+def value(tab: Tab, selector: str) -> str:
+    return tab.run(f"document.querySelector({json.dumps(selector)}).value")
+
+
+def text(tab: Tab, selector: str) -> str:
+    return tab.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+
+
+def until_text(tab: Tab, selector: str, part: str) -> None:
+    tab.until(f"(document.querySelector({json.dumps(selector)})?.innerText ?? '').includes({json.dumps(part)})")
+
+
+def click(tab: Tab, selector: str, number: int = 0) -> None:
+    tab.run(f"document.querySelectorAll({json.dumps(selector)})[{number}].click()")
+
+
+def until_frame(tab: Tab, target_words: list[str]) -> None:
+    """Wait until the picture is that of a translation."""
+    drawn = json.dumps([*target_words, "</s>"])
+    buttons = "JSON.stringify([...document.querySelectorAll('.choice')].map((one) => one.textContent))"
+    tab.until(f"{buttons} === JSON.stringify({drawn})", in_frame=True)
+
+
+def chosen_word(tab: Tab) -> str:
+    return tab.run_in_frame("document.querySelector('.choice[aria-pressed=true]').textContent")
+
+
+def test_a_sentence_is_translated_and_its_picture_drawn(show: Open, capfd: pytest.CaptureFixture[str]):
+    tab = show(until=f"{FRAME}, #demo-status p")
+    source = "The unmistakable doctor sees a letter."
+    expected = PAGE.translate("guided", source, 0.5).translation
+    tab.type(BOX, source)
+    tab.press("Enter")
+    tab.until(f"document.querySelector('{TRANSLATED}').value === {json.dumps(expected)}")
+    until_text(tab, "#demo-status", "Translated in")
+    until_text(tab, "#demo-source-words", "unmistakable")
+    assert "unmistakable" in unescape(tab.run(f"document.querySelector('{FRAME}').srcdoc"))
+    assert "unmistakable" in tab.run("location.search"), "the address is the link to this view"
+    logged = capfd.readouterr()
+    assert "unmistakable" not in logged.out + logged.err
+
+
+def test_hovering_and_arrow_keys_choose_a_target_word(show: Open):
+    tab = show()
+    words = TRANSLATION.split()
+    until_frame(tab, words)
+    until_frame_fits(tab)
+    tab.run(f"document.querySelector('{FRAME}').scrollIntoView({{block: 'start', behavior: 'instant'}})")
+    left, top = tab.run(f"(() => {{ const b = document.querySelector('{FRAME}').getBoundingClientRect(); "
+                        "return [b.x, b.y]; })()")  # fmt: skip
+    x, y = tab.run_in_frame("(() => { const b = document.querySelectorAll('.choice')[2].getBoundingClientRect(); "
+                            "return [b.x + b.width / 2, b.y + b.height / 2]; })()")  # fmt: skip
+    for step in range(8):  # until the browser knows where the frame is after scrolling
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + x + step % 2, y=top + y)
+        time.sleep(0.25)
+    tab.until(f"document.querySelector('.said').textContent.includes({json.dumps(words[2])})", in_frame=True)
+    assert chosen_word(tab) == words[2]
+    tab.run(f"document.querySelector('{FRAME}').focus()")
+    tab.run_in_frame("document.querySelectorAll('.choice')[0].focus()")
+    for key, word in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        tab.press(key)
+        assert chosen_word(tab) == words[word]
+
+
+def test_the_frame_is_closed_off_and_as_high_as_its_picture(show: Open):
+    tab = show()
+    until_frame(tab, TRANSLATION.split())
+    assert tab.run(f"document.querySelector('{FRAME}').contentDocument === null")
+    assert until_frame_fits(tab) > 200
+
+
+def until_frame_fits(tab: Tab) -> float:
+    """Wait until the frame has the height of its picture."""
+    for _ in range(100):
+        height = tab.run_in_frame("document.body.getBoundingClientRect().height") or 0.0
+        if abs(tab.run(f"document.querySelector('{FRAME}').clientHeight") - height) < 5:
+            return height
+        time.sleep(0.2)
+    raise TimeoutError(f"the picture is {height} pixels high, and its frame is not")
+
+
+def test_deleting_a_word_brings_a_warning_while_one_types(show: Open):
+    def warned(words: str, threshold: float) -> int:
+        return PAGE.warn("guided", SOURCE, words, threshold).coverage.count("<li>")
+
+    counts = {step / 20: [warned(words, step / 20) for words in (TRANSLATION, "")] for step in range(1, 20)}
+    threshold = max(counts, key=lambda one: counts[one][1] - counts[one][0])
+    before, after = counts[threshold]
+    assert after == 5 > before, "without a translation each word is left out"
+    tab = show(VIEW._replace(threshold=threshold))
+    listed = "document.querySelectorAll('#demo-source-words li').length"
+    assert tab.run(listed) == before
+    tab.type(TRANSLATED, EDITED)
+    tab.until(f"{listed} === {warned(EDITED, threshold)} && location.search.includes('sieht.&')")
+    tab.type(TRANSLATED, " ")
+    tab.until(f"{listed} === {after}")
+    until_text(tab, "#demo-source-words", "⚠ left out")
+    tab.type(TRANSLATED, EDITED)
+    tab.press("Enter")
+    until_frame(tab, EDITED.split())
+
+
+def test_the_threshold_moves_by_keyboard(show: Open):
+    tab = show()
+    tab.run(f"document.querySelector('{SLIDER}').focus()")
+    for _ in range(9):
+        tab.press("ArrowRight")
+    tab.until(f"Math.abs(document.querySelector('{SLIDER}').value - 0.95) < 0.001")
+    count = PAGE.warn("guided", SOURCE, TRANSLATION, 0.95).coverage.count("<li>")
+    assert count != PAGE.warn("guided", SOURCE, TRANSLATION, 0.5).coverage.count("<li>")
+    tab.until(f"document.querySelectorAll('#demo-source-words li').length === {count}")
+    tab.until("location.search.includes('threshold=0.95')")
+
+
+def test_html_in_a_text_is_text_everywhere(show: Open):
+    tab = show(VIEW._replace(source=NASTY, translation=NASTY))
+    until_frame(tab, NASTY.split())
+    assert value(tab, BOX) == value(tab, TRANSLATED) == NASTY
+    assert "<img" in text(tab, "#demo-source-words") and "${alert(3)}" in text(tab, "#demo-source-words")
+    assert "你 好" in text(tab, "#demo-status")
+    assert tab.run("document.querySelectorAll('img[src=x], #demo-source-words script').length") == 0
+
+
+def test_bad_input_gets_a_message(show: Open):
+    tab = show()
+    for typed, said in ((" ", "The source is empty"), ("word " * 5000, "The source has 5,000 words")):
+        tab.type(BOX, typed)
+        click(tab, "#demo-translate")
+        until_text(tab, "#demo-status", said)
+        assert text(tab, FRAME) == ""
+
+
+def test_an_example_can_be_clicked(show: Open):
+    tab = show(VIEW._replace(source="A letter.", translation=""))
+    click(tab, "button.gallery-item", 1)
+    tab.until(f"document.querySelector('{TRANSLATED}').value === {json.dumps(EDITED)}")
+    until_text(tab, "#demo-source-words", "river.")
+    assert value(tab, BOX) == SOURCE
+    until_frame(tab, EDITED.split())
+
+
+def test_another_picture_and_another_model(show: Open):
+    tab = show(VIEW._replace(picture="decoder.layer_aggregation"))
+    tab.until("!!document.querySelector('.map h3')?.textContent.includes('Layers of the decoder')", in_frame=True)
+    assert tab.run_in_frame("document.querySelectorAll('.map').length") == 2
+    assert "uniform" in tab.run_in_frame("document.querySelector('.map').textContent")
+    assert value(tab, "#demo-picture input") == "Layers of the decoder"
+    tab.run("document.querySelector('#demo-model input').focus()")
+    click_option(tab, "#demo-model", "capsules")
+    until_text(tab, "#demo-source-words", "capsules shows: what each capsule listens to")
+    assert tab.run("document.querySelector('#demo-threshold')?.offsetParent ?? null") is None, "it has no use here"
+
+
+def click_option(tab: Tab, selector: str, label: str) -> None:
+    options = f"[...document.querySelectorAll('{selector} [role=option], ul [role=option]')]"
+    option = f"{options}.find((one) => one.innerText.includes({json.dumps(label)}))"
+    tab.until(f"!!{option}")
+    tab.run(f"{option}.dispatchEvent(new MouseEvent('mousedown', {{bubbles: true}}))")
+
+
+def test_two_models_side_by_side(show: Open):
+    tab = show(Linked("guided", SOURCE, second="guided · uniform routing"), until="#demo-cards .demo-card")
+    assert tab.run("document.querySelectorAll('#demo-cards .demo-card').length") == 2
+    assert tab.run("document.querySelectorAll('#demo-frame-1 iframe, #demo-frame-2 iframe').length") == 2
+    assert re.search(r"[\d.]+ m?s", text(tab, "#demo-cards"))
+    assert value(tab, "#demo-second input") == "guided · uniform routing"
+    click(tab, "#demo-compare")
+    tab.until("location.search.includes('second=guided')")
+
+
+def test_the_link_shows_the_same_view(show: Open):
+    tab = show()
+    tab.type(TRANSLATED, EDITED)
+    tab.until(f"new URL(location.href).searchParams.get('translation') === {json.dumps(EDITED)}")
+    address, words = tab.run("document.querySelector('#demo-link a').href"), text(tab, "#demo-source-words")
+    assert address == tab.run("location.href")
+    tab.call("Page.navigate", url="about:blank")
+    tab.until("location.href === 'about:blank'")
+    tab.problems.clear()  # Gradio reports the connection that ends when one leaves the page
+    tab.call("Page.navigate", url=address)
+    tab.until(f"!!document.querySelector('{FRAME}')")
+    assert value(tab, TRANSLATED) == EDITED and text(tab, "#demo-source-words") == words
+
+
+def test_everything_can_be_reached_by_keyboard(show: Open):
+    tab = show()
+    until_frame(tab, TRANSLATION.split())
+    tab.run("document.activeElement.blur()")
+    reached: list[str] = []
+    for _ in range(30):
+        tab.press("Tab")
+        names = "[document.activeElement.closest('[id^=demo-]')?.id, document.activeElement.tagName]"
+        reached.append(":".join(str(one) for one in tab.run(names)))
+    for place in ("demo-source", "demo-model", "demo-translate", "demo-translation", "demo-threshold"):
+        assert any(one.startswith(f"{place}:") for one in reached), (place, reached)
+    assert "demo-picture-frame:IFRAME" in reached
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_it_fits_the_screen(show: Open, size: tuple[int, int], scheme: str, tmp_path: Path):
+    import numpy as np
+    from matplotlib import image
+
+    tab = show(VIEW, size=size, scheme=scheme)
+    until_frame(tab, TRANSLATION.split())
+    assert tab.run("document.documentElement.scrollWidth") <= size[0], "the page scrolls sideways"
+    assert tab.run_in_frame("document.documentElement.scrollWidth <= window.innerWidth")
+    panel: Any = tab.run_in_frame("getComputedStyle(document.querySelector('.map')).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", panel)[:3])) > 384) == (scheme == "light"), "the frame has other colours"
+    pixels = image.imread(tab.screenshot(tmp_path / "screen.png"))[..., :3]
+    assert pixels.shape[:2] == size[::-1] and pixels.std() > 0.05
+    assert (np.median(pixels) > 0.5) == (scheme == "light")

@@ -1,0 +1,67 @@
+"""Which models a page offers, under which names."""
+
+from pathlib import Path
+
+import pytest
+from demo_models import models
+from report_systems import save
+
+from hf_capsule_mt.demo.models import load_models, named_place, shipped_folders, site_label
+
+
+def test_models_are_loaded_under_names_without_paths(tmp_path: Path):
+    first, second, _ = models()
+    folder = save(first.model, first.tokenizer, tmp_path / "guided")
+    save(second.model, second.tokenizer, tmp_path / "other")
+    loaded = load_models([str(folder), f"capsules={tmp_path}/other"])
+    assert [entry.name for entry in loaded] == ["guided", "capsules"]
+    assert [entry.pictures for entry in loaded] == [first.pictures, second.pictures]
+    assert not any(entry.model.training for entry in loaded)
+
+
+def test_an_int8_checkpoint_can_be_shown(tmp_path: Path):
+    from hf_capsule_mt import quantize_for_cpu
+
+    entry = models()[0]
+    quantize_for_cpu(entry.model).save_pretrained(tmp_path)
+    entry.tokenizer.save_pretrained(tmp_path)
+    (loaded,) = load_models([f"small={tmp_path}"])
+    assert loaded.pictures == entry.pictures and loaded.has_coverage
+
+
+def test_two_models_with_one_name_are_an_error(tmp_path: Path):
+    entry = models()[1]
+    folder = save(entry.model, entry.tokenizer, tmp_path / "same")
+    with pytest.raises(ValueError, match="two models are called 'same'"):
+        load_models([str(folder), f"same={folder}"])
+
+
+def test_a_missing_checkpoint_is_an_error_that_names_it(tmp_path: Path):
+    with pytest.raises(OSError, match="no such folder"):
+        load_models([str(tmp_path / "missing")])
+
+
+@pytest.mark.parametrize(("text", "named"), [("me/model", ("me/model", "me/model")), ("a b=x/y", ("a b", "x/y"))])
+def test_names_of_places(text: str, named: tuple[str, str]):
+    assert named_place(text) == named
+
+
+@pytest.mark.parametrize("text", ["=place", "name=", "a/b=place", " =place"])
+def test_a_name_that_could_be_a_path_is_refused(text: str):
+    with pytest.raises(ValueError, match="must be NAME=PLACE"):
+        named_place(text)
+
+
+def test_shipped_checkpoints_are_found_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = tmp_path / "model_cards" / "tatoeba-en-de-marian"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert place not in shipped_folders(), "a folder without weights is no checkpoint"
+    (place / "config.json").write_text("{}")
+    assert place in shipped_folders()
+    assert len({folder.name for folder in shipped_folders()}) == len(shipped_folders())
+
+
+def test_sites_in_words():
+    assert site_label("decoder.layers.0.encoder_attn") == "Heads in layer 1 of the decoder: attention to the source"
+    assert site_label("encoder.layer_aggregation") == "Layers of the encoder"

@@ -1,0 +1,233 @@
+"""What the page answers: pictures, warnings, comparisons, links, and bad input."""
+
+import re
+import threading
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from demo_models import EDITED, NASTY, SOURCE, TRANSLATION, make_page, models
+from web_page import WebPage, framed_page
+
+from hf_capsule_mt import capsule_attention, explain, routing_ablation, translate
+from hf_capsule_mt.analysis.input_shares import input_shares
+from hf_capsule_mt.demo import page as page_file
+from hf_capsule_mt.demo.links import Linked
+from hf_capsule_mt.demo.page import Page, Shown
+
+PAGE = make_page()
+
+
+def frame_data(frame: str) -> Any:
+    return WebPage(framed_page(frame)).data["maps"]
+
+
+def entry_of(name: str) -> Any:
+    return PAGE.models[name].model, PAGE.models[name].tokenizer
+
+
+def test_a_model_translates_and_shows_past_and_future():
+    shown = PAGE.translate("guided", SOURCE, 0.5)
+    model, tokenizer = entry_of("guided")
+    assert shown.translation == translate(model, tokenizer, SOURCE, num_beams=2)
+    assert frame_data(shown.frame) == explain(model, tokenizer, SOURCE, shown.translation).maps()
+    assert shown.picture == "past_future" and "Translated in" in shown.message and "2 beams" in shown.message
+
+
+def test_an_edited_translation_gets_the_warnings_of_its_own_words():
+    model, tokenizer = entry_of("guided")
+    shown = {text: PAGE.show("guided", SOURCE, text, 0.5) for text in (TRANSLATION, EDITED, "")}
+    for text, one in shown.items():
+        scores = explain(model, tokenizer, SOURCE, text).coverage
+        drawn = re.findall(r'title="left out (\S+), twice (\S+)"', one.coverage)
+        pairs = zip(scores.untranslated, scores.repeated, strict=True)
+        assert drawn == [(f"{left_out:.2f}", f"{twice:.2f}") for left_out, twice in pairs]
+        assert one.translation is None, "what the visitor has typed stays in the box"
+    assert shown[TRANSLATION].coverage != shown[EDITED].coverage
+    assert shown[""].coverage.count("⚠ left out 1.00") == 5, "without a translation each word is left out"
+
+
+def test_warnings_alone_are_those_of_the_whole_view():
+    for threshold in (0.05, 0.5, 0.95):
+        alone, whole = (answer("guided", SOURCE, EDITED, threshold).coverage for answer in (PAGE.warn, PAGE.show))
+        assert alone == whole
+    assert PAGE.warn("guided", SOURCE, EDITED, 0.5).frame == ""
+
+
+def test_a_lower_threshold_never_hides_a_warning():
+    counts = [PAGE.warn("guided", SOURCE, EDITED, step / 20).coverage.count("<li>") for step in range(1, 20)]
+    assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1]
+
+
+def test_capsules_layers_and_heads_have_pictures():
+    (drawn,) = frame_data(PAGE.show("capsules", SOURCE, TRANSLATION, 0.5).frame)
+    assert drawn == capsule_attention(*entry_of("capsules"), SOURCE).maps()[0]
+    guided = PAGE.models["guided"]
+    assert [one.label for one in guided.pictures][:4] == [
+        "Past and future of the source",
+        "Layers of the encoder",
+        "Layers of the decoder",
+        "Heads in layer 1 of the encoder: self-attention",
+    ]
+    for key in ("decoder.layer_aggregation", "encoder.layers.1.self_attn"):
+        shares, assignments = frame_data(PAGE.show("guided", SOURCE, TRANSLATION, 0.5, key).frame)
+        (real,) = input_shares(*entry_of("guided"), SOURCE, TRANSLATION, [key])
+        expected = [one | {"title": ""} for one in real.maps()]
+        assert [one | {"title": ""} for one in (shares, assignments)] == expected
+        assert shares["contrast_name"].startswith("uniform") and key not in shares["title"]
+
+
+def test_a_model_without_past_and_future_says_what_it_can_show():
+    shown = PAGE.translate("capsules", SOURCE, 0.5)
+    assert (
+        "cannot warn of words" in shown.coverage and "capsules shows: what each capsule listens to." in shown.coverage
+    )
+    plain = PAGE.translate("plain", SOURCE, 0.5)
+    assert "plain does not route, so it has no pictures" in plain.coverage
+    assert plain.frame == "" and plain.pictures == [] and plain.picture is None and plain.translation is not None
+
+
+def test_past_and_future_without_the_bag_of_words_give_no_warnings(monkeypatch: pytest.MonkeyPatch):
+    model, _ = entry_of("guided")
+    monkeypatch.setattr(model.config, "bow_loss_weight", 0.0)
+    shown = PAGE.show("guided", SOURCE, TRANSLATION, 0.5)
+    assert "trained without the bag-of-words loss" in shown.coverage and shown.frame
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "threshold", "message"),
+    [
+        ("", TRANSLATION, 0.5, "The source is empty"),
+        ("word " * 5000, TRANSLATION, 0.5, "5,000 words"),
+        (SOURCE, "word " * 5000, 0.5, "The translation has 5,000 words"),
+        (SOURCE, "x" * 400, 0.5, "this model takes at most 150"),
+        (SOURCE, TRANSLATION, 2, "from 0.05 to 0.95"),
+        (None, None, 0.5, "no text"),
+    ],
+)
+def test_bad_input_gets_a_message_and_no_picture(source: Any, translation: Any, threshold: float, message: str):
+    shown = PAGE.show("guided", source, translation, threshold)
+    assert message in shown.message and "demo-error" in shown.message and shown.frame == "" == shown.query
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../guided", "me/another-model", None, ["guided"]])
+def test_visitors_cannot_load_other_models(name: Any):
+    assert "no such model" in PAGE.translate(name, SOURCE, 0.5).message
+    assert "no such model" in PAGE.compare("guided", name, SOURCE, 0.5).message
+
+
+@pytest.mark.parametrize("source", [NASTY, "你好 世界", "\u202eright to left\u202c", "e\u0301\u0300", "\x00 \x07 nul"])
+def test_any_script_gets_an_answer(source: str):
+    shown = PAGE.translate("guided", source, 0.5)
+    assert "demo-error" not in shown.message and shown.frame
+    assert frame_data(shown.frame)[0]["source"] == source.split()
+    if source == "你好 世界":
+        assert "vocabulary does not have 你 好 世 界" in shown.message
+
+
+def test_an_error_shows_no_path_and_logs_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"/server/secret/model.safetensors: {SOURCE}")
+
+    monkeypatch.setattr(page_file, "look", broken)
+    shown = PAGE.translate("guided", SOURCE, 0.5)
+    assert "could not do this" in shown.message and "secret" not in str(shown)
+    logged = capsys.readouterr()
+    assert "RuntimeError in " in logged.err and SOURCE not in logged.err + logged.out and "secret" not in logged.err
+
+
+def test_answers_log_nothing(capfd: pytest.CaptureFixture[str]):
+    PAGE.translate("guided", "Unmistakable words of a visitor", 0.5)
+    PAGE.translate("guided", "", 0.5)
+    logged = capfd.readouterr()
+    assert logged.out + logged.err == ""
+
+
+def test_two_models_side_by_side():
+    compared = PAGE.compare("capsules", "guided", SOURCE, 0.5)
+    assert compared.cards.count('class="demo-card"') == 2 and len(re.findall(r">[\d.]+ m?s", compared.cards)) == 2
+    assert "gives no warnings" in compared.cards and compared.message == ""
+    data = [frame_data(frame[frame.index("<iframe") :]) for frame in compared.frames]
+    assert [maps[0]["type"] for maps in data] == ["capsules", "past_future"]
+    assert "plain does not route" in PAGE.compare("plain", "guided", SOURCE, 0.5).frames[0]
+
+
+def test_a_model_beside_itself_with_uniform_routing():
+    model, tokenizer = entry_of("guided")
+    assert [*PAGE.variants] == [
+        "guided",
+        "capsules",
+        "plain",
+        "guided · uniform routing",
+        "capsules · uniform routing",
+    ]
+    compared = PAGE.compare("guided", "guided · uniform routing", SOURCE, 0.5)
+    with routing_ablation(model, "uniform"):
+        translation = translate(model, tokenizer, SOURCE, num_beams=2)
+        expected = explain(model, tokenizer, SOURCE, translation).maps()
+    assert frame_data(compared.frames[1][compared.frames[1].index("<iframe") :]) == expected
+    assert frame_data(compared.frames[0][compared.frames[0].index("<iframe") :]) != expected
+
+
+def test_requests_at_once_do_not_disturb_each_other():
+    """Uniform routing in one request must not reach another one."""
+    expected = frame_data(PAGE.show("guided", SOURCE, TRANSLATION, 0.5).frame)
+    answers: list[Shown] = []
+
+    def ask() -> None:
+        answers.extend(PAGE.show("guided", SOURCE, TRANSLATION, 0.5) for _ in range(6))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    compared = PAGE.compare("guided · uniform routing", "guided", SOURCE, 0.5)
+    for thread in threads:
+        thread.join()
+    assert compared.message == "" and len(answers) == 12
+    assert all(frame_data(one.frame) == expected for one in answers)
+
+
+def opened(query: str) -> Any:
+    return PAGE.open(dict(parse_qsl(query.removeprefix("?"))))
+
+
+def test_a_link_reproduces_the_view():
+    key = "decoder.layer_aggregation"
+    shown = PAGE.show("guided", SOURCE, EDITED, 0.3, key)
+    again = opened(shown.query)
+    assert again.shown == shown._replace(translation=EDITED)
+    assert again.linked == Linked("guided", SOURCE, EDITED, 0.3, key)
+
+
+def test_a_link_reproduces_a_comparison():
+    compared = PAGE.compare("guided · uniform routing", "capsules", SOURCE, 0.3)
+    again = opened(compared.query)
+    assert again.compared.frames == compared.frames and again.linked.second == "capsules"
+    assert again.linked.threshold == 0.3
+
+
+def test_without_a_link_the_first_example_is_shown():
+    again = opened("")
+    assert again.linked.source == SOURCE and again.shown.frame and again.linked.model == "guided"
+    assert [PAGE.example(place) for place in (0, 1)] == [[SOURCE, ""], [SOURCE, EDITED]]
+    assert PAGE.example(7) == PAGE.example("0") == ["", ""]
+    bare = Page(models()[:1], [])
+    assert "guided shows: past and future" in bare.open({}).shown.message and bare.open({}).shown.frame == ""
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?model=elsewhere&source=A+river", "names the model elsewhere, which this page does not have"),
+        ("?source=" + "x" * 5000, "1,001 characters"),
+        ("?translation=Der+Fluss", "The source is empty"),
+        ("?model=<script>alert(1)</script>", "names the model &lt;script&gt;"),
+    ],
+)
+def test_a_broken_link_gets_a_message(query: str, message: str):
+    assert message in opened(query).shown.message
+
+
+def test_a_page_needs_a_model():
+    with pytest.raises(ValueError, match="no model for the page"):
+        Page([])

@@ -1,0 +1,68 @@
+"""The folder of a Space: complete, pinned, and it starts the page."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import hf_capsule_mt
+from hf_capsule_mt.demo import app, models, page, write_space
+from hf_capsule_mt.demo.space import GRADIO
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_space_starts_the_page_with_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    files = write_space(tmp_path / "space", ["me/guided", "me/plain"])
+    assert [file.name for file in files] == ["app.py", "requirements.txt", "README.md"]
+    started: dict[str, Any] = {}
+    monkeypatch.setattr(models, "load_models", lambda places: places)
+    monkeypatch.setattr(page, "Page", lambda loaded: loaded)
+    monkeypatch.setattr(app, "build_app", lambda built: built)
+    monkeypatch.setattr(app, "start", lambda made, **options: started.update(app=made, **options))
+    runpy.run_path(str(files[0]), run_name="__main__")
+    assert started == {"app": ["me/guided", "me/plain"], "host": "0.0.0.0", "port": 7860}
+
+
+def test_the_card_has_the_fields_of_a_space(tmp_path: Path):
+    write_space(tmp_path / "space", "me/model", title='A "title": x')
+    _, header, text = (tmp_path / "space" / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    fields = yaml.safe_load(header)
+    assert fields["title"] == 'A "title": x' and fields["models"] == ["me/model"]
+    assert (fields["sdk"], fields["app_file"], fields["sdk_version"]) == ("gradio", "app.py", GRADIO)
+    assert len(fields["short_description"]) <= 60, "the Hub allows no more"
+    assert "capsule-mt demo me/model" in text
+
+
+def test_versions_are_pinned(tmp_path: Path):
+    assert f"gradio=={GRADIO}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    write_space(tmp_path / "one", "me/model")
+    requirements = (tmp_path / "one" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert requirements[0] == f"hf_capsule_mt[demo]=={hf_capsule_mt.__version__}"
+    write_space(tmp_path / "two", "me/model", package="hf_capsule_mt[demo] @ git+https://example.org/x")
+    assert "@ git+https" in (tmp_path / "two" / "requirements.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["runs/../x", "/server/model", "model", "./a/b", "me/model\nx: y", ""])
+def test_a_space_names_only_models_of_the_hub(name: str, tmp_path: Path):
+    with pytest.raises(ValueError, match="no name on the Hub"):
+        write_space(tmp_path / "space", name)
+    assert not (tmp_path / "space").exists()
+
+
+def test_what_a_space_cannot_hold_is_an_error(tmp_path: Path):
+    with pytest.raises(ValueError, match="models is empty"):
+        write_space(tmp_path / "space", [])
+    with pytest.raises(ValueError, match="one line of text"):
+        write_space(tmp_path / "space", "me/model", title="a\nb")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("x")
+    with pytest.raises(ValueError, match="mine.txt, which would be lost"):
+        write_space(tmp_path / "full", "me/model", overwrite=True)
+    write_space(tmp_path / "space", "me/model")
+    with pytest.raises(ValueError, match="--overwrite"):
+        write_space(tmp_path / "space", "me/model")
+    write_space(tmp_path / "space", "me/other", overwrite=True)
+    assert "me/other" in (tmp_path / "space" / "app.py").read_text(encoding="utf-8")
