@@ -15,7 +15,7 @@ def test_the_list_has_a_line_for_each_recipe(capsys: pytest.CaptureFixture[str])
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     names = [line.split()[0] for line in lines]
     assert "synthetic/dla_em" in names and names == sorted(names) and max(map(len, lines)) <= 100
-    assert {"synthetic/common", "multi30k/common", "wmt14/common"} == {*shipped_names()} - {*names}
+    assert {"synthetic/common", "multi30k/common", "tatoeba/common", "wmt14/common"} == {*shipped_names()} - {*names}
     assert "multi30k/caps_nmt                       CapsNMT: translation in linear time." in lines
 
 
