@@ -87,7 +87,7 @@ ID = r"[\w.-]+(/[\w.-]+)?"
 LISTS = {"language": r"[a-z]{2,3}", "tags": r"[\w.:-]+", "datasets": ID, "metrics": r"\w+", "base_model": ID}
 # A few of those that the Hub knows.
 CHOICES = {
-    "license": ["apache-2.0", "mit", "cc-by-4.0", "cc-by-nc-4.0", "other", "unknown"],
+    "license": ["apache-2.0", "mit", "cc-by-2.0", "cc-by-4.0", "cc-by-nc-4.0", "other", "unknown"],
     "pipeline_tag": ["translation", "summarization"],
     "library_name": ["transformers"],
 }

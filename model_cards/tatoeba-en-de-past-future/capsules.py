@@ -1,0 +1,583 @@
+# Copied from hf_capsule_mt 0.1.0 (capsules.py), Apache-2.0, for trust_remote_code.
+import math
+import torch
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from typing import Any, ClassVar, NamedTuple
+from .configuration_gdr_marian import CapsuleAggregatedMarianConfig
+from .ops import dynamic_routing, em_routing, guided_pooling, guided_routing
+
+
+# modeling/capsules/split_linear.py
+"""A linear map that the installed package computes on all cores of a CPU when it decodes one sentence."""
+class SplitLinear(nn.Linear):
+    """[`torch.nn.Linear`] with the same parameters and products."""
+
+    # The installed package sets this to `linear_in_parts`. Code in a checkpoint has none.
+    in_parts: ClassVar[Callable[[nn.Linear, Tensor], Tensor | None] | None] = None
+
+    def forward(self, features: Tensor) -> Tensor:
+        product = None if SplitLinear.in_parts is None else SplitLinear.in_parts(self, features)
+        return super().forward(features) if product is None else product
+
+
+# modeling/capsules/linear_maps.py
+"""The linear maps of the routing modules, and their initial weights.
+
+Legend: `…` batch and positions, `I` input capsules.
+"""
+class CapsuleModule(nn.Module):
+    """A module that initialises its own parameters. `_init_weights` of our models calls it."""
+
+    def init_capsule_weights(self, std: float) -> None:
+        """Fill the parameters by `transformers.initialization`, whose functions do not change loaded weights."""
+        raise NotImplementedError(f"{type(self).__name__} must define init_capsule_weights, to fill its parameters")
+
+
+class ConstantLinear(CapsuleModule, nn.Linear):
+    """A linear map that starts with weights 0: all outputs are `start`."""
+
+    def __init__(self, in_features: int, out_features: int, start: float = 0.0) -> None:
+        super().__init__(in_features, out_features)
+        self.start = start
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.zeros_(self.weight)
+        init.constant_(self.bias, self.start)
+
+
+class ScaledLinear(CapsuleModule, nn.Linear):
+    """A linear map without bias that starts with weights of size `start_std`, independent of `init_std`."""
+
+    def __init__(self, in_features: int, out_features: int, start_std: float | None = None) -> None:
+        super().__init__(in_features, out_features, bias=False)
+        self.start_std = in_features**-0.5 if start_std is None else start_std
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.normal_(self.weight, std=self.start_std)
+
+
+class ScaledSplitLinear(CapsuleModule, SplitLinear):
+    """[`SplitLinear`] that starts with weights of size `start_std`; None means the model's `init_std`."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, start_std: float | None = None) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.start_std = start_std
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.start_std is not None:
+            init.normal_(self.weight, std=self.start_std)
+
+
+class StackedLinear(CapsuleModule):
+    """One linear map for each of I inputs, as a single batched product: `[…, I, in]` to `[…, I, out]`."""
+
+    def __init__(
+        self,
+        inputs: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        bias_start: float | None = None,
+        start_std: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.bias_start, self.start_std = bias_start, start_std
+        self.inputs, self.in_features, self.out_features = inputs, in_features, out_features
+        self.weight = nn.Parameter(torch.empty(inputs, out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(inputs, 1, out_features)) if bias else None
+
+    def init_capsule_weights(self, std: float) -> None:
+        scale = std if self.start_std is None else self.start_std
+        init.normal_(self.weight, std=scale if self.bias_start is None else 0.0)
+        if self.bias is not None:
+            init.constant_(self.bias, self.bias_start or 0.0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        lead = features.shape[:-2]
+        stacked = features.reshape(-1, self.inputs, self.in_features).transpose(0, 1)  # [I, N, in]
+        weight = self.weight.transpose(1, 2)  # stored as nn.Linear stores it, [I, out, in]
+        mapped = torch.bmm(stacked, weight) if self.bias is None else torch.baddbmm(self.bias, stacked, weight)
+        return mapped.transpose(0, 1).unflatten(0, lead)
+
+    def extra_repr(self) -> str:
+        return f"inputs={self.inputs}, in_features={self.in_features}, out_features={self.out_features}"
+
+
+# modeling/capsules/routing_record.py
+"""Collects the assignment probabilities of all routing sites, without passing them through every layer.
+
+A routing module inside attention can return only a tensor. If a record is open on the current thread, each site also
+writes its assignments to it, under its own name. If none is open, this costs one look-up.
+"""
+@dataclass
+class RoutingRecord:
+    """Assignments `[iterations, batch, positions, inputs, outputs]` by the name of the routing site."""
+
+    assignments: dict[str, Tensor] = field(default_factory=dict)
+    # Gradient checkpointing runs a layer twice, and both runs must save the same tensors for backward. The second run
+    # has no record, so the first must compute the assignments without a graph.
+    detached: bool = False
+    # The installed package sets this to a dictionary that a notebook shows.
+    dictionary: ClassVar[type[dict[str, Tensor]]] = dict
+
+    def routings(self) -> dict[str, Tensor]:
+        """The assignments for the output of a model."""
+        return (dict if torch.compiler.is_compiling() else self.dictionary)(self.assignments)
+
+
+_open_record: ContextVar[RoutingRecord | None] = ContextVar("open_routing_record", default=None)
+
+
+class _CompiledRecord:
+    """Replaces the context variable under torch.compile, which cannot trace one; not safe across threads."""
+
+    def __init__(self) -> None:
+        self.current: RoutingRecord | None = None
+
+
+_compiled_record = _CompiledRecord()  # an object, since PyTorch 2.11 cannot trace attributes of a class
+
+
+def open_record() -> RoutingRecord | None:
+    """The record that routing sites write to; None if no caller asked for routings."""
+    return _compiled_record.current if torch.compiler.is_compiling() else _open_record.get()
+
+
+@contextmanager
+def record_routings(enabled: bool | None, detached: bool = False) -> Iterator[RoutingRecord | None]:
+    """Open a record if `enabled`. A nested call uses the open one, so the outermost caller gets every site."""
+    current = open_record()
+    if not enabled or current is not None:
+        yield current
+        return
+    record = RoutingRecord(detached=detached)
+    if torch.compiler.is_compiling():
+        _compiled_record.current = record
+        try:
+            yield record
+        finally:
+            _compiled_record.current = None
+        return
+    token = _open_record.set(record)
+    try:
+        yield record
+    finally:
+        _open_record.reset(token)
+
+
+# modeling/capsules/past_future.py
+"""Past and future source contents at every target step: sections 3.1, 3.2 and 4.3, GDR.
+
+`SourceVotes` computes everything that depends on the source alone, once a sentence. `PastFuture` computes the rest,
+at every target step.
+
+Legend: `B` batch, `S` source and `T` target positions, `d` width of the decoder's states, `D` size of a capsule,
+`P`, `F`, `R` past, future and redundant capsules, `K` routing keys of a source word.
+"""
+SITE = "past_future"
+
+
+class SourceVotes(nn.Module):
+    """Votes `[B, S, P + F (+ R), D]` of each source word, and keys `[B, S, K, D]` for its assignment."""
+
+    def __init__(self, config: Any, width: int) -> None:
+        super().__init__()
+        self.size = config.capsule_dim
+        self.routed = config.past_future == "guided_routing"
+        used = config.past_capsules + config.future_capsules
+        if self.routed:
+            self.votes = ScaledLinear(width, (used + config.redundant_capsules) * self.size)
+            self.keys = ScaledLinear(self.size, self.size)
+        else:
+            redundant = config.past_future == "classifier" and config.redundant_capsules > 0
+            self.votes = ScaledLinear(width, used * self.size)
+            self.keys = ScaledLinear(width, (3 if redundant else 2) * self.size)
+
+    def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """`source` `[B, S, width]`, the encoder's output."""
+        votes = self.votes(source).unflatten(-1, (-1, self.size))
+        keys = self.keys(votes) if self.routed else self.keys(source).unflatten(-1, (-1, self.size))
+        return votes, keys
+
+
+class HolisticContext(NamedTuple):
+    """The output of `PastFuture`: o `[B, T, d]`, past `[B, T, P * D]` and future `[B, T, F * D]`."""
+
+    states: Tensor
+    past: Tensor
+    future: Tensor
+
+
+class PastFuture(CapsuleModule):
+    """Adds past and future source contents to the decoder's states: `o = FeedForward([z; past; future]) + z`."""
+
+    score_weight: nn.Parameter | None
+    output_weight: nn.Parameter | None
+
+    def __init__(self, config: Any, width: int, feed_forward: int, guide_width: int | None = None) -> None:
+        super().__init__()
+        self.kind, self.iterations = config.past_future, config.guided_routing_iterations
+        self.counts = (config.past_capsules, config.future_capsules)
+        size = config.capsule_dim
+        # W_z, W_o and w of Eq. (7); `SourceVotes` has W_v.
+        self.guide = self.output_weight = self.score_weight = None
+        if self.kind != "recurrent":
+            # ATTN has two attention modules (section 4.3), each with its own W_z and w.
+            groups = (2,) if self.kind == "attention" else ()
+            self.guide = ScaledLinear(guide_width or width, math.prod(groups) * size)
+            self.score_weight = nn.Parameter(torch.empty(*groups, size))
+        if self.kind == "guided_routing":
+            self.output_weight = nn.Parameter(torch.empty(size, size))
+        combined = width + sum(self.counts) * size
+        self.layer_norm = nn.LayerNorm(combined)
+        self.fc1 = nn.Linear(combined, feed_forward)
+        self.activation = ACT2FN[config.activation_function]
+        self.activation_dropout, self.dropout = nn.Dropout(config.activation_dropout), nn.Dropout(config.dropout)
+        self.fc2 = ConstantLinear(feed_forward, width)
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.score_weight is not None:
+            init.normal_(self.score_weight, std=self.score_weight.shape[-1] ** -0.5)
+        if self.output_weight is not None:
+            # sqrt(size) times the usual: a capsule has length 1 at most, a vote about sqrt(size).
+            init.normal_(self.output_weight)
+
+    def forward(
+        self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None, guide_states: Tensor | None = None
+    ) -> HolisticContext:
+        """`states` `[B, T, d]`, `votes` and `keys` from `SourceVotes`, `mask` `[B, S]` true for real source words."""
+        if self.guide is None or self.score_weight is None:
+            raise ValueError('past_future="recurrent": the contents are states of the decoder; use add_contents')
+        guide = self.guide(states if guide_states is None else guide_states)
+        if self.kind == "attention":
+            guide = guide.unflatten(-1, self.score_weight.shape)
+        past, future = self._contents(guide, self.score_weight, votes, keys, mask)
+        return self.add_contents(states, past.flatten(-2), future.flatten(-2))
+
+    def add_contents(self, states: Tensor, past: Tensor, future: Tensor) -> HolisticContext:
+        """Section 3.2: combine the decoder's states with the contents."""
+        features = self.layer_norm(torch.cat([states, past.to(states.dtype), future.to(states.dtype)], dim=-1))
+        hidden = self.activation_dropout(self.activation(self.fc1(features)))
+        return HolisticContext(states + self.dropout(self.fc2(hidden)), past, future)
+
+    def _contents(
+        self, guide: Tensor, score_weight: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The capsules `[B, T, P, D]` and `[B, T, F, D]`. Writes the assignments to an open record."""
+        record = open_record()
+        options: dict[str, Any] = {"mask": mask, "return_assignments": record is not None}
+        if self.output_weight is not None:
+            result = guided_routing(
+                votes, guide, keys, self.output_weight, score_weight, iterations=self.iterations, **options
+            )
+        else:
+            over = "groups" if self.kind == "classifier" else "inputs"
+            result = guided_pooling(votes, guide, keys, score_weight, self.counts, over, **options)
+        capsules: Tensor = result if isinstance(result, Tensor) else result[0]
+        if record is not None:
+            assignments = result[1]
+            record.assignments[SITE] = assignments.detach() if record.detached else assignments
+        past, future = self.counts
+        return capsules[:, :, :past], capsules[:, :, past : past + future]
+
+
+# modeling/capsules/router.py
+"""The router of layers and heads: votes in, capsules out.
+
+Legend: `…` batch and positions, `I` input capsules, `O` output capsules, `D` their size.
+"""
+def initial_vote_std(algorithm: str, inputs: int, width: int) -> float:
+    """Initial size of vote weights that makes the aggregate about as large as the features."""
+    return (2.0 * inputs / width) ** 0.5 * (2.0 if algorithm == "em_routing" else 1.0)
+
+
+class CapsuleRouter(CapsuleModule):
+    """Routes votes `[…, I, O, D]` to one vector `[…, O * D]`, the output capsules side by side."""
+
+    def __init__(
+        self,
+        algorithm: str,
+        num_capsules: int,
+        iterations: int,
+        config: Any,
+        site: str,
+    ) -> None:
+        super().__init__()
+        self.algorithm, self.num_capsules, self.iterations = algorithm, num_capsules, iterations
+        self.variance_floor = float(config.em_variance_floor)
+        self.inverse_temperature = float(config.em_inverse_temperature)
+        self.stop_assignment_gradient = config.stop_assignment_gradient
+        self.site = site
+        if algorithm == "em_routing":
+            self.beta_a = nn.Parameter(torch.empty(num_capsules))
+            self.beta_u = nn.Parameter(torch.empty(num_capsules))
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.algorithm == "em_routing":
+            init.zeros_(self.beta_a)
+            init.zeros_(self.beta_u)
+
+    def forward(self, votes: Tensor, activations: Tensor | None = None) -> Tensor:
+        """`votes` `[…, I, O * D]`, `activations` `[…, I]` or None."""
+        votes = votes.unflatten(-1, (self.num_capsules, -1))
+        record = open_record()
+        if record is None:
+            return self._route(votes, activations, False).flatten(-2)
+        if record.detached:
+            with torch.no_grad():
+                _, assignments = self._route(votes, activations, True)
+            capsules = self._route(votes, activations, False)
+        else:
+            capsules, assignments = self._route(votes, activations, True)
+        record.assignments[self.site] = assignments
+        return capsules.flatten(-2)
+
+    def _route(self, votes: Tensor, activations: Tensor | None, return_assignments: bool):
+        if self.algorithm == "em_routing":
+            return em_routing(
+                votes,
+                activations,
+                self.beta_a,
+                self.beta_u,
+                iterations=self.iterations,
+                inverse_temperature=self.inverse_temperature,
+                variance_floor=self.variance_floor,
+                return_assignments=return_assignments,
+                stop_assignment_gradient=self.stop_assignment_gradient,
+            )
+        return dynamic_routing(
+            votes,
+            iterations=self.iterations,
+            normalize=self.algorithm == "simple_routing",
+            return_assignments=return_assignments,
+            stop_assignment_gradient=self.stop_assignment_gradient,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.algorithm}, num_capsules={self.num_capsules}, iterations={self.iterations}, site={self.site!r}"
+
+
+# modeling/capsules/head_aggregation.py
+"""Aggregation over attention heads: section 4, HEADS. These modules replace attention's `out_proj`.
+
+Legend: `…` batch and positions, `H` heads, `d` model width, `N` output capsules of size `d / N`.
+"""
+@torch.no_grad()
+def mirrored_normal_(weight: Tensor, std: float, axis: int, parts: int = 1) -> None:
+    """Normal numbers; in each of `parts` of the rows, the second half along `axis` is minus the first half."""
+    whole = torch.empty_like(weight).normal_(std=std)
+    split = whole.unflatten(0, (parts, -1)).movedim(axis + 1, 0)
+    half = len(split) // 2
+    split[half : 2 * half] = -split[:half]
+    init.copy_(weight, whole)
+
+
+class HeadCapsules(CapsuleModule, SplitLinear):
+    """The linear maps of all f_h, Eq. (5), HEADS, side by side: `[…, d]` to `[…, H * d]`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads * width)
+        self.heads, self.start_std = heads, width**-0.5
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std, axis=0, parts=self.heads)
+
+
+class HeadVotes(CapsuleModule, nn.Linear):
+    """Eq. (6), HEADS: one vote matrix for all heads, `[…, H, d]` to `[…, H, d]`."""
+
+    def __init__(self, width: int, start_std: float) -> None:
+        super().__init__(width, width, bias=False)
+        self.start_std = start_std
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std * std * self.in_features**0.5, axis=1)
+
+
+class VotesPerHead(StackedLinear):
+    """Eq. (6), HEADS as printed: a vote matrix for each head; starts like [`HeadVotes`]."""
+
+    start_std: float
+
+    def init_capsule_weights(self, std: float) -> None:
+        mirrored_normal_(self.weight, self.start_std * std * self.in_features**0.5, axis=2)
+
+
+class RoutedProjection(nn.Module):
+    """Concatenated heads `[…, d]` to d values `[…, d]` by routing: Eq. (5)-(12), HEADS."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
+        super().__init__()
+        width = config.d_model
+        self.heads = heads
+        std = initial_vote_std(config.head_aggregation, heads, width)
+        # Eq. (5): f_h, linear d -> d with ReLU, for every head, computed as one product.
+        # Eq. (6): one vote matrix for all heads (+H d^2 parameters a layer, the paper's count), or one a head.
+        self.capsules = HeadCapsules(width, heads)
+        self.votes: nn.Module = HeadVotes(width, std)
+        if config.head_vote_sharing == "per_head":
+            self.votes = VotesPerHead(heads, width, width, False, start_std=std)
+        self.router = CapsuleRouter(
+            config.head_aggregation,
+            config.head_num_capsules or width,
+            config.head_routing_iterations,
+            config,
+            site,
+        )
+
+    def forward(self, heads: Tensor) -> Tensor:
+        capsules = _finite(self.capsules(heads).relu()).unflatten(-1, (self.heads, -1))  # […, H, d]
+        return self.router(_finite(self.votes(capsules)))
+
+
+def _finite(product: Tensor) -> Tensor:
+    """Clamp a float16 product that overflowed. Heads can be large, because no layer norm comes before them."""
+    if product.dtype != torch.float16:
+        return product
+    limit = torch.finfo(torch.float16).max
+    return product.clamp(-limit, limit)
+
+
+class GatedRoutedProjection(CapsuleModule, nn.Linear):
+    """Marian's projection plus a gate times the routed one; the gate starts at 0."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> None:
+        super().__init__(config.d_model, config.d_model)
+        self.routed = RoutedProjection(config, heads, site)
+        self.gate = nn.Parameter(torch.empty(config.d_model))
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.zeros_(self.gate)
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return _finite(_finite(super().forward(heads)) + self.gate * self.routed(heads))
+
+
+def routed_projection(config: CapsuleAggregatedMarianConfig, heads: int, site: str) -> nn.Module:
+    """The module that replaces `out_proj`, by `config.aggregation_output`."""
+    projection = GatedRoutedProjection if config.aggregation_output == "gated" else RoutedProjection
+    return projection(config, heads, site)
+
+
+# modeling/capsules/layer_aggregation.py
+"""Aggregation over layers: section "Approach" of DLA.
+
+Legend: `B` batch, `T` positions, `L` layers, `d` model width, `N` output capsules of size `d / N`.
+"""
+class LinearCombination(CapsuleModule):
+    """Eq. (3), DLA: a learned weight vector a layer, initially 1/L. `[B, T, L, d]` to `[B, T, d]`."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(layers, width))
+
+    def init_capsule_weights(self, std: float) -> None:
+        init.constant_(self.weight, 1.0 / len(self.weight))
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        return (stacked * self.weight).sum(dim=-2)
+
+
+class DynamicCombination(nn.Module):
+    """Eq. (4), DLA: a two-layer network computes the weights of each position from all layers."""
+
+    def __init__(self, layers: int, width: int, hidden: int | None) -> None:
+        super().__init__()
+        self.per_layer = hidden is None
+        self.hidden = SplitLinear(layers * width, hidden or layers * width)
+        self.weights: nn.Module
+        if hidden is None:
+            self.weights = StackedLinear(layers, width, width, bias_start=1.0 / layers)
+        else:
+            self.weights = ConstantLinear(hidden, layers * width, start=1.0 / layers)
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        """`stacked` `[B, T, L, d]` to `[B, T, d]`."""
+        hidden = self.hidden(stacked.flatten(-2)).relu()
+        if self.per_layer:
+            hidden = hidden.unflatten(-1, stacked.shape[-2:])
+        weights = self.weights(hidden).reshape(stacked.shape)
+        return (stacked * weights).sum(dim=-2)
+
+
+class RoutedCombination(nn.Module):
+    """Dynamic or EM routing of L input capsules into N output capsules: Eq. (5)-(16), DLA."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
+        super().__init__()
+        width = config.d_model
+        self.sees_all_layers = config.layer_capsule_inputs == "all_layers"
+        fan_in = layers * width if self.sees_all_layers else width
+        features_std = votes_std = None
+        if config.aggregation_output == "replace":
+            features_std, votes_std = fan_in**-0.5, initial_vote_std(config.layer_aggregation, layers, width)
+        # Eq. (8): F_l, linear on the concatenated layers (or on one layer), and a ReLU.
+        self.capsules = (
+            ScaledSplitLinear(fan_in, layers * width, start_std=features_std)
+            if self.sees_all_layers
+            else StackedLinear(layers, width, width, start_std=features_std)
+        )
+        # Eq. (7): the vote matrices W_{l->n} of one layer side by side, d x (N * d / N).
+        self.votes = StackedLinear(layers, width, width, bias=False, start_std=votes_std)
+        # Eq. (10): one logit an input capsule.
+        self.activation = (
+            StackedLinear(layers, width, 1, bias=False) if config.layer_aggregation == "em_routing" else None
+        )
+        self.router = CapsuleRouter(
+            config.layer_aggregation,
+            config.layer_num_capsules or width,
+            config.layer_routing_iterations,
+            config,
+            site,
+        )
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        if self.sees_all_layers:
+            capsules = self.capsules(stacked.flatten(-2)).relu().unflatten(-1, stacked.shape[-2:])
+        else:
+            capsules = self.capsules(stacked).relu()  # [B, T, L, d]
+        if self.activation is None:
+            return self.router(self.votes(capsules))
+        logits = self.activation(capsules).squeeze(-1)  # [B, T, L]
+        activations = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+        return self.router(self.votes(capsules), activations)
+
+
+class LayerAggregation(CapsuleModule):
+    """One representation `[B, T, d]` from the outputs of all layers, by `config.layer_aggregation`."""
+
+    def __init__(self, config: CapsuleAggregatedMarianConfig, layers: int, site: str) -> None:
+        super().__init__()
+        self.combination: nn.Module
+        if config.layer_aggregation == "linear_combination":
+            self.combination = LinearCombination(layers, config.d_model)
+        elif config.layer_aggregation == "dynamic_combination":
+            self.combination = DynamicCombination(layers, config.d_model, config.layer_combination_dim)
+        else:
+            self.combination = RoutedCombination(config, layers, site)
+        self.layer_norm = nn.LayerNorm(config.d_model) if config.aggregation_output == "residual" else None
+        self.gate = nn.Parameter(torch.empty(config.d_model)) if config.aggregation_output == "gated" else None
+
+    def init_capsule_weights(self, std: float) -> None:
+        if self.gate is not None:
+            init.zeros_(self.gate)
+
+    def forward(self, layer_outputs: list[Tensor]) -> Tensor:
+        """`layer_outputs`: H^1 … H^L, each `[B, T, d]`, without the embedding."""
+        top = layer_outputs[-1]
+        stacked = torch.stack([output.to(top.device) for output in layer_outputs], dim=-2)
+        return self.with_top_layer(top, self.combination(stacked))
+
+    def with_top_layer(self, top: Tensor, aggregate: Tensor) -> Tensor:
+        """The aggregate and H^L, each `[B, T, d]`, as `config.aggregation_output` combines them."""
+        if self.layer_norm is not None:
+            return self.layer_norm(top + aggregate)
+        if self.gate is not None:
+            return top + self.gate * aggregate
+        return aggregate
