@@ -4,6 +4,7 @@
 #                                                                                         (11 to 20 minutes)
 # make test-sanitize   build the compiled part with gcc's sanitizers, run its tests          (about a minute)
 # make test-browser   run the tests of the report in a headless Chromium; installs it with apt if it is missing
+# make docs   build the pages of docs/ as a site in build/site, strict about links; installs MkDocs
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
 
 PYTHON ?= python3
@@ -25,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: install demo test test-all test-browser test-sanitize style lint format upstream clean
+.PHONY: install demo docs test test-all test-browser test-sanitize style lint format upstream clean
 
 install: $(STAMP)
 
@@ -45,6 +46,10 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard hf_capsule_mt/ops/c
 
 demo: install
 	$(BIN)/python scripts/demo.py --output runs/demo --sentence "$(SENTENCE)"
+
+docs: install
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
 
 style: install
 	$(BIN)/python -m ruff check .

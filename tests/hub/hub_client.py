@@ -229,20 +229,23 @@ def cards_pass_the_validator_of_the_client(work: Path) -> None:
 
 
 @WITH_PACKAGE.append
-def the_readme_uses_fine_tunes_and_pushes_in_six_lines_each(work: Path) -> None:
+def the_pages_translate_fine_tune_and_push_in_ten_lines_each(work: Path) -> None:
     folder = work / "readme"
     for part in (new_model(9), new_tokenizer()):
-        part.save_pretrained(folder / "runs" / "demo")
+        part.save_pretrained(folder / "model_cards" / "tatoeba-en-de-past-future")
     (folder / "data").mkdir()
     for language, line in (("en", "The sister wrote a letter."), ("de", "Die Schwester schrieb einen Brief.")):
         (folder / "data" / f"train.{language}").write_text(f"{line}\n" * 8)
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Use, fine-tune, push\n")[2]
-    section = section.partition("\n## ")[0]
     names: dict[str, Any] = {}
     os.chdir(folder)
-    for title in ("Use", "Fine-tune", "Push"):
-        code = section.partition(f"\n### {title}\n")[2].partition("```python\n")[2].partition("```")[0]
-        assert len([line for line in code.splitlines() if line]) == 6, title
+    for page, title in (
+        ("README.md", "## Translate"),
+        ("README.md", "## Fine-tune"),
+        ("docs/hub.md", "# Push to the Hub"),
+    ):
+        section = (ROOT / page).read_text(encoding="utf-8").partition(f"{title}\n")[2]
+        code = section.partition("```python\n")[2].partition("```")[0]
+        assert 3 < len([line for line in code.splitlines() if line]) <= 10, title
         exec(code, names)
     tuned = load("me/model")
     assert same(tuned, names["translator"].model) and not same(tuned, new_model(9)), "trained, and pushed"

@@ -1,0 +1,49 @@
+"""Write what the documentation takes from the code: the outputs of the snippets, and docs/api.md from the docstrings.
+
+    python scripts/update_docs.py                 # all pages
+    python scripts/update_docs.py serve evaluate  # these pages
+    python scripts/update_docs.py open-a-checkpoint  # a notebook
+
+An output that agrees with the one on the page is left as it is. Tests compare both with the code.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from documentation.api_page import api_page
+from documentation.notebooks import NOTEBOOKS, make_notebook_folder, read_notebook, run_cells, write_notebook
+from documentation.pages import DOCS, all_pages, with_outputs
+from documentation.run import run_page
+from documentation.workspace import make_workspace
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", help="names of pages and notebooks, without the ending; default: all")
+    arguments = parser.parse_args()
+    from hf_capsule_mt.cli.program import main as program
+
+    pages = {page.stem: page for page in all_pages()}
+    notebooks = {path.stem: path for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
+    names = ["api", *pages, *notebooks]
+    if unknown := sorted({*arguments.pages} - {*names}):
+        parser.error(f"{unknown[0]}: must be one of {', '.join(names)}")
+    for name in arguments.pages or names:
+        if name == "api":
+            (DOCS / "api.md").write_text(api_page(), encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            if name in pages:
+                work = make_workspace(Path(folder) / "work")
+                outputs = {block.line: printed for block, printed in run_page(pages[name], work, program)}
+                pages[name].write_text(with_outputs(pages[name], outputs), encoding="utf-8")
+            elif name in notebooks:
+                work = make_notebook_folder(Path(folder))
+                write_notebook(notebooks[name], run_cells(read_notebook(notebooks[name]), work))
+        print(name, file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

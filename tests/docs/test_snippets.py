@@ -1,0 +1,103 @@
+"""The snippets of README and `docs/`: what they print, and that commands and imports that cannot run here exist."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from documentation.commands import Command, commands_of
+from documentation.pages import DOCS, ROOT, Block, all_pages, blocks_of, same_output
+from documentation.run import check_imports, run_page
+from documentation.workspace import make_workspace
+
+from hf_capsule_mt.cli import program
+from hf_capsule_mt.recipes.recipe import parse_recipe
+
+BLOCKS = [block for page in all_pages() for block in blocks_of(page)]
+# Pages whose snippets train, quantize, or translate whole test sets.
+HEAVY = ("README", "evaluate", "serve")
+
+
+def pages_with_code() -> list:
+    names = dict.fromkeys(block.page for block in BLOCKS if block.language == "python" and block.needs is None)
+    marks = {name: pytest.mark.exhaustive for name in HEAVY}
+    return [pytest.param(page, id=page.stem, marks=marks.get(page.stem, ())) for page in names]
+
+
+def our_commands() -> list:
+    """Each `capsule-mt` command of the pages, with the block that holds it."""
+    bash = [block for block in BLOCKS if block.language == "bash"]
+    pairs = [(block, command) for block in bash for command in commands_of(block.text)]
+    return [(block, command) for block, command in pairs if command.arguments is not None]
+
+
+@pytest.mark.parametrize("page", pages_with_code())
+def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    shown = [block.line for block in blocks_of(page) if block.output is not None and block.needs is None]
+    outputs = dict(run_page(page, make_workspace(tmp_path / "work"), program.main))
+    for block, printed in outputs.items():
+        if block.output is not None:
+            assert same_output(block.output, printed), f"{block.place} prints\n{printed}"
+        else:
+            lines = [line for line in printed.splitlines() if not line.startswith("{'")]  # the log of a trainer
+            assert not lines, f"{block.place} prints, and the page does not show it:\n{printed}"
+    assert [block.line for block in outputs if block.output is not None] == shown
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.needs], ids=lambda block: block.place)
+def test_a_block_that_cannot_run_here_says_why_and_imports_what_exists(block: Block) -> None:
+    assert block.output is None, "an output that no test has seen"
+    assert block.needs in ("the network", "a GPU", "GPUs", "your files", "the server", "the repository")
+    if block.language == "python":
+        check_imports(block.text)
+
+
+def test_commands_and_their_options_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = our_commands()
+    assert {command.arguments[0] for _, command in commands} >= {"train", "translate", "evaluate", "compare", "export"}
+    for block, command in commands:
+        try:
+            check_arguments(command)
+        except (SystemExit, ValueError) as error:
+            raise AssertionError(f"{block.place}: {' '.join(command.words)}: {error}") from error
+
+
+def check_arguments(command: Command) -> None:
+    """Raises SystemExit or ValueError for an unknown command or option. A recipe of a user's own is not read."""
+    name, *arguments = command.arguments or []
+    module = __import__(f"hf_capsule_mt.cli.{program.COMMANDS[name]}", fromlist=["make_parser"])
+    if name != "train":
+        module.make_parser().parse_args(arguments)
+    elif not arguments[0].endswith(".yaml"):  # on a CPU, as here
+        parse_recipe([*(re.sub(r"\$recipe", "dla_em", word) for word in arguments), "--use_cpu"])
+
+
+def test_commands_in_the_text_exist() -> None:
+    """`capsule-mt NAME` between backticks, in a sentence."""
+    for page in all_pages():
+        for name in re.findall(r"`capsule-mt ([a-z][a-z-]*)", page.read_text(encoding="utf-8")):
+            assert name in program.COMMANDS, f"{page.name}: capsule-mt {name}"
+
+
+def test_other_programs_name_files_targets_and_extras_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {target for rule in re.findall(r"^([\w -]+):", makefile, re.MULTILINE) for target in rule.split()}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for page in all_pages():
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"(?:^|`)make ([a-z][\w-]*)", text, re.MULTILINE):
+            assert target in targets, f"{page.name}: make {target}"
+        for script in re.findall(r"\bscripts/[\w/]+\.\w+", text):
+            assert (ROOT / script).is_file(), f"{page.name}: {script}"
+        for extra in re.findall(r"'\.\[(\w+)\]'", text):
+            assert extra in extras, f"{page.name}: .[{extra}]"
+
+
+def test_the_recipe_for_a_marian_checkpoint(tmp_path: Path) -> None:
+    (block,) = [block for block in blocks_of(DOCS / "fine-tune-opus-mt.md") if block.language == "yaml"]
+    file = tmp_path / "my.yaml"
+    file.write_text(block.text)
+    recipe = parse_recipe([str(file)])
+    assert recipe.config == {"layer_aggregation": "em_routing", "aggregation_output": "gated"}
+    assert recipe.model.new_parameter_learning_rate == 5e-4 and recipe.training.learning_rate == 2e-5
