@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.maps import ShownAsMap, past_future_map
-from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
-from hf_capsule_mt.evaluation.decoding import translate
-from hf_capsule_mt.evaluation.texts import check_text
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode, with_settings
+from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, long_frame, text_table
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 Shares = NDArray[np.float32]
 SITE = "past_future"
@@ -230,11 +228,7 @@ def explain(
             f"past_future={kind!r} in this model's configuration: there are no assignments to explain; use a model "
             "trained with 'guided_routing', 'classifier' or 'attention'"
         )
-    check_text(source=source, **({} if target is None else {"target": target}))
-    if not source.strip():
-        raise ValueError("the source is empty: give a sentence with at least one word")
-    if target is None:
-        target = translate(model, tokenizer, source, **with_settings(generation, num_return_sequences=1))
+    target = checked_target(model, tokenizer, source, target, generation)
     source_ids, source_words, source_rows = encode_words(tokenizer, text=source)
     target_ids, target_words, target_rows = encode_words(tokenizer, text_target=target)
     end = model.config.eos_token_id

@@ -15,10 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.maps import ShownAsMap, input_share_map, routing_map
 from hf_capsule_mt.analysis.routing_sites import RoutingSite, routing_sites
-from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
-from hf_capsule_mt.evaluation.decoding import translate
-from hf_capsule_mt.evaluation.texts import check_text
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode, with_settings
+from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, long_frame, text_table
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 SIDES = ("encoder", "decoder")
 
@@ -126,11 +124,7 @@ def input_shares(
             f"{asked}{type(model).__name__} has no such assignments; {has}. Use a model trained with "
             "layer_aggregation or head_aggregation by routing"
         )
-    check_text(source=source, **({} if target is None else {"target": target}))
-    if not source.strip():
-        raise ValueError("the source is empty: give a sentence with at least one word")
-    if target is None:
-        target = translate(model, tokenizer, source, **with_settings(generation, num_return_sequences=1))
+    target = checked_target(model, tokenizer, source, target, generation)
     source_ids, source_words, source_rows = encode_words(tokenizer, text=source)
     target_ids, target_words, target_rows = encode_words(tokenizer, text_target=target)
     encoded, decoded = (torch.tensor([ids], device=model.device) for ids in (source_ids, target_ids))

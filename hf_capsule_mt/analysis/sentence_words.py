@@ -5,6 +5,22 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_capsule_mt.evaluation.decoding import translate
+from hf_capsule_mt.evaluation.texts import check_text
+from hf_capsule_mt.modeling.translation_loop import with_settings
+
+
+def checked_target(
+    model: Any, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None, generation: dict[str, Any]
+) -> str:
+    """The target, or with None the model's translation. Raises ValueError for texts that cannot be shown."""
+    check_text(source=source, **({} if target is None else {"target": target}))
+    if not source.strip():
+        raise ValueError("the source is empty: give a sentence with at least one word")
+    if target is not None:
+        return target
+    return translate(model, tokenizer, source, **with_settings(generation, num_return_sequences=1))
+
 
 def encode_words(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[int], list[str], list[list[int]]]:
     """The token ids of one text, its words, and the positions of each word's tokens."""
