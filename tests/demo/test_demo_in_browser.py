@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(
     chromium_program() is None, reason="no Chromium is installed: `make test-browser` installs it and runs these tests"
 )
 PAGE = make_page()
+LEAVING = ("signal is aborted without reason", "Connection errored out.")  # Gradio's, of the view that a test leaves
 BOX, TRANSLATED = "#demo-source textarea", "#demo-translation textarea"
 SLIDER = "#demo-threshold input[type=range]"
 FRAME = "#demo-picture-frame iframe"
@@ -61,7 +62,7 @@ def show(browser: Tab, address: str) -> Iterator[Open]:
         return browser
 
     yield opened
-    assert browser.problems == []
+    assert [one for one in browser.problems if not any(words in one for words in LEAVING)] == []
     hosts = {urlsplit(url).netloc for url in browser.fetched if not url.startswith(("data:", "about:", "blob:"))}
     assert hosts == {urlsplit(address).netloc}
 
