@@ -15,6 +15,8 @@ from documentation.notebooks import (
 )
 from documentation.pages import NUMBER, same_output
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def run_again(name: str, tmp_path: Path) -> tuple[list[str], list[str]]:
     """What the notebook shows in the repository, and what it shows now."""
@@ -50,6 +52,7 @@ def test_notebooks_have_outputs_and_no_traces_of_a_machine(path: Path) -> None:
     assert any("image/png" in output.get("data", {}) for cell in code for output in cell["outputs"])
     assert path.stat().st_size < 300_000
     for text in texts_of(cells):
+        assert not any(place in text for place in ("/home/", "/tmp/", str(ROOT), str(ROOT.parent)))
         assert not re.search(r"(?<![\w.:/])/[a-z]+/\w", text), "an absolute path"
 
 
