@@ -48,12 +48,23 @@ def start_script(script: str | Path, *arguments: str, log: Path) -> BaseProcess:
     return process
 
 
-def run_processes(script: str | Path, *arguments: str, count: int = 2, timeout: float = 600) -> list[Finished]:
-    """Run `script` in processes that find each other, on CPUs, as `torchrun` does: when one fails the others end."""
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "ACCELERATE_USE_CPU": "true"}
+def run_processes(
+    script: str | Path,
+    *arguments: str,
+    count: int = 2,
+    folder: Path = ROOT,
+    timeout: float = 600,
+    environment: dict[str, str] | None = None,
+) -> list[Finished]:
+    """Run `script` in processes that find each other, on CPUs, as `torchrun` does: when one fails the others end.
+
+    `environment` is what a launcher has added to that of its processes.
+    """
+    common = {"ACCELERATE_USE_CPU": "true", **(environment or {})}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     places = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-    return _run([str(ROOT / script), *arguments], ROOT, "", timeout, places)
+    return _run([str(ROOT / script), *arguments], folder, "", timeout, places)
 
 
 def free_port() -> str:

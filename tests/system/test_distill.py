@@ -1,4 +1,5 @@
-"""Distillation through `accelerate launch`: two processes, killed in the middle, write what one writes in one go."""
+"""Distillation in two processes: started by `accelerate launch`, killed in the middle and started again, they write
+what one writes in one go."""
 
 import json
 import os
@@ -12,7 +13,7 @@ import datasets
 import psutil
 import pytest
 import torch
-from commands import free_port
+from commands import free_port, run_processes
 from transformers import set_seed
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, Distillation
@@ -41,8 +42,9 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
     # `--cpu` starts one process, whatever their number; this starts two where there is no GPU as well.
     launch = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", free_port()]
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch, str(ROOT / "scripts" / "distill.py")]
-    command += ["--device", "cpu", "--beam", "2", "--shard-size", "5"]
-    command += ["--teacher", "teacher", "--corpus", "train", "--output", "new/train"]
+    arguments = ["--device", "cpu", "--beam", "2", "--shard-size", "5"]
+    arguments += ["--teacher", "teacher", "--corpus", "train", "--output", "new/train"]
+    command += arguments
     cache = tmp_path / "cache"
     settings = {"cwd": tmp_path, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     settings["env"] = {**os.environ, "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
@@ -63,9 +65,11 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
     assert wanted <= len(list(shards.glob("*.json"))) < 240 / 5, output
     assert not list(tmp_path.glob("new/train.??"))
 
-    done = subprocess.run(command, **settings)
-    assert done.returncode == 0, done.stdout
-    assert "lines: 240" in done.stdout and done.stdout.count("bleu_against_references") == 1, done.stdout
+    environment = {name: settings["env"][name] for name in ("HF_DATASETS_CACHE", "OMP_NUM_THREADS")}
+    done = run_processes("scripts/distill.py", *arguments, folder=tmp_path, environment=environment)
+    assert [process.returncode for process in done] == [0, 0], done
+    assert "lines: 240" in done[0].stdout, done
+    assert "".join(process.stdout for process in done).count("bleu_against_references") == 1, done
     assert not shards.exists()
 
     monkeypatch.chdir(tmp_path)

@@ -176,6 +176,7 @@ def main(options: dict[str, Any]) -> None:
         "interrupted": trainer.interrupted,
         "steps": trainer.state.global_step,
         "sharded": any(isinstance(value, DTensor) for value in trainer.model.parameters()),
+        "launched_with": {name: os.environ[name] for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))},
     }
     (folder / f"found_{index}.json").write_text(json.dumps(found))
     if index == 0 or trainer.is_fsdp_enabled:  # where it takes all of them
