@@ -27,7 +27,21 @@ IMPORTED = ["transformers.models.marian.modeling_marian", "transformers.trainer_
 IMPORTED += ["accelerate", "datasets", "sacrebleu"]
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(IMPORTED)
-forkserver.ensure_running()  # before any test changes the environment
+HASH_SEED = "4242"  # words hash differently there than here
+
+
+def _start_server() -> None:
+    """Before any test changes the environment."""
+    here = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = HASH_SEED
+    forkserver.ensure_running()
+    if here is None:
+        del os.environ["PYTHONHASHSEED"]
+    else:
+        os.environ["PYTHONHASHSEED"] = here
+
+
+_start_server()
 
 Finished = subprocess.CompletedProcess[str]
 

@@ -286,34 +286,47 @@ def refused(*args, **kwargs):
 
 socket.socket.connect = socket.socket.connect_ex = refused
 socket.getaddrinfo = refused
-{statement}
-print(json.dumps(sorted(sys.modules)))
+for statement in {statements}:
+    exec(statement)
+    print(json.dumps(sorted(sys.modules)))
 """
 
 
-def modules_after(statement: str) -> set[str]:
-    command = [sys.executable, "-c", WATCHED.format(statement=statement)]
+def modules_after(*statements: str) -> list[set[str]]:
+    """The modules there after each of the statements, in one process."""
+    command = [sys.executable, "-c", WATCHED.format(statements=statements)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "Warning" not in done.stderr, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return [set(json.loads(line)) for line in done.stdout.splitlines()[-len(statements) :]]
+
+
+DATA = "import hf_capsule_mt.data, hf_capsule_mt.data.tokenizer, hf_capsule_mt.data.synthetic.pairs"
 
 
 @pytest.fixture(scope="module")
-def loaded() -> tuple[set[str], set[str]]:
-    """The modules there after importing Marian alone, and after importing this package."""
-    return modules_after("from transformers import MarianMTModel"), modules_after("import hf_capsule_mt")
+def loaded() -> tuple[set[str], set[str], set[str]]:
+    """The modules there after importing Marian alone, after importing this package, and after its data as well."""
+    (marian,) = modules_after("from transformers import MarianMTModel")
+    return marian, *modules_after("import hf_capsule_mt", DATA)
 
 
 @pytest.mark.parametrize("name", HEAVY)
-def test_importing_the_package_loads_no(name: str, loaded: tuple[set[str], set[str]]) -> None:
-    marian, ours = loaded
+def test_importing_the_package_loads_no(name: str, loaded: tuple[set[str], ...]) -> None:
+    marian, ours, _ = loaded
     assert PACKAGE in ours and PACKAGE not in marian
     extra = sorted(module for module in ours - marian if module.split(".")[0] == name)
     assert extra == []
 
 
-def test_importing_the_package_loads_none_of_its_lazy_parts(loaded: tuple[set[str], set[str]]) -> None:
+def test_importing_its_data_loads_no_large_library(loaded: tuple[set[str], ...]) -> None:
+    _, ours, with_data = loaded
+    assert f"{PACKAGE}.data.synthetic.pairs" in with_data - ours
+    added = {module.split(".")[0] for module in with_data - ours}
+    assert not added & {"datasets", "tokenizers", "transformers", "torch", "pandas", "numpy"}
+
+
+def test_importing_the_package_loads_none_of_its_lazy_parts(loaded: tuple[set[str], ...]) -> None:
     parts = {module.split(".")[1] for module in loaded[1] if module.startswith(f"{PACKAGE}.")}
     assert parts & {"data", "training", "evaluation", "analysis", "inference", "hub", "cli", "demo"} == set()
     assert set(FLAT) <= parts

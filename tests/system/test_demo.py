@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_script
 from demo import SHORTENED, show_checkpoints
 from runs import make_run
 from small_marian import SMALL_MARIAN
@@ -19,8 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def run_demo(output: Path, *options: str) -> str:
     """What the demo prints."""
-    command = [sys.executable, "scripts/demo.py", "--output", str(output), *options]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    result = run_script("scripts/demo.py", "--output", str(output), *options)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
 
