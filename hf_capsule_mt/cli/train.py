@@ -35,7 +35,7 @@ KEYS = {
     "seed": ("N", "seed of the weights and of the order of the pairs"),
     "bf16": ("", "train in bfloat16"),
     "use_cpu": ("", "train on the CPU even if there is a GPU"),
-    "report_to": ("NAME", "also report to a tracker, such as tensorboard"),
+    "report_to": ("NAME …", "also report to trackers, such as tensorboard"),
     "config.NAME": ("VALUE", "a field of the model's configuration, such as config.d_model"),
     "cleaning.NAME": ("VALUE", "a rule of cleaning, such as cleaning.max_words"),
 }

@@ -66,6 +66,8 @@ def recipe_parser() -> HfArgumentParser:
     for action in parser._actions:
         if "--no_resume" in action.option_strings:
             action.help = "Never continue a run: it is an error if output_dir holds one."
+        if action.dest == "report_to":
+            action.nargs = "+"  # Transformers gives a field of this type one value
     return parser
 
 
@@ -81,6 +83,8 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     problems = [f"command line: no argument {name}{suggestion(name, valid_keys(FAMILIES), '--')}" for name in names]
     if problems or unknown:
         raise UnknownOption("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
+    if isinstance(parsed.report_to, list) and len(parsed.report_to) == 1:
+        parsed.report_to = parsed.report_to[0]  # as in a file
     file = recipe_path(parsed.recipe)
     settings = read_settings(file)
     settings |= {

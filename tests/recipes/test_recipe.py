@@ -278,6 +278,13 @@ def test_what_is_wrong_on_the_command_line_is_named(arguments: list[str], messag
     assert message in str(raised.value)
 
 
+def test_the_command_line_names_one_tracker_or_several(recipe_file: str):
+    one = parse_recipe([recipe_file, "--report_to", "tensorboard", "--seed", "3"])
+    assert one.explicit["report_to"] == "tensorboard" and one.training.report_to == ["tensorboard"]
+    several = parse_recipe([recipe_file, "--report_to", "tensorboard", "tensorboard"])
+    assert several.training.report_to == ["tensorboard", "tensorboard"]
+
+
 def test_several_problems_are_one_error(recipe_file: str):
     with pytest.raises(ValueError) as raised:
         parse_recipe([recipe_file, "--config.d_modl", "3", "--cleaning.max_wordz", "3", "--family", "gdr_marian"])
@@ -417,6 +424,7 @@ def test_a_start_from_what_is_no_checkpoint_is_named(recipe_file: str, tmp_path:
     ("arguments", "message"),
     [
         (["--report_to", "wandb"], "report_to='wandb': its library is not installed; "),
+        (["--report_to", "tensorboard", "wandbb"], "report_to='wandbb': is unknown; choose from none, tensorboard"),
         (["--report_to", "none", "--use_liger_kernel"], "liger"),
         (["--deepspeed", "nowhere.json"], "deepspeed"),
         (["--accelerator_config", '{"nonsense": 1}'], "nonsense"),
