@@ -24,7 +24,7 @@ from script_process import be_the_script
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = ["transformers.models.marian.modeling_marian", "transformers.trainer_seq2seq", "transformers.pipelines"]
-IMPORTED += ["accelerate", "datasets", "sacrebleu"]
+IMPORTED += ["accelerate", "datasets", "sacrebleu", "matplotlib.figure"]
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(IMPORTED)
 HASH_SEED = "4242"  # words hash differently there than here

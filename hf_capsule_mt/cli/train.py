@@ -7,7 +7,7 @@ r"""Train a translation model with a recipe, translate its test set, and write t
 
 The same command continues from the last checkpoint, and does nothing if the run is finished. Ctrl-C ends a run with a
 checkpoint. The output folder gets the model, its tokenizer, `results.json`, `run.json`, a model card, the
-translations, and `recipe.yaml`, which repeats the run.
+translations, pictures of the learning curves, and `recipe.yaml`, which repeats the run.
 """
 
 import sys

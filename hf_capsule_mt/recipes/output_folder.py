@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
+from hf_capsule_mt.analysis.curve_pictures import BLEU_CURVE, LOSS_CURVE
 from hf_capsule_mt.checkpoint_contents import CARD, CONFIGURATION_FILES, TOKENIZER_FILES, WEIGHTS
 
 RECORD, RESULTS, RECIPE = "run.json", "results.json", "recipe.yaml"
 # Files that a run writes or removes. A run of this package also leaves its record in the folder.
-RUN_FILES = {*CONFIGURATION_FILES, CARD, RESULTS, "trainer_state.json", "training_args.bin", "averaged"}
+RUN_FILES = {*CONFIGURATION_FILES, CARD, RESULTS, LOSS_CURVE, BLEU_CURVE, "trainer_state.json", "training_args.bin"}
+RUN_FILES |= {"averaged"}
 RUN_FILE_PATTERN = re.compile(rf"{WEIGHTS.pattern}|checkpoint-\d+|(validation|test)\.translations\.txt")
 
 

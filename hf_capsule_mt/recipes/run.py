@@ -18,6 +18,7 @@ import torch
 from accelerate import PartialState
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
+from hf_capsule_mt.analysis.curve_pictures import plot_learning_curves
 from hf_capsule_mt.evaluation.logged_losses import logged_losses
 from hf_capsule_mt.evaluation.scores import corpus_scores
 from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy
@@ -115,7 +116,16 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     if arguments.process_index == 0:
         write_results(results, folder)
         start.record.write(folder)
+        draw_learning_curves(folder)
     return results
+
+
+def draw_learning_curves(folder: Path) -> None:
+    """Draws the learning curves beside `results.json`, or says in one line why it does not."""
+    try:
+        plot_learning_curves(folder)
+    except ImportError as error:
+        print(f"no pictures of the learning curves: {error}", flush=True)
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:

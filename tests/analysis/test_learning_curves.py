@@ -1,4 +1,5 @@
-"""Learning curves of a report: which file and which loss they come from, and values that are not finite."""
+"""Learning curves of a report and as pictures: which file and which loss they come from, and values that are not
+finite."""
 
 import json
 import math
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hf_capsule_mt.analysis import curve_pictures
+from hf_capsule_mt.analysis.curve_pictures import BLEU_CURVE, LOSS_CURVE, plot_learning_curves
 from hf_capsule_mt.analysis.report.corpus_sections import curve_section
 from hf_capsule_mt.analysis.report.learning_curves import finite_record, training_record
 from hf_capsule_mt.evaluation.logged_losses import logged_losses
@@ -115,3 +118,28 @@ def test_results_say_whether_their_losses_have_label_smoothing(
     state = SimpleNamespace(log_history=[{"step": 1, "loss": 3.0, **terms}])
     trainer: Any = SimpleNamespace(state=state, args=SimpleNamespace(label_smoothing_factor=smoothing))
     assert learning_curves(trainer)["loss_curve_has_label_smoothing"] is expected
+
+
+def test_the_pictures_of_a_run_have_its_curves_and_a_sorted_legend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: dict[str, Any] = {}
+    monkeypatch.setattr(curve_pictures, "save_figure", lambda figure, path: figures.setdefault(path.name, figure))
+    evaluations = [{"step": step, "eval_loss": 5.0, "eval_bleu": bleu} for step, bleu in ((10, 1.0), (20, 9.5))]
+    losses = [[step, 8.0 - step / 5] for step in range(1, 21)]
+    write_results(tmp_path, loss_curve=losses, loss_curve_has_label_smoothing=True, evaluations=evaluations)
+    curve_pictures.plot_learning_curves(tmp_path)
+    assert list(figures) == [LOSS_CURVE, BLEU_CURVE]
+    (loss,), (bleu,) = figures[LOSS_CURVE].axes, figures[BLEU_CURVE].axes
+    assert [line.get_xydata().tolist() for line in loss.lines] == [[[10, 5.0], [20, 5.0]], losses]
+    labels = [text.get_text() for text in loss.get_legend().get_texts()]
+    assert labels == ["validation: 5 at the end", "training, with label smoothing: 4 at the end"]
+    assert [line.get_xydata().tolist() for line in bleu.lines] == [[[10, 1.0], [20, 9.5]]]
+    assert loss.get_ylim()[0] == 0 and loss.get_ylim()[1] > 7.8 and bleu.get_xlim()[1] > 20
+
+
+def test_a_picture_without_a_point_is_not_drawn(tmp_path: Path) -> None:
+    assert plot_learning_curves(tmp_path) == []
+    write_results(tmp_path, loss_curve=[[5, 3.0]])
+    assert plot_learning_curves(tmp_path) == [tmp_path / LOSS_CURVE]
+    assert (tmp_path / LOSS_CURVE).read_bytes().startswith(b"\x89PNG") and not (tmp_path / BLEU_CURVE).exists()

@@ -47,7 +47,8 @@ def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.needs], ids=lambda block: block.place)
 def test_a_block_that_cannot_run_here_says_why_and_imports_what_exists(block: Block) -> None:
     assert block.output is None, "an output that no test has seen"
-    assert block.needs in ("the network", "a GPU", "GPUs", "your files", "the server", "the repository", "the trackers")
+    needs = ("the network", "a GPU", "GPUs", "your files", "the server", "the repository", "the trackers")
+    assert block.needs in needs
     if block.language == "python":
         check_imports(block.text)
 

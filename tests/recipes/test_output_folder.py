@@ -26,7 +26,13 @@ def test_a_folder_with_the_model_of_somebody_else_stays_as_it_is(tmp_path: Path)
     )
 
 
-NEEDS_NO_RUN = ["model-00001-of-00002.safetensors", "config.json", "results.json", "test.translations.txt"]
+NEEDS_NO_RUN = [
+    "model-00001-of-00002.safetensors",
+    "config.json",
+    "results.json",
+    "test.translations.txt",
+    "loss_curve.png",
+]
 
 
 @pytest.mark.parametrize("name", [*NEEDS_NO_RUN, "tokenizer.json", "checkpoint-7"])

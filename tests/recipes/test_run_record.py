@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -109,6 +110,19 @@ def test_a_finished_run_says_so_and_writes_nothing(finished: Path) -> None:
     again = run_script(TRAIN, *small_arguments(MARIAN, finished), "--eval_steps=3", "--logging_first_step")
     assert again.returncode == 0 and file_states(finished) == before
     assert "Changed, but without effect on a finished run: eval_steps, logging_first_step." in again.stdout
+
+
+def test_a_run_draws_its_learning_curves_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_small(MARIAN, tmp_path / "run")
+    assert (tmp_path / "run" / "loss_curve.png").is_file() and (tmp_path / "run" / "bleu_curve.png").is_file()
+    assert "learning curves" not in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run_small(MARIAN, tmp_path / "without")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "learning curves" in line]
+    assert "plots need matplotlib: pip install 'hf_capsule_mt[plot]'" in line
+    assert (tmp_path / "without" / "results.json").is_file() and not (tmp_path / "without" / "loss_curve.png").exists()
 
 
 def test_a_card_that_was_edited_stays_until_there_are_other_results(copied: Path) -> None:
