@@ -56,6 +56,19 @@ def check_limits(model: Any, length_penalty: float, max_new_tokens: int | None =
         )
 
 
+def with_one_limit(model: Any, generation: dict[str, Any]) -> dict[str, Any]:
+    """`generation` with `max_new_tokens` as `max_length`, if the model's generation config has a `max_length` too.
+
+    The limit is the same. Transformers warns at each batch that both are set.
+    """
+    limit = generation.get("max_new_tokens")
+    is_doubled = model.generation_config.max_length is not None and generation.get("max_length") is None
+    if limit is None or not is_doubled or generation.get("generation_config") is not None:
+        return generation
+    rest = {name: value for name, value in generation.items() if name != "max_new_tokens"}
+    return {**rest, "max_length": limit + 1}  # with the start token
+
+
 @overload
 def translate(
     model: PreTrainedModel,
@@ -106,6 +119,7 @@ def translate(
             f"num_return_sequences={count}: translate returns one translation; use translate_lines, n_best"
         )
     check_shortlist(model, tokenizer)
+    generation = with_one_limit(model, generation)
     limit = source_limit(model, tokenizer)
     sources, too_long = encode_texts(tokenizer, sentences, limit)
     for index, length in too_long.items():

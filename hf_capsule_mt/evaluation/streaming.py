@@ -17,7 +17,13 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_capsule_mt.evaluation.decoding import check_limits, check_shortlist, encode_texts, source_limit
+from hf_capsule_mt.evaluation.decoding import (
+    check_limits,
+    check_shortlist,
+    encode_texts,
+    source_limit,
+    with_one_limit,
+)
 from hf_capsule_mt.evaluation.texts import check_texts
 from hf_capsule_mt.modeling.translation_loop import (
     Progress,
@@ -85,7 +91,7 @@ def translate_lines(
     check_limits(model, length_penalty, generation.get("max_new_tokens"))
     check_shortlist(model, tokenizer)
     own = {"num_return_sequences": n_best} | ({"length_penalty": length_penalty} if beams > 1 else {})
-    generation = with_settings(generation, **own)
+    generation = with_settings(with_one_limit(model, generation), **own)
     incoming, first = iter(lines), 1
     while chunk := list(islice(incoming, window)):
         results = [[Translation("", 0.0 if with_scores else None)] * n_best for _ in chunk]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from hf_capsule_mt.checkpoint_contents import CARD, TRANSLATIONS, belongs_to_checkpoint
 from hf_capsule_mt.hub.export import export_checkpoint
@@ -109,6 +109,7 @@ def pack_checkpoint(
         packed = Path(work, output.name)
         place = loadable_path(output)
         export_checkpoint(run, packed, name=place, stored_dtype=HALF_PRECISIONS[dtype], allow_marian=True)
+        _limit_length(packed, results)
         before, after = (_translations(folder, sentences, test, generation) for folder in (run, packed))
         record = {
             "generation": generation,
@@ -137,6 +138,18 @@ def pack_checkpoint(
             for path in packed.iterdir():
                 (folder / path.name).write_bytes(path.read_bytes())
     return PackedCheckpoint(**{**vars(result), "size": sum(sizes.values())})
+
+
+def _limit_length(folder: Path, results: dict[str, Any]) -> None:
+    """Sets the longest translation, as in the run, if the checkpoint has none: runs of older versions have none.
+
+    Without it `generate()` of Transformers stops after 20 tokens.
+    """
+    settings = GenerationConfig.from_pretrained(folder)
+    length = (results.get("training") or {}).get("generation_max_length") or results["data"].get("max_target_length")
+    if settings.max_length is None and settings.max_new_tokens is None and length is not None:
+        settings.max_length = length
+        settings.save_pretrained(folder)
 
 
 def rounding_errors(tensors: dict[str, torch.Tensor]) -> dict[str, float]:

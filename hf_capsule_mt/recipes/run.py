@@ -240,8 +240,12 @@ def repeatable_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer:
-    """The trainer. Also writes the beam search settings into the model."""
+    """The trainer. Also writes into the model the settings of the final translations: beams, and their longest length.
+
+    Without a length, `generate()` of Transformers stops after 20 tokens.
+    """
     model: Any = built.model
+    model.generation_config.max_length = recipe.training.generation_max_length
     model.generation_config.num_beams = recipe.model.num_beams
     if recipe.model.num_beams > 1:
         model.generation_config.length_penalty = recipe.model.length_penalty

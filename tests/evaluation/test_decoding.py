@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 import torch
 from transformers import GenerationConfig, set_seed
@@ -33,6 +35,17 @@ def test_order_is_kept_and_batches_do_not_matter(model_and_task):
     small = translate(model, task.tokenizer, task.test_sources, batch_size=5, max_new_tokens=6)
     assert together == alone == small
     assert model.training, "translate must leave the mode of the model as it was"
+
+
+@pytest.mark.parametrize("function", [translate, lambda *given, **options: list(translate_lines(*given, **options))])
+def test_a_limit_wins_over_that_of_the_model_without_a_warning(function, model_and_task, monkeypatch, caplog):
+    model, task = model_and_task
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    expected = function(model, task.tokenizer, task.test_sources, max_new_tokens=3)
+    assert expected != function(model, task.tokenizer, task.test_sources, max_new_tokens=4)
+    monkeypatch.setattr(model.generation_config, "max_length", 5)
+    assert function(model, task.tokenizer, task.test_sources, max_new_tokens=3) == expected
+    assert "max_new_tokens" not in caplog.text
 
 
 def test_one_string_is_one_sentence(model_and_task):

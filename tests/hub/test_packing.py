@@ -10,7 +10,7 @@ from commands import run_script
 from runs import TEXTS, make_run
 from safetensors.torch import load_file, save_file
 from small_marian import SMALL_MARIAN
-from transformers import AutoModelForSeq2SeqLM, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
 
 import hf_capsule_mt.hub.export as export
 from hf_capsule_mt import CapsNMTForConditionalGeneration
@@ -47,6 +47,22 @@ def test_half_precision_is_stored_and_float32_is_loaded(run: Path, unverified: N
     for text in ("license: cc0-1.0", "Made-up sentences, CC0 1.0", "The weights are stored in float16", "BLEU"):
         assert text in card, text
     assert not {"results.json", "training_args.bin"} & {path.name for path in packed.folder.iterdir()}
+
+
+def test_a_run_without_a_longest_translation_gets_that_of_its_recipe(
+    run: Path, unverified: None, tmp_path: Path
+) -> None:
+    assert GenerationConfig.from_pretrained(pack_checkpoint(run, tmp_path / "own", **ABOUT).folder).max_length == 12
+    settings, results = (json.loads((run / name).read_text()) for name in ("generation_config.json", "results.json"))
+    del settings["max_length"]
+    results["data"]["max_target_length"] = 9
+    (run / "generation_config.json").write_text(json.dumps(settings))
+    (run / "results.json").write_text(json.dumps(results))
+    packed = pack_checkpoint(run, tmp_path / "tiny", **ABOUT).folder
+    assert GenerationConfig.from_pretrained(packed).to_diff_dict() == {
+        **GenerationConfig.from_pretrained(run).to_diff_dict(),
+        "max_length": 9,
+    }
 
 
 def test_weights_too_large_for_float16_are_stored_in_bfloat16(run: Path, unverified: None, tmp_path: Path) -> None:

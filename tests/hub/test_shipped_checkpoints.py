@@ -4,6 +4,7 @@ A tiny one that is packed here goes through the same tests.
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -84,6 +85,21 @@ def test_a_checkpoint_is_small_and_translates_as_it_did(folder: Path) -> None:
     assert len(record["sentences"]) >= 5
     translations = [one["translation_text"] for one in pipe(list(record["sentences"]), **record["generation"])]
     assert dict(zip(record["sentences"], translations, strict=True)) == record["sentences"]
+
+
+@pytest.mark.parametrize("name", [path.name for path in SHIPPED])
+def test_plain_generate_does_not_stop_after_20_tokens(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    folder = ROOT / "model_cards" / name
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    sentence = "She told him that she had lost the key of the red car, and that she would like to go home by train, "
+    sentence += "because it is raining today."
+    (tokens,) = model.generate(**tokenizer(sentence, return_tensors="pt"))
+    assert 21 < len(tokens) < 128 and tokens[-1] == model.generation_config.eos_token_id
+    assert "max_length" not in caplog.text and "max_new_tokens" not in caplog.text
 
 
 def test_a_checkpoint_translates_as_it_did_without_this_package(tiny: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 import yaml
 from commands import run_script
 from small_marian import SMALL_MARIAN
+from transformers import GenerationConfig
 
 from hf_capsule_mt.evaluation import compare_systems
 from hf_capsule_mt.recipes import run as recipe_run
@@ -310,6 +311,7 @@ def test_a_run_a_warm_start_from_it_and_both_taken_up_again(recipe_file: str, tm
     assert written["cleaning"]["train"]["kept"] == 60 and 0 < written["padding_share"] < 1
     assert [step for step, _ in written["loss_curve"]] == [1, 2] and first["resumed_from"] is None
     assert len((tmp_path / "first" / "test.translations.txt").read_text().splitlines()) == 4
+    assert GenerationConfig.from_pretrained(tmp_path / "first").max_length == 60  # max_target_length
 
     longer = run(recipe_file, tmp_path / "first", "--config.layer_aggregation", "none", "--max_steps", "3")
     assert longer["resumed_from"].endswith("checkpoint-2") and longer["steps"] == 3
