@@ -274,6 +274,34 @@ def test_every_row_of_every_result_is_in_the_table(script):
         assert text.count(f"]({path.name})") == each * len(result["rows"]) + 1, path.name  # and one among the runs
 
 
+def test_a_picture_has_at_most_12_bars_the_highest_first(script, monkeypatch):
+    tables, figures = script("benchmarks.table"), {}
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: figures.setdefault(path, figure))
+    monkeypatch.setattr(tables, "plot_scaling", lambda results, path: figures.setdefault(path, None))
+    tables.plot(FOLDER)
+    assert {*figures} == {path for path in FOLDER.glob("*.png")} and len(figures) == 4
+    for path, figure in figures.items():
+        if figure is not None:
+            (axes,) = figure.axes
+            speeds = [bar.get_width() for bar in axes.patches]
+            assert 1 < len(speeds) <= 12 and speeds == sorted(speeds, reverse=True), path
+            assert len(axes.get_yticklabels()) == len(speeds)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("em-int8-shortlist", "EM over layers, both sides, int8, shortlist"),
+        ("heads-em-two", "EM in encoder heads, layers 1-2"),
+        ("ctranslate2-int8-6+1", "CTranslate2, int8, one decoder layer"),
+        ("gdr-bow-bca", "GDR + BoW + BCA"),
+        ("new", "new"),
+    ],
+)
+def test_names_of_models_in_words(script, model: str, words: str):
+    assert script("benchmarks.table").label(model) == words
+
+
 @pytest.mark.parametrize(
     ("device", "label"),
     [

@@ -1,4 +1,4 @@
-"""`benchmark.py scaling`: time against length, measured, fitted and drawn.
+"""`benchmark.py scaling`: time against length, measured and fitted; that of a whole sentence is also drawn.
 
 There are four curves: the encoder against the source length; one greedy step of the decoder against the source length;
 one greedy step against the number of words before it; and a whole sentence, translated into as many tokens. Every
@@ -215,27 +215,30 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def plot_scaling(results: dict[str, Any], path: Path) -> None:
-    """A panel for each curve: medians with quartiles, and the line, or the parabola if its bend differs from 0."""
-    figure = new_figure(10, 7.2)
-    for axes, (kind, (what, against)) in zip(figure.subplots(2, 2).flat, KINDS.items(), strict=True):
-        unit = 1.0 if kind == "sentence" else 1e3
-        for color, (name, row) in enumerate(results["rows"].items()):
-            points = row[kind]
-            lengths, medians = points["lengths"], [value * unit for value in points["median_s"]]
-            low, high = zip(*points["quartiles_s"], strict=True)
-            spread = [
-                [value - end * unit for value, end in zip(medians, low, strict=True)],
-                [end * unit - value for value, end in zip(medians, high, strict=True)],
-            ]
-            axes.errorbar(lengths, medians, spread, fmt="o", markersize=4, capsize=3, color=f"C{color}")
-            fit = points["parabola" if points["growth"].startswith("bends") else "line"]
-            places = [min(lengths) + (max(lengths) - min(lengths)) * step / 100 for step in range(101)]
-            heights = [unit * sum(c * x**power for power, c in enumerate(fit["coefficients"])) for x in places]
-            axes.plot(places, heights, color=f"C{color}", label=f"{name}: {points['growth']}")
-        axes.set_title(f"{what}, {'s' if unit == 1.0 else 'ms'}")
-        axes.set_xlabel(against)
-        axes.set_ylim(bottom=0)
-        axes.legend(fontsize=8)
+    """Draws the time of a whole sentence against its length. The legend has the order of the ends of the curves.
+
+    Points are medians with quartiles. A line is fitted to them, or a parabola if its bend differs from 0.
+    """
+    figure = new_figure(7.6, 4.6)
+    axes = figure.subplots()
+    curves = {name: row["sentence"] for name, row in results["rows"].items()}
+    for color, (name, points) in enumerate(sorted(curves.items(), key=lambda item: -item[1]["median_s"][-1])):
+        lengths, medians = points["lengths"], points["median_s"]
+        low, high = zip(*points["quartiles_s"], strict=True)
+        spread = [
+            [value - end for value, end in zip(medians, low, strict=True)],
+            [end - value for value, end in zip(medians, high, strict=True)],
+        ]
+        axes.errorbar(lengths, medians, spread, fmt="o", markersize=5, capsize=3, color=f"C{color}")
+        fit = points["parabola" if points["growth"].startswith("bends") else "line"]
+        places = [min(lengths) + (max(lengths) - min(lengths)) * step / 100 for step in range(101)]
+        heights = [sum(c * x**power for power, c in enumerate(fit["coefficients"])) for x in places]
+        axes.plot(places, heights, color=f"C{color}", label=f"{name}: {points['growth']}")
     settings = results["settings"]
-    figure.suptitle(f"{results['device']}, {settings['dtype']}, batch {settings['batch']}, {settings['clock']} time")
+    device = results["device"].replace(" 1 threads", " 1 thread")
+    axes.set_title(f"Time of a sentence ({device}, {settings['dtype']}, batch {settings['batch']})")
+    axes.set_xlabel("tokens of source and translation, each")
+    axes.set_ylabel("seconds" if settings["clock"] == "wall" else "seconds of the processor")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=10)
     save_figure(figure, path)

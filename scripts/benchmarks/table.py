@@ -6,17 +6,18 @@ The folder's README.md is written from its JSON files only. Figures that no file
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.rows import (
     GPU_COMMANDS,
     NOT_MEASURED,
+    TARGETS,
     Results,
     axis_rows,
     fused_target_rows,
     length_rows,
     loss_rows,
     memory_rows,
-    of_kind,
     op_rows,
     paper,
     run_rows,
@@ -24,7 +25,7 @@ from benchmarks.rows import (
     target_rows,
     trainer_rows,
 )
-from benchmarks.scaling import new_figure, save_figure
+from benchmarks.scaling import new_figure, plot_scaling, save_figure
 
 HEAD = """# Benchmarks
 
@@ -67,7 +68,24 @@ export HF_CAPSULE_MT_ROUTING=fused
 {chr(10).join(f"python scripts/benchmark.py {command} --device cuda" for command in GPU_COMMANDS)}
 python scripts/benchmark.py table
 ```"""
-MODES = ("train", "decode")
+
+
+class Picture(NamedTuple):
+    """A picture of one result: its file, and its title, which is its message."""
+
+    file: str
+    title: str
+
+
+MOST_BARS = 12
+PICTURES = {
+    "train-all-base-cpu-compiled": Picture("speeds-training.png", "Routing slows a training step down"),
+    "decode-beam-base-cpu-compiled": Picture("speeds-decoding.png", "Routing slows decoding with 4 beams down"),
+    "decode-shortlist-base-cpu": Picture("speeds-int8.png", "One sentence in int8, with and without a shortlist"),
+}
+LENGTHS = "scaling-wall-base-cpu.json"
+LABELS = {target.model: target.what for target in TARGETS}
+LABELS |= {"caps_nmt": "CapsNMT", "marian": "Marian", "ctranslate2": "CTranslate2", "6+1": "one decoder layer"}
 SECTIONS = (
     (
         "On a GPU, against the targets",
@@ -133,7 +151,7 @@ SECTIONS = (
 
 def render(folder: Path) -> str:
     results = read(folder)
-    parts = [HEAD, "![Speeds](speeds.png)\n"]
+    parts = [HEAD, *(f"![{one.title}]({one.file})\n" for one in drawn(results).values())]
     for title, text, columns, rows_of in SECTIONS:
         rows = rows_of(results)
         body = table(columns, rows) if rows else f"{NOT_MEASURED.capitalize()}.\n"
@@ -147,37 +165,47 @@ def short(device: str) -> str:
 
 
 def plot(folder: Path) -> None:
-    """Draw every speed of training and decoding, with the paper's speed."""
+    """Draws the speeds of each result that `PICTURES` names, the highest first, and time against length."""
     results = read(folder)
-    longest = max(sum(len(result["rows"]) - 1 for result in of_kind(results, mode).values()) for mode in MODES)
-    figure = new_figure(12, 1.5 + 0.16 * longest)
-    for axes, mode in zip(figure.subplots(1, 2), MODES, strict=True):
-        bars = [
-            (
-                f"{model}, {short(result['device'])}, {name.removesuffix('.json')}",
-                model,
-                1 / row["time_ratio"],
-                result["settings"]["baseline"],
-            )
-            for name, result in of_kind(results, mode).items()
-            for model, row in result["rows"].items()
-            if model != result["settings"]["baseline"]
-        ]
-        places = range(len(bars))
-        axes.barh(places, [speed for _, _, speed, _ in bars], color="C0", height=0.6, label="here")
-        reported = [(place, paper(bar[1], bar[3], mode)) for place, bar in enumerate(bars)]
-        dots = [(float(value), place) for place, value in reported if value != "–"]
-        axes.plot([x for x, _ in dots], [y for _, y in dots], "kD", markersize=5, label="the papers")
-        axes.axvline(1.0, color="0.5", linewidth=0.8)
-        axes.set_yticks(places, [f"{label}, against {base}" for label, _, _, base in bars], fontsize=6)
-        axes.set_ylim(-0.7, len(bars) - 0.3)
+    if LENGTHS in results:
+        plot_scaling(results[LENGTHS], (folder / LENGTHS).with_suffix(".png"))
+    for name, picture in drawn(results).items():
+        result, baseline = results[f"{name}.json"], results[f"{name}.json"]["settings"]["baseline"]
+        speeds = {model: 1 / row["time_ratio"] for model, row in result["rows"].items() if model != baseline}
+        models = sorted(speeds, key=lambda model: -speeds[model])[:MOST_BARS]
+        reported = {place: paper(model, baseline, result["what"]) for place, model in enumerate(models)}
+        dots = [(float(value), place) for place, value in reported.items() if value != "–"]
+        figure = new_figure(7.6, 1.3 + 0.36 * len(models))
+        axes = figure.subplots()
+        longest = max(*speeds.values(), 1.0)
+        axes.barh(range(len(models)), [speeds[model] for model in models], color="#9ec3e6", height=0.7)
+        for place, model in enumerate(models):  # at the foot of the bar, where no mark of a paper is
+            axes.text(0.01 * longest, place, f"{speeds[model]:.{2 if longest < 2 else 1}f}", va="center", fontsize=10)
+        if dots:
+            axes.plot(*zip(*dots, strict=True), "kD", markersize=6, label="in the paper")
+            axes.legend(fontsize=10, loc="lower right")
+        axes.axvline(1.0, color="0.3", linewidth=1, linestyle="--")
+        axes.set_yticks(range(len(models)), [label(model) for model in models], fontsize=10)
         axes.invert_yaxis()
-        axes.set_title("speed of a training step" if mode == "train" else "speed of decoding")
-        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2, frameon=False)
-    save_figure(figure, folder / "speeds.png")
+        axes.set_xlim(0, 1.05 * longest)
+        axes.set_xlabel(f"speed; stock Marian in float32 is 1 ({short(result['device'])})")
+        axes.set_title(picture.title, fontsize=11)
+        save_figure(figure, folder / picture.file)
+
+
+def drawn(results: Results) -> dict[str, Picture]:
+    """The pictures of the results that are there."""
+    return {name: picture for name, picture in PICTURES.items() if f"{name}.json" in results}
+
+
+def label(model: str) -> str:
+    """A model's name in words: `em-int8` is "EM over layers, int8"."""
+    name = next((name for name in sorted(LABELS, key=len, reverse=True) if model.startswith(name)), "")
+    rest = [part for part in model.removeprefix(name).split("-") if part]
+    return ", ".join([LABELS.get(name, ""), *(LABELS.get(part, part) for part in rest)]).removeprefix(", ")
 
 
 def write(folder: Path) -> None:
     (folder / "README.md").write_text(render(folder))
     plot(folder)
-    print(f"written to {folder / 'README.md'}, drawn in {folder / 'speeds.png'}")
+    print(f"written to {folder / 'README.md'}, with {len(drawn(read(folder)))} pictures")
