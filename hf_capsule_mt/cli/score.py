@@ -20,6 +20,7 @@ OF_TRANSLATION = {
     "scores": False,
     "json": False,
     "shortlist": None,
+    "no_shortlist": False,
     "window": 1024,
     "max_new_tokens": None,
 }

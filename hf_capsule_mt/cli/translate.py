@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
 from hf_capsule_mt.outputs import new_file
@@ -74,10 +74,13 @@ def count_lines(files: list[Path]) -> int | None:
     return count
 
 
-def load_model(name: str, device: Any, dtype: Any, int8: bool, shortlist: str | Literal[True] | None) -> Any:
+def load_model(
+    name: str, device: Any, dtype: Any, int8: bool, shortlist: str | bool | None, all_words: bool = False
+) -> Any:
     """The model of a float or an int8 checkpoint; with `int8` always an int8 model.
 
-    `shortlist` is a file or a folder, or True for the one in the checkpoint.
+    `shortlist` is a file or a folder, or True for the one in the checkpoint. With `all_words` a saved int8 model does
+    not use the shortlist that was saved with it.
     """
     import torch
 
@@ -92,7 +95,9 @@ def load_model(name: str, device: Any, dtype: Any, int8: bool, shortlist: str | 
                 "the float model"
             )
         model = load_quantized(name)
-        if shortlist is not None:
+        if all_words:
+            model.use_shortlist(None)
+        elif shortlist is not None:
             model.use_shortlist(Shortlist.load(name if shortlist is True else shortlist))
         return model
     if shortlist is not None and not int8:
@@ -109,6 +114,8 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     from hf_capsule_mt.checkpoint_names import reading_checkpoint
     from hf_capsule_mt.evaluation.streaming import one_line, score_pairs, translate_lines
 
+    if arguments.no_shortlist and arguments.shortlist is not None:
+        raise ValueError("--no-shortlist and --shortlist: choose one")
     if arguments.score is not None and arguments.shortlist is not None:
         raise ValueError("--score computes the probabilities of all words: leave out --shortlist")
     if progress.bar.disable:
@@ -117,7 +124,8 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     dtype = getattr(torch, arguments.dtype)
     with reading_checkpoint(arguments.model):
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-        model: Any = load_model(arguments.model, device, dtype, arguments.int8, arguments.shortlist)
+        shortlist, all_words = arguments.shortlist, arguments.no_shortlist
+        model: Any = load_model(arguments.model, device, dtype, arguments.int8, shortlist, all_words)
     options = {"max_tokens": arguments.max_tokens, "on_progress": progress}
     if arguments.length_penalty is not None:
         options["length_penalty"] = arguments.length_penalty
@@ -199,6 +207,12 @@ def make_parser() -> CommandParser:
         metavar="FILE",
         help="only words that are probable for the source, in int8: a file of make-shortlist, or without a value "
         "the one in the folder of the model",
+    )
+    parser.rare.add_argument(
+        "--no-shortlist",
+        "--no_shortlist",
+        action="store_true",
+        help="all words, also in an int8 model that was saved with a shortlist",
     )
     parser.rare.add_argument("--score", type=Path, metavar="TARGETS", help="score these translations instead")
     parser.rare.add_argument(
