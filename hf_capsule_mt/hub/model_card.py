@@ -23,6 +23,8 @@ MACHINE_SETTINGS = (
     "report_to",
     "disable_tqdm",
 )
+# Families whose `results.json` always has the loss without label smoothing. Older ones do not say it themselves.
+PLAIN_LOSS_FAMILIES = ("gdr_marian", "gdr_rnmt")
 # Settings whose value may be a path; the card shows its last part.
 PATH_SETTINGS = ("train", "validation", "test", "tokenizer", "init_from")
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
@@ -78,6 +80,8 @@ def model_card(
         settings=_settings(results["recipe"]),
         segments=_segments(results.get("segments") or []),
         curve=_sampled_points(results.get("loss_curve") or []),
+        smoothed=_has_smoothed_losses(results),
+        ablation=_ablation(results),
         papers={**FAMILIES, MARIAN.name: MARIAN}[family].papers,
         limits=limits,
         data_source=data_source,
@@ -175,6 +179,22 @@ def _eval_results(results: dict[str, Any], split: str) -> list[EvalResult]:
         )
         for metric, title in (("bleu", "BLEU"), ("chrf", "chrF"))
     ]
+
+
+def _has_smoothed_losses(results: dict[str, Any]) -> bool:
+    """Whether the training losses have label smoothing."""
+    if "loss_curve_has_label_smoothing" in results:
+        return bool(results["loss_curve_has_label_smoothing"])
+    factor = (results.get("training") or {}).get("label_smoothing_factor") or 0.0
+    return factor > 0 and results["model"]["family"] not in PLAIN_LOSS_FAMILIES
+
+
+def _ablation(results: dict[str, Any]) -> dict[str, Any] | None:
+    """The name and the seed of the `routing_ablation` of the run. Older results have it among the arguments only."""
+    if "routing_ablation" in results:
+        return results["routing_ablation"]
+    name = (results.get("training") or {}).get("routing_ablation")
+    return None if name is None else {"name": name, "seed": results["seeds"]["run"]}
 
 
 def _sampled_points(curve: list[list[float]]) -> list[list[float]]:

@@ -265,8 +265,8 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
     if recipe.training.routing_ablation is not None:
         print_once(
             recipe.training,
-            f"routing_ablation={recipe.training.routing_ablation!r} replaces the assignments of routing. The "
-            "checkpoint does not say so: use it inside the context routing_ablation",
+            f"routing_ablation={recipe.training.routing_ablation!r} replaces the assignments of routing. {RESULTS} "
+            "and the card say so, the weights do not: use them inside the context routing_ablation",
         )
     if trainer.attention.reason:
         print_once(recipe.training, trainer.attention.reason)
@@ -322,6 +322,7 @@ def describe_run(
         "seeds": {"run": arguments.seed, "pairs": data_seed(arguments), "corpora": recipe.data.corpus_seed},
         **{name: segments[-1][name] for name in ("versions", "device", "processes")},
         "segments": segments,
+        "routing_ablation": trainer.ablated_routing.as_dict(),
         "parameters": model.num_parameters(),
         "new_parameters": sorted(built.missing_keys),
         "unused_parameters": sorted(built.unused_keys),

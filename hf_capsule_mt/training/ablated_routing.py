@@ -21,6 +21,10 @@ class AblatedRouting:
         self.seed: int = args.seed
         self.is_on = False
 
+    def as_dict(self) -> dict[str, Any] | None:
+        """The name and the seed, for the record of a run; None without an ablation."""
+        return None if self.name is None else {"name": self.name, "seed": self.seed}
+
     @contextmanager
     def in_model(self, model: nn.Module) -> Iterator[None]:
         """Within this context `model` has the ablation, if there is one. Contexts may be nested."""

@@ -55,8 +55,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             Average the checkpoints with the best `metric_for_best_model` instead of the last ones.
         routing_ablation (`str`, *optional*):
             Train and evaluate with `"uniform"`, `"random"` or `"shuffled"` assignments instead of routing; see
-            `routing_ablation` of the package, whose seed is `seed`. The checkpoint does not say so: translate with it
-            inside that context.
+            `routing_ablation` of the package, whose seed is `seed`. A recipe's `results.json` and card say so, the
+            weights do not: translate with them inside that context.
         skip_logits (`bool`, defaults to `False`):
             In training, compute the translation loss of a model of this package without keeping a score for every
             word at every position in memory. Its outputs then hold no logits.

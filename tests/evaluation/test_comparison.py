@@ -159,6 +159,13 @@ def test_what_makes_runs_incomparable_is_warned_of() -> None:
     assert compare_systems(RUNS, metrics=["bleu"]).warnings == ()
 
 
+def test_a_run_without_its_routing_is_warned_of() -> None:
+    settings = {**RUNS[0].settings, "routing_ablation": None}
+    ablated = replace(RUNS[0], name="uniform", settings={**settings, "routing_ablation": "uniform"})
+    (warning,) = compare_systems([replace(RUNS[0], settings=settings), ablated], metrics=["bleu"]).warnings
+    assert warning == "trained and scored with other assignments than those of routing: uniform (uniform)"
+
+
 def test_seeds_of_one_system_may_differ_in_their_steps() -> None:
     """Early stopping ends each seed at another step."""
     runs = [replace(run, steps=50 + 10 * (run.seed or 0)) for run in RUNS]

@@ -183,6 +183,32 @@ def test_the_baseline_needs_no_code_and_has_no_paper_here():
     assert "## Paper" in str(card()) and "trust_remote_code=True" in str(card())
 
 
+@pytest.mark.parametrize(
+    ("changes", "smoothed"),
+    [
+        ({"loss_curve_has_label_smoothing": True}, True),
+        ({"loss_curve_has_label_smoothing": False, "training": {"label_smoothing_factor": 0.1}}, False),
+        ({"training": {"label_smoothing_factor": 0.1}}, True),  # of older versions
+        ({"training": {"label_smoothing_factor": 0.1}, "model": {"family": "gdr_rnmt", "init_from": None}}, False),
+        ({}, False),
+    ],
+)
+def test_the_table_says_whether_its_losses_have_label_smoothing(changes: dict[str, Any], smoothed: bool):
+    heading = "| step | training loss, with label smoothing |" if smoothed else "| step | training loss |"
+    assert f"\n{heading}\n" in str(card(**changes))
+
+
+def test_a_card_says_what_replaced_routing_in_training():
+    recorded = {"routing_ablation": {"name": "uniform", "seed": 4}}
+    older = {"training": {"routing_ablation": "uniform"}}  # with the seed of the run, 7
+    for changes, seed in ((recorded, 4), (older, 7)):
+        text = str(card(**changes))
+        assert "trained and scored with uniform assignments in place of those of its routing" in text
+        assert f'with routing_ablation(translator.model, "uniform", seed={seed}, alone="keep"):' in text
+    for text in (str(card(routing_ablation=None)), str(card())):
+        assert "routing_ablation" not in text
+
+
 PLACE = re.compile(r"(?<![\w:/.])/\w+/")  # of a machine; addresses and relative paths are none
 SHIPPED = sorted((Path(__file__).parents[2] / "model_cards").glob("trained/*/results.json"))
 

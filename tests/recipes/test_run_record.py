@@ -125,6 +125,14 @@ def test_a_run_draws_its_learning_curves_or_says_why_not(
     assert (tmp_path / "without" / "results.json").is_file() and not (tmp_path / "without" / "loss_curve.png").exists()
 
 
+def test_the_results_say_what_replaced_routing(tmp_path: Path) -> None:
+    short = ("--max_steps=2", "--eval_strategy=no")
+    results = run_small("synthetic/dla_em", tmp_path / "uniform", "--routing_ablation=uniform", *short)
+    assert results["routing_ablation"] == {"name": "uniform", "seed": 1}
+    assert json.loads((tmp_path / "uniform" / "results.json").read_text())["routing_ablation"]["name"] == "uniform"
+    assert run_small(MARIAN, tmp_path / "plain", *short)["routing_ablation"] is None
+
+
 def test_a_card_that_was_edited_stays_until_there_are_other_results(copied: Path) -> None:
     card = copied / "README.md"
     card.write_text("Mine.\n")

@@ -52,6 +52,10 @@ def comparison_warnings(systems: Sequence[System]) -> list[str]:
         warnings += _warning(f"the runs differ in their data, {name}", values)
     warnings += _warning("the runs differ in their vocabulary", {run.name: run.vocabulary for run in runs})
     warnings += _warning("the runs differ in their steps", {run.name: run.steps for run in runs})
+    ablations = {run.name: run.settings.get("routing_ablation") for run in runs}
+    ablated = [f"{name} ({run})" for run, name in ablations.items() if name is not None]
+    if ablated:
+        warnings.append(f"trained and scored with other assignments than those of routing: {', '.join(ablated)}")
     devices = {run.name: run.environment.get("device") for run in runs}
     return warnings + _warning("the runs were trained on different devices, so speeds cannot be compared", devices)
 
