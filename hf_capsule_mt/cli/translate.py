@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
 from hf_capsule_mt.outputs import new_file
@@ -75,7 +75,7 @@ def count_lines(files: list[Path]) -> int | None:
 
 
 def load_model(
-    name: str, device: Any, dtype: Any, int8: bool, shortlist: str | bool | None, all_words: bool = False
+    name: str, device: Any, dtype: Any, int8: bool, shortlist: str | Literal[True] | None, all_words: bool = False
 ) -> Any:
     """The model of a float or an int8 checkpoint; with `int8` always an int8 model.
 
