@@ -24,7 +24,7 @@ def test_one_graph_gives_the_eager_values(kind: str, return_assignments: bool) -
         assert_close(name, actual, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("masked", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_graph_gives_the_eager_gradients(kind: str, masked: bool) -> None:
     torch._dynamo.reset()

@@ -2,14 +2,12 @@
 
 import copy
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers.pipelines as there
+from commands import run_script
 from family_cases import CAPS_NMT
 from pipeline_models import MARIAN, TEXTS, TOKENIZER, built, expected, texts_of
 from transformers import (
@@ -75,9 +73,15 @@ print(json.dumps([before, (state(), others(), mappings())]))
 """
 
 
-def test_nothing_but_translation_changes() -> None:
-    command, root = [sys.executable, "-c", TASKS], Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+@pytest.fixture(scope="module")
+def tasks_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    script = tmp_path_factory.mktemp("tasks") / "print_tasks.py"
+    script.write_text(TASKS)
+    return script
+
+
+def test_nothing_but_translation_changes(tasks_script: Path) -> None:
+    done = run_script(tasks_script)
     assert done.returncode == 0, done.stderr
     ((tasks, entries, aliases, removed), *others), (after, *others_after) = json.loads(done.stdout.splitlines()[-1])
     assert others == others_after and len(others[0][1][0][0]) == 2, "pipelines of other models, and their classes"
@@ -87,10 +91,9 @@ def test_nothing_but_translation_changes() -> None:
     assert after[3] == {task: why for task, why in removed.items() if task != "translation"}
 
 
-def test_a_setting_leaves_the_tasks_alone() -> None:
-    command, root = [sys.executable, "-c", TASKS], Path(__file__).parents[2]
-    alone = {**os.environ, "HF_CAPSULE_MT_PATCH_PIPELINE": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300, env=alone)
+def test_a_setting_leaves_the_tasks_alone(tasks_script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_CAPSULE_MT_PATCH_PIPELINE", "0")
+    done = run_script(tasks_script)
     assert done.returncode == 0, done.stderr
     before, after = json.loads(done.stdout.splitlines()[-1])
     assert before == after
