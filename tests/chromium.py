@@ -19,8 +19,16 @@ OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio"),
     *("--disable-extensions", "--hide-scrollbars", "--force-device-scale-factor=1", "--remote-debugging-pipe"),
+    # A page that was left ends, and the process of a frame below the screen gets as much time as the others.
+    *("--disable-features=BackForwardCache", "--disable-renderer-backgrounding"),
 )
 LAPTOP, PHONE = (1280, 800), (390, 844)
+DOMAINS = ("Runtime", "Log", "Page", "Network")  # whose events are watched
+QUIET = 0.3  # seconds without a request after which a page has nothing left to do
+
+
+class FrameGone(RuntimeError):
+    """The page has removed or replaced a frame before the frame could answer."""
 
 
 def chromium_program() -> str | None:
@@ -28,33 +36,42 @@ def chromium_program() -> str | None:
     return os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-class Tab:
-    """One page. `problems` has all errors, warnings and failed or attempted fetches that the browser reported."""
+def folder_in_memory() -> str | None:
+    """A folder whose files need no disk, for which Chromium would wait; None for the usual temporary folder."""
+    memory = "/dev/shm"
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 1 << 28
+    return memory if has_room else None
 
-    def __init__(self, read: int, write: int, timeout: float = 20.0) -> None:
+
+class Tab:
+    """One page. `problems` has all errors and warnings that the browser reported, `fetched` all addresses.
+
+    Each wait ends after `timeout` seconds, whatever the browser reports meanwhile, and says what it waited for.
+    """
+
+    def __init__(self, read: int, write: int, timeout: float = 60.0) -> None:
         self.read, self.write, self.timeout = read, write, timeout
         self.buffer, self.number, self.session = b"", 0, None
         self.problems: list[str] = []
         self.fetched: list[str] = []
+        self.open_requests: dict[str, tuple[str, str, str]] = {}  # of a request: session, document, address
         self.frames: list[str] = []  # sessions of frames in processes of their own
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Runtime", "Log", "Page", "Network"):
+        for domain in DOMAINS:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Send a command and return its result. Events that arrive before it are kept."""
-        self.number += 1
-        message = {"id": self.number, "method": method, "params": parameters}
-        if self.session is not None:
-            message["sessionId"] = self.session
-        os.write(self.write, json.dumps(message).encode() + b"\0")
+        number, session, end = self._send(method, self.session, parameters), self.session, self._end()
         while True:
-            answer = self._next_message()
-            if answer.get("id") == self.number:
+            answer = self._next_message(end, f"an answer to {method} {str(parameters)[:500]}")
+            if answer.get("id") == number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
+            if answer.get("method") == "Target.detachedFromTarget" and answer["params"]["sessionId"] == session:
+                raise FrameGone(f"{method}: its frame is gone")  # Chromium answers nothing then
 
     def run_in_frame(self, expression: str) -> Any:
         """Like `run`, in the newest frame that is closed off from its page; None while there is none.
@@ -67,6 +84,8 @@ class Tab:
         page, self.session = self.session, self.frames[-1]
         try:
             return self.run(expression)
+        except FrameGone:
+            return None
         except RuntimeError as error:
             if "Session with given id not found" not in str(error):
                 raise
@@ -75,7 +94,7 @@ class Tab:
             self.session = page
 
     def watch_frames(self) -> None:
-        """Follow frames in processes of their own; their problems and fetches are kept too."""
+        """Follow frames in processes of their own. Their problems are kept too, and what they fetch from then on."""
         self.call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=False, flatten=True)
 
     def open(self, page: Path) -> None:
@@ -84,11 +103,27 @@ class Tab:
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
 
     def until(self, condition: str, in_frame: bool = False) -> None:
-        end = time.monotonic() + self.timeout
+        """Wait until a JavaScript condition is true in the page, or in its newest closed-off frame."""
+        end = self._end()
         while not (self.run_in_frame if in_frame else self.run)(condition):
-            if time.monotonic() > end:
-                raise TimeoutError(f"not true in {self.timeout} s: {condition}; {self.problems}")
+            self._check(end, f"{condition} (in the frame)" if in_frame else condition)
             time.sleep(0.05)
+
+    def until_quiet(self) -> None:
+        """Wait until the page has no open request and starts none for a moment."""
+        end = self._end()
+        while True:
+            before = len(self.fetched)
+            self.run(f"new Promise((done) => setTimeout(done, {1000 * QUIET}))")  # in its time: the page may be slow
+            if not self.open_requests and len(self.fetched) == before:
+                return
+            self._check(end, f"the end of its requests {[url for _, _, url in self.open_requests.values()]}")
+
+    def leave(self) -> None:
+        """Show an empty page, after the last one has ended its requests."""
+        self.until_quiet()
+        self.call("Page.navigate", url="about:blank")
+        self.until("location.href === 'about:blank'")
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression. The page's policy does not apply to it."""
@@ -132,17 +167,38 @@ class Tab:
         path.write_bytes(base64.b64decode(shot["data"]))
         return path
 
-    def _next_message(self) -> dict[str, Any]:
+    def _send(self, method: str, session: str | None, parameters: dict[str, Any]) -> int:
+        """Send a command to a page or frame, and return the number that its answer has."""
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self.write, json.dumps(message).encode() + b"\0")
+        return self.number
+
+    def _end(self) -> float:
+        """The time at which a wait that starts now has lasted too long."""
+        return time.monotonic() + self.timeout
+
+    def _check(self, end: float, awaited: str) -> None:
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {self.timeout} s for {awaited}; problems: {self.problems}")
+
+    def _next_message(self, end: float, awaited: str) -> dict[str, Any]:
         while b"\0" not in self.buffer:
-            if not select.select([self.read], [], [], self.timeout)[0]:
-                raise TimeoutError(f"Chromium did not answer in {self.timeout} s")
-            received = os.read(self.read, 1 << 16)
-            if not received:
-                raise RuntimeError("Chromium has ended")
-            self.buffer += received
+            if select.select([self.read], [], [], max(0.0, end - time.monotonic()))[0]:
+                received = os.read(self.read, 1 << 16)
+                if not received:
+                    raise RuntimeError("Chromium has ended")
+                self.buffer += received
+            else:
+                self._check(end, awaited)
+        self._check(end, awaited)  # it may report something all the time
         text, self.buffer = self.buffer.split(b"\0", 1)
         message = json.loads(text)
-        self._keep_problem(message.get("method", ""), message.get("params", {}))
+        event, facts = message.get("method", ""), message.get("params", {})
+        self._keep_problem(event, facts)
+        self._keep_requests(event, facts, message.get("sessionId", ""))
         return message
 
     def _keep_problem(self, event: str, facts: dict[str, Any]) -> None:
@@ -152,12 +208,30 @@ class Tab:
             self.problems.append(str(facts["args"]))
         elif event == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):
             self.problems.append(str(facts["entry"]))
+        elif event == "Inspector.targetCrashed":
+            self.problems.append("the page has crashed")
         elif event == "Target.attachedToTarget" and facts["targetInfo"]["type"] == "iframe":
             self.frames.append(facts["sessionId"])
+            for domain in DOMAINS:  # Chromium repeats what it has already reported, but for requests
+                self._send(f"{domain}.enable", facts["sessionId"], {})
         elif event == "Target.detachedFromTarget" and facts["sessionId"] in self.frames:
             self.frames.remove(facts["sessionId"])
-        elif event == "Network.requestWillBeSent":
-            self.fetched.append(facts["request"]["url"])
+
+    def _keep_requests(self, event: str, facts: dict[str, Any], session: str) -> None:
+        ended: list[str] = []
+        if event == "Network.requestWillBeSent":
+            url = facts["request"]["url"]
+            self.fetched.append(url)
+            self.open_requests[facts["requestId"]] = (session, facts["loaderId"], url)
+        elif event in ("Network.loadingFinished", "Network.loadingFailed"):
+            ended = [facts["requestId"]]
+        elif event == "Page.frameNavigated" and "parentId" not in facts["frame"]:  # requests end with their document
+            shown = (session, facts["frame"]["loaderId"])
+            ended = [one for one, said in self.open_requests.items() if said[0] == session and said[:2] != shown]
+        elif event == "Target.detachedFromTarget":
+            ended = [one for one, said in self.open_requests.items() if said[0] == facts["sessionId"]]
+        for request in ended:
+            self.open_requests.pop(request, None)
 
 
 @contextmanager
@@ -172,7 +246,7 @@ def chromium_tab() -> Iterator[Tab]:
         os.dup2(read, 3)
         os.dup2(write, 4)
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True, dir=folder_in_memory()) as profile:
         command = [program, *OPTIONS, f"--user-data-dir={profile}/profile", "about:blank"]
         process = subprocess.Popen(
             command,
@@ -189,6 +263,6 @@ def chromium_tab() -> Iterator[Tab]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with its helpers; its profile is empty and is removed
-            process.wait()
+            process.wait(timeout=60)
             os.close(to_write[0])
             os.close(to_read[1])
