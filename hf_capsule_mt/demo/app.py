@@ -35,6 +35,7 @@ SHARED: dict[str, Any] = {
     "preprocess": False,
 }
 REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
+NAME_WIDTH = 240  # pixels that the name of a model needs; on a phone each list has a line of its own
 TABS = ("look", "compare")
 
 
@@ -73,7 +74,9 @@ def build_app(page: Page) -> Any:
         with gr.Tabs(selected=TABS[0]) as tabs:
             with gr.Tab("Look inside", id=TABS[0]):
                 with gr.Row(equal_height=True):
-                    model = gr.Dropdown(names, value=names[0], label="Model", elem_id="demo-model", scale=4)
+                    model = gr.Dropdown(
+                        names, value=names[0], label="Model", elem_id="demo-model", scale=4, min_width=NAME_WIDTH
+                    )
                     translate = gr.Button(
                         "Translate", variant="primary", elem_id="demo-translate", scale=1, min_width=110
                     )
@@ -107,10 +110,20 @@ def build_app(page: Page) -> Any:
             with gr.Tab("Compare two", id=TABS[1]):
                 with gr.Row(equal_height=True):
                     first = gr.Dropdown(
-                        compared_names, value=compared_names[0], label="First model", elem_id="demo-first", scale=3
+                        compared_names,
+                        value=compared_names[0],
+                        label="First model",
+                        elem_id="demo-first",
+                        scale=3,
+                        min_width=NAME_WIDTH,
                     )
                     second = gr.Dropdown(
-                        compared_names, value=compared_names[-1], label="Second model", elem_id="demo-second", scale=3
+                        compared_names,
+                        value=compared_names[-1],
+                        label="Second model",
+                        elem_id="demo-second",
+                        scale=3,
+                        min_width=NAME_WIDTH,
                     )
                     compare = gr.Button("Compare", variant="primary", elem_id="demo-compare", scale=1, min_width=110)
                 cards = output(elem_id="demo-cards")

@@ -51,11 +51,13 @@ def coverage(scores: Coverage | None, threshold: float) -> str:
         _word(scores, place, [one for one in warnings if one.place == place], threshold)
         for place in range(len(scores.words))
     )
-    reliability = scores.reliability[0].upper() + scores.reliability[1:]
+    reliability = scores.reliability[0].upper() + scores.reliability[1:] + "."
+    if scores.is_reliable:
+        reliability += " Warnings can be wrong: read them as words to look at."
     return (
         '<div class="demo-coverage"><h3>Source: was a word left out?</h3>'
         f'<p class="demo-words">{words}</p>{_warning_list(scores, warnings, threshold)}'
-        f'<p class="demo-small">{escape(reliability)}.</p></div>'
+        f'<p class="demo-small">{escape(reliability)}</p></div>'
     )
 
 
@@ -125,7 +127,8 @@ def comparison(names: Sequence[str], looks: Sequence[Look], threshold: float) ->
             f'<p class="demo-translation" dir="auto">{words or "(empty)"}</p>'
             f'<p class="demo-small">{seconds(times[place])}{ratio}</p>{warned}{notes(look.notes)}</div>'
         )
-    legend = '<p class="demo-small">Marked words are only in this translation. A time is the faster of two runs.</p>'
+    marked = "Marked words are only in this translation." if first != second else "Both translations are the same."
+    legend = f'<p class="demo-small">{marked} A time is the faster of two runs.</p>'
     return f'<div class="demo-cards">{"".join(cards)}</div>{legend}'
 
 

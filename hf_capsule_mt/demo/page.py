@@ -21,6 +21,7 @@ EXAMPLES = (
     "The doctors have shown the square to the colleague.",
     "The old man bought a small house.",
     "The sister wrote a letter.\tDie Schwester schrieb.",
+    "The boy has a small dog.\tDer Junge hat einen Hund.",
 )
 BROKEN = "The model could not do this. Try another sentence."
 

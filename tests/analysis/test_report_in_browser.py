@@ -129,6 +129,9 @@ def test_stepping_to_the_first_iteration_shows_the_uniform_routing(report: Tab):
     assert texts(report, ".map-past_future .iteration") == ["iteration 1 of 3"]
     uniform = report.run(bars)
     assert set(uniform) == {"past 33 %, future 33 %, redundant 33 %"} != set(before)
+    assert {*texts(report, ".map-past_future .share")} == {"each 33 %"}, "no share is the largest"
+    said = texts(report, ".map-past_future .said")[0]
+    assert "past: –; future: –; redundant: –; equal shares: " in said
 
 
 def test_capsules_colour_the_sentence(report: Tab):

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,9 +14,11 @@ from typing import Any
 import pytest
 from demo_models import make_page
 
-from hf_capsule_mt.demo.app import SHARED, build_app, import_gradio, start
+from hf_capsule_mt.demo.app import QUEUE, SHARED, build_app, import_gradio, start
+from hf_capsule_mt.demo.page import Shown
 
 pytest.importorskip("gradio", reason="Gradio is not installed: `make test-browser` installs it and runs these tests")
+PAGE = make_page()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,7 @@ def contacted() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def app(contacted: list[str]) -> Any:
-    return build_app(make_page())
+    return build_app(PAGE)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,32 @@ def test_each_event_is_private_and_in_one_queue(app: Any):
 def test_the_server_listens_only_here_and_its_queue_is_bounded(app: Any, address: str):
     assert address.startswith("http://127.0.0.1:") and app.share is False
     assert app._queue.max_size == 20 and app.api_open is False
+
+
+def test_requests_beyond_the_queue_are_refused(app: Any, address: str, monkeypatch: pytest.MonkeyPatch):
+    free = threading.Event()
+    monkeypatch.setattr(PAGE, "translate", lambda *_: Shown(None) if free.wait(60) else None)
+    (number,) = [number for number, one in app.fns.items() if one.name == "on_translate"][:1]
+
+    def join(session: int) -> int:
+        asked = {"data": ["guided", "A letter.", 0.5, None], "fn_index": number, "session_hash": str(session)}
+        request = urllib.request.Request(
+            f"{address}gradio_api/queue/join", json.dumps(asked).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            return urllib.request.urlopen(request, timeout=60).status
+        except urllib.error.HTTPError as refused:
+            said = refused.read().decode()
+            assert "queue is full" in said.lower() and "/" not in said, "it names no file"
+            return refused.code
+
+    codes = [join(session) for session in range(QUEUE + 3)]
+    free.set()
+    end = time.monotonic() + 60
+    while len(app._queue) or any(app._queue.active_jobs):
+        assert time.monotonic() < end, f"{len(app._queue)} requests still wait"
+        time.sleep(0.05)
+    assert {*codes} == {200, 503} and QUEUE <= codes.count(200) <= QUEUE + 1, "one more is at work"
 
 
 def test_the_page_loads_nothing_from_other_hosts(address: str, contacted: list[str]):

@@ -50,6 +50,7 @@ def test_a_model_with_unreliable_scores_gives_no_warnings_and_says_why():
     assert word_warnings(poor, 0.1) == []
     text = Elements(html.coverage(poor, 0.1)).text
     assert "No warnings: this model's bag of words names 30% of the words" in text and "⚠" not in text
+    assert "can be wrong" not in text, "there are none"
     assert "No word has" not in text, "silence must not look like a good translation"
 
 
@@ -66,6 +67,7 @@ def test_warnings_can_be_read_without_colour():
     assert "sister (word 2) was probably left out: 0.90" in text
     assert len(re.findall("demo-word demo-left-out", drawn)) == 1 == len(re.findall("demo-word demo-twice", drawn))
     assert drawn.count('style="left: 60%"') == 3, "the threshold is drawn at each word"
+    assert "Warnings can be wrong" in text
     assert "✓ No word has a score above 0.95." in Elements(html.coverage(SCORES, 0.95)).text
     assert html.coverage(None, 0.5) == ""
 
@@ -103,6 +105,8 @@ def test_a_frame_runs_only_the_scripts_of_the_package():
 def test_a_comparison_marks_words_of_one_translation_and_times():
     drawn = html.comparison(("a", "b"), [Look("Die Frau schrieb.", 0.1), Look("Die Schwester schrieb.", 0.25)], 0.5)
     assert re.findall("<mark>(.*?)</mark>", drawn) == ["Frau", "Schwester"]
-    assert "100 ms, 2.5 times as fast" in drawn and "250 ms<" in drawn
+    assert "100 ms, 2.5 times as fast" in drawn and "250 ms<" in drawn and "Marked words" in drawn
+    same = html.comparison(("a", "b"), [Look("Die Frau.", 0.1), Look("Die Frau.", 0.1)], 0.5)
+    assert "Both translations are the same." in same and "Marked words" not in same
     assert "(empty)" in html.comparison(("a", "b"), [Look("", 1.5), Look("", 1.5)], 0.5)
     assert html.seconds(1.5) == "1.5 s"

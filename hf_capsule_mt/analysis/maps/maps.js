@@ -24,9 +24,13 @@ const capsuleMaps = (() => {
 
     function showSentence() {
       const shares = data.shares[iteration][step];
-      const strongestOf = (word) => groups.reduce((best, _, place) => (word[place] > word[best] ? place : best), 0);
+      const strongestOf = (word) => {  // more than one if they are equal in percent
+        const most = Math.max(...groups.map((_, place) => Math.round(word[place])));
+        return groups.map((_, place) => place).filter((place) => Math.round(word[place]) === most);
+      };
       replace(sentence, ...data.source.map((word, index) => {
         const strongest = strongestOf(shares[index]);
+        const names = strongest.length === groups.length ? "each" : strongest.map((place) => groups[place]).join(", ");
         return make("span", { class: "word", title: spoken(shares[index]) },
           make("span", { class: "word-text", dir: "auto" }, word),
           make("span", { class: "bar", "aria-hidden": "true" }, stretches(shares[index]).map(([group, from, to]) => {
@@ -35,12 +39,15 @@ const capsuleMaps = (() => {
             piece.style.width = `${Math.max(0, to - from)}%`;
             return piece;
           })),
-          make("span", { class: "share" }, `${groups[strongest]} ${percent(shares[index][strongest])}`));
+          make("span", { class: "share" }, `${names} ${percent(shares[index][strongest[0]])}`));
       }));
-      const of = (place) => data.source.filter((_, index) => strongestOf(shares[index]) === place).join(" ") || "–";
+      const wordsWhere = (test) => data.source.filter((_, index) => test(strongestOf(shares[index]))).join(" ");
+      const of = (place) => wordsWhere((strongest) => strongest.length === 1 && strongest[0] === place) || "–";
+      const equal = wordsWhere((strongest) => strongest.length > 1);
       said.textContent = overWords
         ? `After “${data.target[step]}”: past and future each share out 100 % over the source.`
-        : `After “${data.target[step]}”: ${groups.map((group, place) => `${group}: ${of(place)}`).join("; ")}`;
+        : `After “${data.target[step]}”: ${groups.map((group, place) => `${group}: ${of(place)}`).join("; ")}`
+          + (equal ? `; equal shares: ${equal}` : "");
       lines.forEach((line, index) => line.classList.toggle("chosen", index === step));
     }
     function showOverview() {
