@@ -1,4 +1,4 @@
-"""The objectives as functions: the plain ones have the properties of their papers, the batched ones agree with them."""
+"""The objectives as functions: the plain ones are as in their papers, the batched ones agree with them."""
 
 from typing import Any
 

@@ -42,9 +42,7 @@ def toy_model(family: str | Case, dtype: torch.dtype = torch.float64, **options:
 
 def all_translations(limit: int = LIMIT) -> list[Words]:
     """Every translation that ends within `limit` words, and every prefix of that many words without an end."""
-    ended = [
-        (*words, END) for length in range(limit) for words in itertools.product(WORDS, repeat=length)
-    ]
+    ended = [(*words, END) for length in range(limit) for words in itertools.product(WORDS, repeat=length)]
     return [*ended, *itertools.product(WORDS, repeat=limit)]
 
 
