@@ -129,7 +129,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.averager.reset(checkpoint)
         self.position.reset(checkpoint)
         self.attention.log()
-        self.objective.begin(checkpoint, self.model, self.processing_class)
+        self.objective.begin(checkpoint, self.model, self.processing_class, self.train_dataset)
         self._ignored_keys = ignore_keys_for_eval
         try:
             name = None if checkpoint is None else str(checkpoint)

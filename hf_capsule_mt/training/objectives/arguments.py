@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_capsule_mt.training.rewards.settings import REWARDS, RewardSettings
+
 LIKELIHOOD, MINIMUM_RISK, POLICY_GRADIENT = "likelihood", "minimum_risk", "policy_gradient"
 OBJECTIVES = (LIKELIHOOD, MINIMUM_RISK, POLICY_GRADIENT)
-REWARDS = ("bleu", "chrf", "cdr", "learned_cdr")
 OTHER_SAMPLES, GREEDY, RUNNING_MEAN = "other_samples", "greedy", "running_mean"
 BASELINES = (OTHER_SAMPLES, GREEDY, RUNNING_MEAN)
 
@@ -104,6 +105,11 @@ def objective_problems(args: Any) -> list[str]:
         problems.append(f"risk_sharpness={args.risk_sharpness!r}: must be above 0 and at most 1")
     if args.reward_settings is not None and not isinstance(args.reward_settings, dict):
         problems.append(f"reward_settings={args.reward_settings!r}: must be a mapping of fields of RewardSettings")
+    else:
+        try:
+            RewardSettings.from_mapping(args.reward_settings)
+        except ValueError as error:
+            problems += [f"reward_settings.{line}" for line in str(error).splitlines()]
     return problems or _combination_problems(args)
 
 

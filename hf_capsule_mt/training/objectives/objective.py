@@ -45,6 +45,8 @@ from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers
 from hf_capsule_mt.training.objectives.sampling import Sampler
 from hf_capsule_mt.training.objectives.state_files import load_state, save_state
 from hf_capsule_mt.training.objectives.statistics import RewardStatistics
+from hf_capsule_mt.training.processes import main_first
+from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, make_reward
 from hf_capsule_mt.training.rewards.reward import Reward, SampledBatch
 from hf_capsule_mt.training.training_loss import Share
 
@@ -72,13 +74,13 @@ class SequenceObjective(TrainerCallback):
         """Whether the run has such an objective."""
         return getattr(self.args, "objective", LIKELIHOOD) != LIKELIHOOD
 
-    def begin(self, checkpoint: Path | None, model: Any, tokenizer: Any) -> None:
-        """Training begins, from `checkpoint` if it is resumed."""
+    def begin(self, checkpoint: Path | None, model: Any, tokenizer: Any, pairs: Any) -> None:
+        """Training on `pairs` begins, from `checkpoint` if it is resumed."""
         if not self.is_on:
             return
         self.statistics.reset()
         if self._makes_reward:
-            self.reward = named_reward(self.args, tokenizer, model)
+            self.reward = named_reward(self.args, tokenizer, model, pairs)
         if checkpoint is not None and self.reward is not None:
             self._load_reward(checkpoint, self.reward)
 
@@ -264,18 +266,17 @@ class SequenceObjective(TrainerCallback):
         return policy_gradient_losses(log_probabilities, chosen[0], counted, baselines[places], chosen[1], sentences)
 
 
-def named_reward(args: Any, tokenizer: Any, model: Any) -> Reward:
-    """The reward that the arguments name."""
-    from hf_capsule_mt.training.rewards.choose import make_reward
-    from hf_capsule_mt.training.rewards.settings import RewardSettings
-
-    try:
-        settings = RewardSettings(**(args.reward_settings or {}))
-    except TypeError as error:
+def named_reward(args: Any, tokenizer: Any, model: Any, pairs: Any) -> Reward:
+    """The reward that the arguments name; `pairs` is the tokenised training set."""
+    if tokenizer is None:
         raise ValueError(
-            f"reward_settings={args.reward_settings!r}: {error}; name fields of RewardSettings"
-        ) from error
-    return make_reward(args.reward, tokenizer, settings, model)
+            f"reward={args.reward!r}: rewards read texts; give the trainer the tokenizer as processing_class, or a "
+            "reward of your own"
+        )
+    settings = RewardSettings.from_mapping(args.reward_settings)
+    pairs = TokenPairs.from_dataset(pairs, tokenizer) if args.reward in ("cdr", "learned_cdr") else None
+    with main_first():  # which writes the files that the others read
+        return make_reward(args.reward, tokenizer, settings, model, pairs)
 
 
 def _source(inputs: dict[str, Any], padding: int) -> dict[str, Tensor]:
