@@ -26,6 +26,9 @@ class ObjectiveArguments:
         likelihood_weight (`float`, defaults to 0.3):
             The share of the references' loss, from 0 to below 1. It keeps translations fluent where a reward does not
             ask for it. With 0 a step takes less time.
+        likelihood_steps (`bool`, defaults to `False`):
+            Instead of both losses in every step, `likelihood_weight` is the share of the steps, drawn by the seed,
+            that train on the references alone. Takes less time, and is the same in the mean.
         samples_per_sentence (`int`, defaults to 8):
             Samples of each sentence and step. All are in memory at once: lower `max_tokens_per_batch` for many.
         max_sample_length (`int`, *optional*):
@@ -52,6 +55,9 @@ class ObjectiveArguments:
     )
     likelihood_weight: float = field(
         default=0.3, metadata={"help": "Share of the references' loss beside minimum_risk or policy_gradient."}
+    )
+    likelihood_steps: bool = field(
+        default=False, metadata={"help": "Train on references in a share of the steps instead of in all of them."}
     )
     samples_per_sentence: int = field(
         default=8, metadata={"help": "Translations that are sampled of each sentence and step."}

@@ -19,6 +19,7 @@ from hf_capsule_mt.ops.native_training import can_train_natively, native_row_los
 from hf_capsule_mt.training.objectives.model_access import impossible_word
 from hf_capsule_mt.training.training_loss import has_hooks, is_plain_marian
 
+KEPT_BLOCKS = 2
 IMPOSSIBLE = -1e9  # added to the score of an impossible word
 
 
@@ -35,34 +36,37 @@ def word_log_probabilities(scores: Tensor, words: Tensor, impossible: int | None
 class _OfStates(torch.autograd.Function):
     """Log-probabilities `[M]` of the words `[M]`, from states `[M, d]`, the output embedding `[V, d]`, a bias `[V]`.
 
-    Scores are computed a block of rows at a time, and again for the gradient. No `[M, V]` tensor is kept.
+    Scores are computed a block of rows at a time. Those of the first blocks are kept for the gradient, the others are
+    computed again. So a large batch needs little memory, and a small one little time.
     """
 
     @staticmethod
     def forward(ctx, states: Tensor, embedding: Tensor, bias: Tensor, words: Tensor) -> Tensor:
         exact = torch.float64 if states.dtype == torch.float64 else torch.float32
         result = torch.empty(len(states), dtype=exact, device=states.device)
-        kept = embedding.to(states.dtype)
+        kept, blocks = embedding.to(states.dtype), list[Tensor]()
         for rows in row_blocks(states, len(embedding), CPU_BLOCK_ELEMENTS):
             scores = states[rows] @ kept.mT
+            if len(blocks) < KEPT_BLOCKS:
+                blocks.append(scores)
             if can_train_natively(scores):
                 parts = native_row_losses(scores, words[rows], bias)
                 result[rows] = parts.targets - parts.norms
             else:
                 result[rows] = word_log_probabilities(scores.to(exact) + bias, words[rows], None)
-        ctx.save_for_backward(states, embedding, bias, words)
+        ctx.save_for_backward(states, embedding, bias, words, *blocks)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        states, embedding, bias, words = ctx.saved_tensors
+        states, embedding, bias, words, *blocks = ctx.saved_tensors
         needs_states, needs_embedding = ctx.needs_input_grad[:2]
         grad_states = torch.empty_like(states) if needs_states else None
         grad_embedding = torch.zeros_like(embedding, dtype=gradient.dtype) if needs_embedding else None
         kept = embedding.to(states.dtype)
-        for rows in row_blocks(states, len(embedding), CPU_BLOCK_ELEMENTS):
-            scores = states[rows] @ kept.mT
+        for number, rows in enumerate(row_blocks(states, len(embedding), CPU_BLOCK_ELEMENTS)):
+            scores = blocks[number].clone() if number < len(blocks) else states[rows] @ kept.mT
             grad_scores = _score_gradients(scores, bias, words[rows], -gradient[rows])
             if grad_states is not None:
                 torch.mm(grad_scores, kept, out=grad_states[rows])

@@ -1,10 +1,10 @@
 """The objective of a run over whole translations: samples, rewards and the loss of a batch.
 
-1. The encoder reads the batch once without dropout, and all samples of its sentences are drawn.
-2. Their rewards are asked for; worker processes compute them.
-3. Meanwhile the encoder reads the batch once more, with dropout and gradients. Its output serves the log-probabilities
-   of all candidates, in one pass of the decoder, and the loss of the references.
-4. The rewards arrive, and the losses are mixed.
+1. The encoder reads the batch once. Its output serves everything that follows.
+2. All samples of the sentences are drawn, without gradients.
+3. Their rewards are asked for. Worker processes compute them during the next step.
+4. One pass of the decoder gives the log-probabilities of all candidates, and one the loss of the references.
+5. The rewards arrive, and the losses are mixed.
 
 Legend: `B` sentences of a batch, `N` candidates of all of them, `S` source and `T` target positions.
 """
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 from transformers.utils import ModelOutput, logging
 
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 from hf_capsule_mt.training.objectives.arguments import (
     GREEDY,
     LIKELIHOOD,
@@ -41,7 +40,7 @@ from hf_capsule_mt.training.objectives.losses import (
     policy_gradient_losses,
 )
 from hf_capsule_mt.training.objectives.model_access import encode, end_tokens, in_blocks, padding_token, repeated
-from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers
+from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers, step_number
 from hf_capsule_mt.training.objectives.sampling import Sampler
 from hf_capsule_mt.training.objectives.state_files import load_state, save_state
 from hf_capsule_mt.training.objectives.statistics import RewardStatistics
@@ -105,13 +104,19 @@ class SequenceObjective(TrainerCallback):
         """The loss, and the outputs of the model for the references; empty if these have no weight."""
         assert self.reward is not None
         weight = self.args.likelihood_weight
+        if self.args.likelihood_steps:
+            if step_number(self.args.seed, step) < weight:
+                loss, outputs = likelihood(inputs)
+                self.statistics.add_likelihood(loss.detach() / share.batches)
+                return loss, outputs
+            weight = 0.0
         bare: Any = self.accelerator.unwrap_model(model)
         labels, source = inputs["labels"], _source(inputs, padding_token(bare))
         mask = source["attention_mask"]
         with self.accelerator.autocast():
-            candidates, greedy = self._candidates(bare, source, labels, step)
-            rewards_of = self.reward.submit(self._submitted(bare, source, labels, candidates))
             encoded = encode(bare, source)
+            candidates, greedy = self._candidates(bare, encoded, source, labels, step)
+            rewards_of = self.reward.submit(self._submitted(bare, source, labels, candidates))
             learned = [place for place in range(len(candidates)) if self._learns_from(candidates, place)]
             # Distributed training gets ready for the gradients in the last call of the wrapped model.
             log_probabilities = self._log_probabilities(
@@ -121,7 +126,7 @@ class SequenceObjective(TrainerCallback):
         if weight:
             kept = {name: value for name, value in inputs.items() if name != "input_ids"}
             loss, outputs = likelihood({**kept, "attention_mask": mask, "encoder_outputs": encoded})
-            self.statistics.add(likelihood=loss.detach() / share.batches)
+            self.statistics.add_likelihood(loss.detach() / share.batches)
         rewards = torch.tensor(rewards_of(), dtype=log_probabilities.dtype, device=labels.device)
         losses = self._losses(candidates, learned, greedy, rewards, log_probabilities, len(labels))
         count = len(labels) if self.sentences is None else self.sentences
@@ -131,7 +136,7 @@ class SequenceObjective(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not self.is_on or self.reward is None:
             return
-        self.statistics.finish_step(self.reward.after_step())
+        self.statistics.finish_step(self.reward.after_step)
         if self.statistics.equal_steps >= args.equal_reward_steps:
             raise ValueError(
                 f"equal_reward_steps={args.equal_reward_steps}: all rewards of the last {self.statistics.equal_steps} "
@@ -162,7 +167,7 @@ class SequenceObjective(TrainerCallback):
             reward.load(state)
 
     def _candidates(
-        self, model: Any, source: dict[str, Tensor], labels: Tensor, step: int
+        self, model: Any, encoded: ModelOutput, source: dict[str, Tensor], labels: Tensor, step: int
     ) -> tuple[Candidates, list[int]]:
         """The candidates, and for each sentence the place of its greedy translation if that gives the baseline."""
         args, mask = self.args, source["attention_mask"]
@@ -173,10 +178,8 @@ class SequenceObjective(TrainerCallback):
             sentence_numbers(args.seed, step, *pair, args.samples_per_sentence, limit)
             for *pair, limit in zip(sources, references, limits, strict=True)
         ]
-        with evaluation_mode(model), torch.no_grad():
-            encoded = encode(model, source)
-            samples = self.sampler.samples(model, encoded, mask, limits, numbers)
-            greedy = self.sampler.greedy(model, encoded, mask, limits) if self._has_greedy_baseline else []
+        samples = self.sampler.samples(model, encoded, mask, limits, numbers)
+        greedy = self.sampler.greedy(model, encoded, mask, limits) if self._has_greedy_baseline else []
         candidates, ends = Candidates(), end_tokens(model)
         for sentence, drawn in enumerate(samples):
             for words in drawn:

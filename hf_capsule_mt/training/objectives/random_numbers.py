@@ -20,3 +20,8 @@ def sentence_numbers(
     words = [len(source), *source, *reference]  # the first separates the two sides
     draws = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, step, *words])))
     return torch.from_numpy(draws.random((length, samples), dtype=np.float32)).T
+
+
+def step_number(seed: int, step: int) -> float:
+    """A uniform number of [0, 1) for a step."""
+    return float(np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, step]))).random())

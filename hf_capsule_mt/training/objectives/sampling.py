@@ -1,8 +1,9 @@
 """Samples from the model's own distribution, and greedy translations: with the cache, batched by tokens.
 
 The distribution is the model's softmax, with temperature 1 and without top-k or top-p: other settings would estimate
-the gradient of something else. Dropout is off: a sample comes from the model that translates, and is drawn word by
-word from one distribution. With dropout each word would come from another one.
+the gradient of something else. The decoder has no dropout: the words of a sample come from one distribution, and with
+dropout each would come from another one. The encoder's output is that of the training step, with its dropout: it is
+the one for which the log-probabilities of the samples are computed.
 
 A sample that reaches its length limit stops there, without an end token. Together with the translations that end
 before, such prefixes are a distribution too. Random numbers are those of `random_numbers.py`.
@@ -83,6 +84,7 @@ class Sampler:
         """The greedy translation of each sentence."""
         return self._translate(model, encoded, attention_mask, range(len(limits)), limits, None)
 
+    @torch.no_grad()
     def _translate(
         self,
         model: Any,
@@ -127,7 +129,7 @@ class Sampler:
             pad_token_id=padding_token(model),
             decoder_start_token_id=start_token(model),
         )
-        with only_settings(model, settings), evaluation_mode(model), torch.no_grad():
+        with only_settings(model, settings), evaluation_mode(model):
             rows = model.generate(
                 encoder_outputs=encoded, attention_mask=mask, logits_processor=LogitsProcessorList([draw])
             )

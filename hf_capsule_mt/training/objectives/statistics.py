@@ -11,6 +11,7 @@
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 DECAY = 0.99  # of the running mean, in a step
 SUMS = ("samples", "reward", "squared_reward", "entropy", "tokens", "distinct", "cut", "sentences", "expected")
-SUMS += ("likelihood", "steps")
+SUMS += ("likelihood", "likelihood_steps")
 
 
 class RewardStatistics:
@@ -67,8 +68,13 @@ class RewardStatistics:
         """The mean reward of earlier steps, in which later ones count more; None before the first step ends."""
         return self.mean / self.mean_weight if self.mean_weight else None
 
-    def finish_step(self, learned: dict[str, float]) -> None:
-        """Take in a step of all processes, and what the reward has learned in it."""
+    def add_likelihood(self, loss: Tensor | float) -> None:
+        """Add the loss of a batch of references."""
+        self.add(likelihood=loss)
+        self._has_references = True
+
+    def finish_step(self, learn: Callable[[], dict[str, float]]) -> None:
+        """Take in a step of all processes. In one with samples, `learn` lets the reward learn."""
         step = torch.tensor([[self._total, self._samples, self._lowest, self._highest]], dtype=torch.float64)
         step = self._gathered(step)
         samples, total = float(step[:, 1].sum()), float(step[:, 0].sum())
@@ -79,10 +85,10 @@ class RewardStatistics:
             same = lowest == highest and self.equal_value in (None, lowest)
             self.equal_steps = self.equal_steps + 1 if same else int(lowest == highest)
             self.equal_value = lowest if lowest == highest else None
-        for name, value in learned.items():
-            total_before, count = self.learned.get(name, (0.0, 0))
-            self.learned[name] = [total_before + value, count + 1]
-        self.add(steps=1)
+            for name, value in learn().items():
+                total_before, count = self.learned.get(name, (0.0, 0))
+                self.learned[name] = [total_before + value, count + 1]
+        self.add(likelihood_steps=self._has_references)
         self._begin_step()
 
     def add_to(self, logs: dict[str, float]) -> None:
@@ -99,14 +105,14 @@ class RewardStatistics:
                 logs["expected_reward"] = sums["expected"] / sums["sentences"]
             logs["sample_entropy"] = sums["entropy"] / max(1.0, sums["tokens"])
             logs["distinct_samples"], logs["cut_samples"] = sums["distinct"] / samples, sums["cut"] / samples
-            if sums["likelihood"]:
-                logs["likelihood_loss"] = sums["likelihood"] / max(1.0, sums["steps"])
+        if steps := sums["likelihood_steps"]:
+            logs["likelihood_loss"] = sums["likelihood"] / steps
         for name, (total, count) in self.learned.items():
             logs[name] = total / count
         self.sums, self.learned = dict.fromkeys(SUMS, 0.0), {}
 
     def _begin_step(self) -> None:
-        self._total, self._samples = 0.0, 0.0
+        self._has_references, self._total, self._samples = False, 0.0, 0.0
         self._lowest, self._highest = math.inf, -math.inf
 
     def _gathered(self, row: Tensor) -> Tensor:

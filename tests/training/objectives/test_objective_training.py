@@ -85,7 +85,7 @@ def test_the_policy_gradient_is_right_in_the_mean(baseline: str, tmp_path: Path)
 
 
 def test_the_encoder_reads_each_sentence_once_for_all_samples(tmp_path: Path):
-    """Once without dropout for the samples, once with gradients; its rows are the sentences."""
+    """And for their log-probabilities; its rows are the sentences."""
     model = toy_model("marian")
     read: list[tuple[int, bool]] = []
     model.get_encoder().register_forward_hook(
@@ -93,7 +93,7 @@ def test_the_encoder_reads_each_sentence_once_for_all_samples(tmp_path: Path):
     )
     computed = objective(tmp_path, objective="policy_gradient", samples_per_sentence=7)
     gradient_of(computed, model)
-    assert read == [(2, False), (2, True)]
+    assert read == [(2, True)]
 
 
 def test_rewards_see_words_alone_and_each_sample_once(tmp_path: Path):
@@ -123,6 +123,21 @@ def test_the_likelihood_has_its_weight(tmp_path: Path):
         assert len(given) == (weight > 0) and ("lm_loss" in outputs) == (weight > 0)
     assert losses[1] == pytest.approx(0.25 * 8.0 + 0.75 * losses[0])
     assert "input_ids" not in given[0] and given[0]["encoder_outputs"][0].requires_grad
+
+
+def test_references_may_have_steps_of_their_own(tmp_path: Path):
+    """A share of the steps, the same in every run; samples are drawn in the others alone."""
+    computed = objective(tmp_path, objective="policy_gradient", likelihood_weight=0.25, likelihood_steps=True)
+    inputs, model = {"input_ids": SOURCES, "attention_mask": MASK, "labels": LABELS}, toy_model("marian")
+    steps = []
+    for step in range(60):
+        loss, _ = computed(model, dict(inputs), step, Share(1, 1), lambda inputs: (torch.tensor(8.0), {}))
+        steps.append(loss.item() == 8.0)
+        computed.statistics.finish_step(dict)
+    assert 7 <= sum(steps) <= 23 and len(computed.reward.batches) == 60 - sum(steps)
+    logs = {"loss": 1.0}
+    computed.add_to(logs)
+    assert logs["likelihood_loss"] == 8.0 and 0 < logs["reward"] < 1
 
 
 def rows_of(trainer: Any) -> list[dict[str, float]]:
