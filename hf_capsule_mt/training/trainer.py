@@ -61,6 +61,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     args: Any
     model: Any
     push_in_progress: Any
+    objective: SequenceObjective
 
     def __init__(self, *args: Any, reward: Reward | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

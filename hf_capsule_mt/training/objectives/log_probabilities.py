@@ -101,8 +101,8 @@ def translation_log_probabilities(
         "decoder_input_ids": bare.prepare_decoder_input_ids_from_labels(labels=labels),
         "use_cache": False,
     }
-    impossible, real = impossible_word(bare), labels.ne(-100)
-    if model is bare and states_are_enough(bare):
+    impossible, real, is_wrapped = impossible_word(bare), labels.ne(-100), model is not bare
+    if not is_wrapped and states_are_enough(bare):
         states = bare.model(**inputs, return_dict=True).last_hidden_state
         kind = states.device.type
         if torch.is_autocast_enabled(kind) and states.dtype != torch.float64:

@@ -175,8 +175,8 @@ class SequenceObjective(TrainerCallback):
         references = reference_words(labels)
         limits = [args.max_sample_length or math.ceil(1.5 * len(words)) + 10 for words in references]
         numbers = [
-            sentence_numbers(args.seed, step, *pair, args.samples_per_sentence, limit)
-            for *pair, limit in zip(sources, references, limits, strict=True)
+            sentence_numbers(args.seed, step, source_row, reference, args.samples_per_sentence, limit)
+            for source_row, reference, limit in zip(sources, references, limits, strict=True)
         ]
         samples = self.sampler.samples(model, encoded, mask, limits, numbers)
         greedy = self.sampler.greedy(model, encoded, mask, limits) if self._has_greedy_baseline else []

@@ -26,6 +26,13 @@ SUMS += ("likelihood", "likelihood_steps")
 class RewardStatistics:
     """Sums of this process since the last log, and what all processes know about earlier steps."""
 
+    # Of the step that runs, in this process.
+    _has_references: bool
+    _total: float
+    _samples: float
+    _lowest: float
+    _highest: float
+
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
         self.reset()

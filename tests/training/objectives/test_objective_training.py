@@ -130,11 +130,11 @@ def test_references_may_have_steps_of_their_own(tmp_path: Path):
     computed = objective(tmp_path, objective="policy_gradient", likelihood_weight=0.25, likelihood_steps=True)
     inputs, model = {"input_ids": SOURCES, "attention_mask": MASK, "labels": LABELS}, toy_model("marian")
     steps = []
-    for step in range(60):
+    for step in range(24):
         loss, _ = computed(model, dict(inputs), step, Share(1, 1), lambda inputs: (torch.tensor(8.0), {}))
         steps.append(loss.item() == 8.0)
         computed.statistics.finish_step(dict)
-    assert 7 <= sum(steps) <= 23 and len(computed.reward.batches) == 60 - sum(steps)
+    assert 2 <= sum(steps) <= 12 and len(computed.reward.batches) == 24 - sum(steps)
     logs = {"loss": 1.0}
     computed.add_to(logs)
     assert logs["likelihood_loss"] == 8.0 and 0 < logs["reward"] < 1
@@ -196,7 +196,7 @@ def test_two_processes_train_as_one(tmp_path: Path):
 @pytest.mark.parametrize("name", ["minimum_risk", exhaustive("policy_gradient")])
 def test_the_reward_rises(name: str, tmp_path: Path):
     """Alone, from random weights, on a reward that every sample can raise."""
-    options: dict[str, Any] = {"max_steps": 24, "logging_steps": 6, "save_strategy": "no", "eval_strategy": "no"}
+    options: dict[str, Any] = {"max_steps": 15, "logging_steps": 3, "save_strategy": "no", "eval_strategy": "no"}
     trainer = run(tmp_path, **options, objective=name, likelihood_weight=0.0, samples_per_sentence=6)
     trainer.train()
     rewards = [row["reward"] for row in rows_of(trainer)]
