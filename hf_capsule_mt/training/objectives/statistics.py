@@ -19,8 +19,8 @@ from accelerate import Accelerator
 from torch import Tensor
 
 DECAY = 0.99  # of the running mean, in a step
-SUMS = ("samples", "reward", "squared_reward", "entropy", "tokens", "distinct", "cut", "sentences", "expected")
-SUMS += ("likelihood", "likelihood_steps")
+SUMS: tuple[str, ...] = ("samples", "reward", "squared_reward", "entropy", "tokens", "distinct", "cut")
+SUMS += ("sentences", "expected", "likelihood", "likelihood_steps")
 
 
 class RewardStatistics:
