@@ -34,15 +34,23 @@ def make_reward(
             f"reward={name!r}: coverage is learned from the training pairs; pass "
             "pairs=TokenPairs.from_dataset(train_dataset, tokenizer)"
         )
+    sizes = vocabularies(tokenizer)
+    for side, sentences, size in (("source", pairs.sources, sizes[0]), ("target", pairs.targets, sizes[1])):
+        largest = max(max(sentence, default=0) for sentence in sentences)
+        if largest >= size:
+            raise ValueError(
+                f"a {side} of the training pairs has token {largest}, and the tokenizer has {size}: must be those of "
+                "this tokenizer"
+            )
     table = LexicalTable.for_pairs(pairs, settings)
     if name == "cdr":
         return CoverageReward(table, settings)
     device = None if model is None else next(model.parameters()).device
-    return LearnedCoverageReward(table, pairs, vocabularies(tokenizer), settings, device)
+    return LearnedCoverageReward(table, pairs, sizes, settings, device)
 
 
 def vocabularies(tokenizer: Any) -> tuple[int, int]:
     """The numbers of source and of target tokens."""
     source = len(tokenizer)
     has_two = getattr(tokenizer, "separate_vocabs", False)
-    return source, max(len(tokenizer.target_encoder) if has_two else source, 1)
+    return source, len(tokenizer.target_encoder) if has_two else source

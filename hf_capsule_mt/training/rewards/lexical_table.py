@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from hf_capsule_mt.inference.shortlist import lexicon
 from hf_capsule_mt.training.rewards.scorers import coverage_scorer
@@ -70,6 +72,12 @@ class LexicalTable:
         if not (folder / COMPLETE).is_file():
             write_folder(folder, pairs, settings)
         return cls(folder)
+
+    def entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Source tokens, target tokens and `p(target | source)`, `[E]` each."""
+        keys = torch.from_numpy(np.load(self.folder / coverage_scorer.KEYS))
+        columns = int(np.load(self.folder / coverage_scorer.COLUMNS))
+        return keys // columns, keys % columns, torch.from_numpy(np.load(self.folder / coverage_scorer.PROBABILITIES))
 
     def scorer(self, settings: RewardSettings) -> CoverageScorer:
         return CoverageScorer(self.folder, settings.coverage_threshold)
