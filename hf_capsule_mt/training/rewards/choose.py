@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hf_capsule_mt.training.rewards.attention_reward import AttentionCoverageReward
 from hf_capsule_mt.training.rewards.coverage_reward import CoverageReward
 from hf_capsule_mt.training.rewards.learned_reward import LearnedCoverageReward
 from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, TokenPairs
@@ -20,7 +21,7 @@ def make_reward(
     """The reward `bleu`, `chrf`, `cdr` or `learned_cdr`. Call `close` when training ends, also after an error.
 
     Args:
-        model: the model that trains. The estimate of `learned_cdr` computes on its device.
+        model: the model that trains, for `coverage="attention"`; the estimate of `learned_cdr` computes on its device.
         pairs: the training pairs, `TokenPairs.from_dataset(train_dataset, tokenizer)`; `cdr` and `learned_cdr` learn
             from them which source tokens a translation covers.
     """
@@ -29,6 +30,12 @@ def make_reward(
         raise ValueError(f"reward={name!r}: must be one of {', '.join(REWARDS)}")
     if name in ("bleu", "chrf"):
         return TextReward(name, tokenizer, settings)
+    if settings.coverage == "attention":
+        if name == "learned_cdr":
+            raise ValueError("coverage='attention': learned_cdr learns from the lexicon; leave coverage out")
+        if model is None:
+            raise ValueError("coverage='attention': the reward reads the attention of the model; pass it")
+        return AttentionCoverageReward(model, tokenizer, settings)
     if pairs is None:
         raise ValueError(
             f"reward={name!r}: coverage is learned from the training pairs; pass "

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
 NO_TOKEN = -1e4  # similarity with padding: its sigmoid is 0
 
 

@@ -30,9 +30,7 @@ def translation(source: list[int]) -> list[int]:
 def make_pairs(count: int, seed: int = 0) -> TokenPairs:
     """Pairs of distinct words in another order."""
     generator = random.Random(seed)
-    sources = [
-        generator.sample(range(FIRST_WORD, FIRST_WORD + WORDS), generator.randint(3, 8)) for _ in range(count)
-    ]
+    sources = [generator.sample(range(FIRST_WORD, FIRST_WORD + WORDS), generator.randint(3, 8)) for _ in range(count)]
     targets = [generator.sample(translation(source), len(source)) for source in sources]
     return TokenPairs(sources, targets)
 
@@ -41,9 +39,7 @@ def batch_of(pairs: TokenPairs, samples: list[list[list[int]]]) -> SampledBatch:
     """A batch of the first pairs, with these samples of each."""
     sentence_of = [sentence for sentence, one in enumerate(samples) for _ in one]
     count = len(samples)
-    return SampledBatch(
-        pairs.sources[:count], pairs.targets[:count], [s for one in samples for s in one], sentence_of
-    )
+    return SampledBatch(pairs.sources[:count], pairs.targets[:count], [s for one in samples for s in one], sentence_of)
 
 
 def shuffled(batch: SampledBatch, seed: int = 0) -> tuple[SampledBatch, list[int]]:

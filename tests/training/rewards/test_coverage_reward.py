@@ -62,7 +62,8 @@ def test_ratios_are_those_of_the_evaluation() -> None:
     generator = np.random.default_rng(0)
     reference, sample = generator.random((2, 40, 12)) < 0.5
     alignments = [
-        [Alignment(frozenset((int(i), 0) for i in np.flatnonzero(row))) for row in rows] for rows in (reference, sample)
+        [Alignment(frozenset((int(i), 0) for i in np.flatnonzero(row))) for row in rows]
+        for rows in (reference, sample)
     ]
     expected = coverage_difference_ratio(*alignments).per_sentence
     assert [coverage_ratio(*rows) for rows in zip(reference, sample, strict=True)] == list(expected)

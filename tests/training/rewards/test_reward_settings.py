@@ -22,6 +22,8 @@ from hf_capsule_mt.training.rewards import RewardSettings
         ("chrf_word_order", -1, "at least 0"),
         ("coverage_threshold", 1.0, "below 1"),
         ("coverage_threshold", math.nan, "below 1"),
+        ("coverage", "eflomal", "one of lexicon, attention"),
+        ("attention_layer", 0.5, "an integer, the number of a decoder layer"),
         ("lexicon_rounds", 0, "at least 1"),
         ("lexicon_cells", 2.5, "an integer"),
         ("cache_folder", "", "path of a folder"),
