@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from reward_pairs import WordTokenizer, batch_of, make_pairs, shuffled, translation
@@ -154,6 +155,9 @@ def test_pairs_of_a_data_set_have_no_special_tokens() -> None:
     rows = Rows([{"input_ids": [3, 1, 4, 0], "labels": [43, 44, 0, -100]}, {"input_ids": [5, 0], "labels": [45, 0]}])
     pairs = TokenPairs.from_dataset(rows, WordTokenizer())
     assert pairs == TokenPairs([[3, 1, 4], [5]], [[43, 44], [45]])
+    columns = {"labels": [row["labels"] for row in rows], "input_ids": [row["input_ids"] for row in rows]}
+    for dataset in (datasets.Dataset.from_dict(columns), datasets.Dataset.from_dict(columns).with_format("torch")):
+        assert TokenPairs.from_dataset(dataset, WordTokenizer()) == pairs
 
 
 def test_a_data_set_without_tokens_is_an_error() -> None:
