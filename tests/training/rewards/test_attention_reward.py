@@ -83,6 +83,12 @@ def test_marian_in_training() -> None:
     assert model.training and model.config._attn_implementation == implementation
 
 
+def test_the_end_token_is_not_covered() -> None:
+    """Every place gets some attention; the threshold is below the least of it."""
+    covered = make(marian(), 1e-12).covered(SOURCES, BATCH.references)
+    assert covered.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
+
+
 @pytest.mark.parametrize("case", [case for case in RICHEST if case.family is not CAPS_NMT], ids=str)
 def test_families_with_attention(case: Case) -> None:
     assert len(set(check(case.build(), 0.2))) > 1
