@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+NO_TOKEN = -1e4  # similarity with padding: its sigmoid is 0
+
 
 class Estimate(NamedTuple):
     """CDR, and the parts that it is made of."""
@@ -25,7 +27,7 @@ class CoverageEstimator(nn.Module):
 
     `w_i` is the probability that the reference, which is not seen, covers source token i; `c_i` that the translation
     covers it. Both are read from vectors of tokens with their neighbours. `c_i` depends on the translation by its most
-    similar token: `c_i = sigmoid(max_j (s_i . t_j) / sqrt(D) + b_i)`.
+    similar token: `c_i = sigmoid(a max_j (s_i . t_j) / sqrt(D) + b_i)`.
     """
 
     def __init__(self, source_vocabulary: int, target_vocabulary: int, size: int) -> None:
@@ -37,7 +39,20 @@ class CoverageEstimator(nn.Module):
         self.target_neighbours = nn.Conv1d(size, size, 3, padding=1, bias=False)
         self.reference_head = nn.Linear(size, 1)
         self.bias_head = nn.Linear(size, 1)
+        self.sharpness = nn.Parameter(torch.tensor(2.0))
         self.scale = math.sqrt(size)
+
+    @torch.no_grad()
+    def begin_with(self, sources: Tensor, targets: Tensor, probabilities: Tensor) -> None:
+        """Begin with a table `p(target | source)`: entries `[E]`. A source token gets the mean vector of its targets.
+
+        Vectors of different targets are random and nearly orthogonal, so the similarity of a source and a target token
+        begins near `p(target | source) sqrt(D)`.
+        """
+        rows = self.target_embedding.weight[targets] * probabilities.unsqueeze(1)
+        self.source_embedding.weight.zero_().index_add_(0, sources, rows)
+        for layer in (self.source_neighbours, self.target_neighbours):
+            layer.weight.mul_(0.1)
 
     def forward(self, sources: Tensor, targets: Tensor) -> Estimate:
         """`sources` `[B, S]` and `targets` `[B, T]`; -1 is padding. A pair without target tokens covers nothing."""
@@ -45,9 +60,8 @@ class CoverageEstimator(nn.Module):
         source = token_vectors(self.source_embedding, self.source_neighbours, sources, is_source)  # [B, S, D]
         target = token_vectors(self.target_embedding, self.target_neighbours, targets, is_target)  # [B, T, D]
         similarity = source @ target.transpose(1, 2) / self.scale  # [B, S, T]
-        lowest = torch.finfo(similarity.dtype).min / 4
-        best = similarity.masked_fill(~is_target.unsqueeze(1), lowest).amax(dim=2)  # [B, S]
-        coverage_logits = best + self.bias_head(source).squeeze(2)
+        best = similarity.masked_fill(~is_target.unsqueeze(1), NO_TOKEN).amax(dim=2)  # [B, S]
+        coverage_logits = self.sharpness * best + self.bias_head(source).squeeze(2)
         reference_logits = self.reference_head(source).squeeze(2)
         weights = reference_logits.sigmoid() * is_source  # [B, S]
         total = weights.sum(dim=1)
@@ -82,7 +96,7 @@ def estimator_loss(estimate: Estimate, in_reference: Tensor, in_translation: Ten
     ratios = torch.where(total > 0, (reference * translation).sum(dim=1) / total.clamp(min=1), 1.0)
     loss = F.mse_loss(estimate.ratio, ratios)
     for logits, labels in ((estimate.reference_logits, reference), (estimate.coverage_logits, translation)):
-        # Without a token in the translation the logit is the lowest number: it is right, and has no gradient.
+        # Without a token in the translation the logit is far below 0: it is right, and has no gradient.
         entropy = F.binary_cross_entropy_with_logits(logits.clamp(-30, 30), labels, reduction="none")
         loss = loss + (entropy * is_source).sum() / is_source.sum().clamp(min=1)
     return loss, ratios

@@ -41,6 +41,7 @@ class LearnedCoverageReward:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             estimator = CoverageEstimator(*vocabularies, settings.estimator_size)
+            estimator.begin_with(*table.entries())
         self.estimator = estimator.to(self.device)
         self.optimizer = torch.optim.Adam(self.estimator.parameters(), lr=settings.estimator_learning_rate)
         self.step = 0
@@ -52,6 +53,8 @@ class LearnedCoverageReward:
         numbers = samples_by_sentence(batch)
         self.prepare()
         self._label(batch, numbers)
+        if not len(batch.samples):
+            return list
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             sources = [batch.sources[sentence] for sentence in batch.sentence_of]
             ratio = self._estimate(sources, batch.samples).ratio
@@ -118,7 +121,7 @@ class LearnedCoverageReward:
                 loss, ratios = estimator_loss(estimate, labels[0], labels[1])
                 loss.backward()
             logs = {
-                "estimator_loss": float(loss),
+                "estimator_loss": float(loss.detach()),
                 "estimator_error": float((estimate.ratio.detach() - ratios).abs().mean()),
                 "estimator_cdr": float(ratios.mean()),
             }

@@ -7,12 +7,15 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import torch
+from torch import Tensor
 
 from hf_capsule_mt.inference.shortlist import lexicon
 from hf_capsule_mt.training.rewards.scorers import coverage_scorer
@@ -21,6 +24,7 @@ from hf_capsule_mt.training.rewards.settings import RewardSettings
 
 SMALLEST_PROBABILITY = 1e-3  # smaller ones are left out: they are below that of the empty word
 COMPLETE = "complete"
+ROWS = 1000  # of a data set, read together
 TABLE = (coverage_scorer.KEYS, coverage_scorer.PROBABILITIES, coverage_scorer.COLUMNS)
 PAIRS = (coverage_scorer.PAIR_DIGESTS, coverage_scorer.PAIR_STARTS, coverage_scorer.PAIR_COVERAGE)
 
@@ -48,13 +52,22 @@ class TokenPairs:
                 f"the training set has the columns {', '.join(names)} and no {' and no '.join(missing)}: tokenize it "
                 "with preprocess_pairs"
             )
-        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-        left_out = special | {-100}
+        left_out = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id} | {-100}
         sides: list[list[list[int]]] = [[], []]
-        for row in dataset:
-            for side, name in zip(sides, ("input_ids", "labels"), strict=True):
-                side.append([int(token) for token in row[name] if int(token) not in left_out])
+        for row in rows_of(dataset):
+            for side, tokens in zip(sides, row, strict=True):
+                side.append([int(token) for token in tokens if int(token) not in left_out])
         return cls(*sides)
+
+
+def rows_of(dataset: Any) -> Iterator[tuple[Any, Any]]:
+    """`input_ids` and `labels` of all rows. A `datasets.Dataset` gives many at a time, which is faster."""
+    if not isinstance(dataset, datasets.Dataset):
+        yield from ((row["input_ids"], row["labels"]) for row in dataset)
+        return
+    columns = dataset.select_columns(["input_ids", "labels"]).with_format(None)
+    for rows in columns.iter(batch_size=ROWS):
+        yield from zip(rows["input_ids"], rows["labels"], strict=True)
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,12 @@ class LexicalTable:
             write_folder(folder, pairs, settings)
         return cls(folder)
 
+    def entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Source tokens, target tokens and `p(target | source)`, `[E]` each."""
+        keys = torch.from_numpy(np.load(self.folder / coverage_scorer.KEYS))
+        columns = int(np.load(self.folder / coverage_scorer.COLUMNS))
+        return keys // columns, keys % columns, torch.from_numpy(np.load(self.folder / coverage_scorer.PROBABILITIES))
+
     def scorer(self, settings: RewardSettings) -> CoverageScorer:
         return CoverageScorer(self.folder, settings.coverage_threshold)
 
@@ -78,8 +97,6 @@ class LexicalTable:
 def cache_folder(settings: RewardSettings) -> Path:
     if settings.cache_folder is not None:
         return Path(settings.cache_folder).expanduser()
-    import datasets
-
     return Path(datasets.config.HF_DATASETS_CACHE).expanduser() / "hf_capsule_mt-rewards"
 
 

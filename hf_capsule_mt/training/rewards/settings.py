@@ -49,10 +49,10 @@ class RewardSettings:
     lexicon_cells: int = 20_000_000
     cache_folder: str | None = None
     estimator_size: int = 64
-    estimator_learning_rate: float = 2e-3
+    estimator_learning_rate: float = 3e-3
     estimator_pairs: int = 64
     estimator_samples: int = 32
-    estimator_first_steps: int = 400
+    estimator_first_steps: int = 300
     seed: int = 0
 
     def __post_init__(self) -> None:
