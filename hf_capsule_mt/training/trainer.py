@@ -130,9 +130,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.averager.reset(checkpoint)
         self.position.reset(checkpoint)
         self.attention.log()
-        self.objective.begin(checkpoint, self.model, self.processing_class, self.train_dataset)
         self._ignored_keys = ignore_keys_for_eval
         try:
+            self.objective.begin(checkpoint, self.model, self.processing_class, self.train_dataset)
             name = None if checkpoint is None else str(checkpoint)
             with self.ablated_routing.in_model(self.model), freed_memory_kept(self.args.device):
                 output = super().train(name, trial, ignore_keys_for_eval, **kwargs)

@@ -173,11 +173,12 @@ def test_accumulation_changes_nothing(name: str, tmp_path: Path):
         assert split["distinct_samples"] == whole["distinct_samples"]
 
 
-def test_two_processes_train_as_one(tmp_path: Path):
+@pytest.mark.parametrize("weight", [0.3, exhaustive(0.0)])
+def test_two_processes_train_as_one(weight: float, tmp_path: Path):
     """Each with half of the pairs of a step: rewards, losses and weights are those of one process."""
     options: dict[str, Any] = {"max_tokens_per_batch": None, "max_steps": 3, "logging_steps": 1, "dropout": 0.0}
     options |= {"train_sampling_strategy": "sequential", "eval_strategy": "no", "save_strategy": "no"}
-    options |= {"reward_baseline": "running_mean", "use_cpu": True}
+    options |= {"reward_baseline": "running_mean", "use_cpu": True, "likelihood_weight": weight}
     alone = run(tmp_path, **options, per_device_train_batch_size=8)
     alone.train()
     given = json.dumps({"output_dir": str(tmp_path), **options, "per_device_train_batch_size": 4})
@@ -186,7 +187,9 @@ def test_two_processes_train_as_one(tmp_path: Path):
     reports = [json.loads((tmp_path / f"report_{index}.json").read_text()) for index in (0, 1)]
     assert reports[0]["weights"] == reports[1]["weights"]
     for row, expected in zip(reports[0]["history"], rows_of(alone), strict=False):
-        for key in ("loss", "grad_norm", "reward", "distinct_samples", "sample_entropy", "likelihood_loss"):
+        for key in {"loss", "grad_norm", "reward", "distinct_samples", "sample_entropy", "likelihood_loss"} & {
+            *expected
+        }:
             assert row[key] == pytest.approx(expected[key], rel=2e-3), key
     for name, value in weights(alone).items():
         if not name.endswith("k_proj.bias"):  # its gradient is 0 up to rounding, which AdamW enlarges
