@@ -1,6 +1,7 @@
 """Speed and memory of capsule models against stock Marian of the same size, in one run.
 
     python scripts/benchmark.py train   --models em,dynamic --baseline marian --device cpu --json out.json
+    python scripts/benchmark.py train   --models marian-aol,marian-aol-alone --size tiny --device cpu
     python scripts/benchmark.py decode  --models em --baseline marian --device cpu --json out.json
     python scripts/benchmark.py decode  --models caps_nmt,caps_nmt-int8,ctranslate2-int8 --threads 1
     python scripts/benchmark.py decode  --models em-int8-shortlist,ctranslate2-int8-shortlist --threads 1 --batch 32
@@ -13,7 +14,8 @@
     python scripts/benchmark.py train --end-to-end --train data/train --valid data/val --models em
     python scripts/benchmark.py table
 
-`-int8` after a model's name runs it through `quantize_for_cpu`, `-int8-shortlist` with `--shortlist-words` random
+`-aol` after a model's name trains it on a learned reward of one sample a sentence (benchmarks/objectives.py).
+`-int8` runs it through `quantize_for_cpu`, `-int8-shortlist` with `--shortlist-words` random
 words. `-compiled` decodes with a static cache and compiled steps; for stock Marian, Transformers has these in greedy
 search only. The `ctranslate2` models are stock Marian converted to int8, `-6+1` with a decoder of one layer,
 `-shortlist` with a `vmap`. They need the extra `benchmark`.
@@ -46,6 +48,7 @@ from benchmarks.arguments import parse_arguments
 from benchmarks.axes import measure_axis, measure_memory, peak_memory, plot_axis, print_axis, print_memory
 from benchmarks.losses import loss_memory, measure_losses, print_losses
 from benchmarks.measure import device_name, report, spread, take_turns
+from benchmarks.objectives import LIKELIHOOD_WEIGHTS, likelihood_weight, objective_step
 from benchmarks.ops import measure_ops, op_memory, print_ops
 from benchmarks.scaling import measure_scaling, plot_scaling, print_scaling
 from benchmarks.shortlists import random_shortlist, write_vocabulary_map
@@ -101,8 +104,10 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "caps_nmt-attention": {"decoder_context": "attention"},
     "caps_nmt-pooling": {"source_aggregation": "pooling"},
 }
+TRAINED = tuple(MODELS)
 HOW = ("int8", "int8-shortlist", "compiled")
 MODELS |= {f"{name}-{how}": options for how in HOW for name, options in MODELS.items()}
+MODELS |= {f"{name}{end}": MODELS[name] for name in TRAINED for end in LIKELIHOOD_WEIGHTS}
 MODELS |= {f"ctranslate2-int8{how}": None for how in ("", "-6+1", "-shortlist", "-6+1-shortlist")}
 DECODE_ONLY = tuple(name for name in MODELS if "-int8" in name or "-compiled" in name)
 RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
@@ -177,14 +182,17 @@ def train_step(name: str, model: PreTrainedModel, args: argparse.Namespace) -> C
     """One step of training: forward, backward, and AdamW as the Trainer uses it by default."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    inputs = batch(args)
+    inputs, weight = batch(args), likelihood_weight(name)
+    rewarded = None if weight is None else objective_step(model, inputs, weight, args)
 
     def step() -> None:
         with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bf16"):
-            loss = model(**inputs).loss
+            loss = model(**inputs).loss if rewarded is None else rewarded[0]()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if rewarded is not None:
+            rewarded[1]()
 
     return step
 

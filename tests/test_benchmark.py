@@ -9,6 +9,7 @@ from commands import run_script
 
 MODELS = {"train": ["em", "heads-em-all", "gdr-bow-bca", "rnmt-gdr", "caps_nmt"]}
 MODELS["decode"] = [*MODELS["train"], "caps_nmt-attention", "caps_nmt-int8", "marian-int8-shortlist"]
+MODELS["train"] += ["marian-aol", "gdr-aol-alone"]
 
 
 def run_models(command: str, models: list[str], target: Path, *more: str) -> tuple[dict[str, Any], str]:

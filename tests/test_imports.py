@@ -109,7 +109,7 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
     "evaluation": (None, {"data", "evaluation", "analysis", "modeling", ""}),
     "analysis": (None, {"data", "evaluation", "analysis", "modeling", "ops", ""}),
     "inference": ({"safetensors", "torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
-    "training": (None, {*BELOW, "training"}),
+    "training": (None, {*BELOW, "inference", "training"}),
     "studies": (None, {*BELOW, "training", "studies"}),
     "recipes": (None, {*BELOW, "training", "recipes"}),
     "hub": (

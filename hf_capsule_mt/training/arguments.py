@@ -10,6 +10,7 @@ from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments
 
 from hf_capsule_mt.analysis.ablation.routing_ablation import ABLATIONS
+from hf_capsule_mt.training.objectives.arguments import ObjectiveArguments, objective_problems
 
 # Arguments that must be finite numbers of at least 0, and the bound that they must stay below.
 BELOW = {"learning_rate": math.inf, "warmup_steps": math.inf, "weight_decay": math.inf, "max_grad_norm": math.inf}
@@ -27,8 +28,8 @@ def number_problems(values: dict[str, Any], below: dict[str, float]) -> list[str
 
 
 @dataclass
-class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
-    """[`Seq2SeqTrainingArguments`] with what [`CapsuleSeq2SeqTrainer`] adds.
+class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArguments):
+    """[`Seq2SeqTrainingArguments`] with what [`CapsuleSeq2SeqTrainer`] adds, and with [`ObjectiveArguments`].
 
     The learning rate schedule of the papers is Transformers' own: `lr_scheduler_type="inverse_sqrt"` with
     `warmup_steps`. On a CPU that computes in bfloat16 (AVX512-BF16, AMX), `bf16=True` with `use_cpu=True` trains about
@@ -65,6 +66,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             is the model's; on a CPU in bfloat16, matrix products take the place of `"sdpa"`, whose backward pass is
             slow there.
     """
+
+    _VALID_DICT_FIELDS = [*Seq2SeqTrainingArguments._VALID_DICT_FIELDS, "reward_settings"]
 
     max_tokens_per_batch: int | None = field(
         default=None, metadata={"help": "Tokens of a batch, source, target and padding; replaces the number of pairs."}
@@ -169,6 +172,7 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             problems.append(
                 f"routing_ablation={self.routing_ablation!r}: must be one of {', '.join(ABLATIONS)}, or None"
             )
+        problems += objective_problems(self)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and self.world_size == 1:
             problems.append(
                 f"WORLD_SIZE={os.environ['WORLD_SIZE']}: several processes were started, and each would train "

@@ -3,9 +3,10 @@
 from typing import Any
 
 from hf_capsule_mt.training.ablated_routing import ablation_problems
+from hf_capsule_mt.training.objectives.checks import objective_problems_with_model
 
 
-def check_trainer(args: Any, model: Any, has_own_loss: bool, is_fsdp: bool) -> None:
+def check_trainer(args: Any, model: Any, has_own_loss: bool, is_fsdp: bool, is_sharded: bool = False) -> None:
     """Raise one ValueError with everything that is wrong."""
     problems = []
     if args.enable_jit_checkpoint:
@@ -35,5 +36,6 @@ def check_trainer(args: Any, model: Any, has_own_loss: bool, is_fsdp: bool) -> N
             'set metric_for_best_model="loss"'
         )
     problems += ablation_problems(args, model)
+    problems += objective_problems_with_model(args, model, has_own_loss, is_fsdp or is_sharded)
     if problems:
         raise ValueError("\n".join(problems))

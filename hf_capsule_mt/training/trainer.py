@@ -32,7 +32,9 @@ from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
 from hf_capsule_mt.training.fsdp import embeddings_in_the_root_unit
 from hf_capsule_mt.training.hub_pusher import HubPusher, carry_code
 from hf_capsule_mt.training.meter import Meter
+from hf_capsule_mt.training.objectives.objective import SequenceObjective
 from hf_capsule_mt.training.random_state import random_state_kept
+from hf_capsule_mt.training.rewards.reward import Reward
 from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
 from hf_capsule_mt.training.training_loss import Count, TrainingLoss, check_labels
 from hf_capsule_mt.training.translation_evaluator import TranslationEvaluator
@@ -44,6 +46,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     - Logs have every term of the loss and the throughput, see [`Meter`]. `label_smoothing_factor` keeps the auxiliary
       losses, `auxiliary_warmup_steps` raises them to their weights, see [`TrainingLoss`].
+    - `objective` trains on rewards of sampled translations, see [`SequenceObjective`]. `reward` is an object that
+      scores them; by default the arguments name one.
     - `max_tokens_per_batch` fills batches by tokens, see [`BatchMaker`]. `ema_decay` and `average_checkpoints` average
       weights, see [`WeightAverager`]. `early_stopping_patience` stops when BLEU no longer rises.
     - `routing_ablation` replaces the assignments of routing in all of this, see [`AblatedRouting`].
@@ -57,15 +61,17 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     args: Any
     model: Any
     push_in_progress: Any
+    objective: SequenceObjective
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, reward: Reward | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        check_trainer(self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled)
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        check_trainer(self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled, sharded)
         self.batches = BatchMaker(self.args, self.accelerator)
         self.ablated_routing = AblatedRouting(self.args)
         self.training_loss = TrainingLoss(self.args, self.accelerator)
         self.attention = TrainingAttention(self.args, self.model)
+        self.objective = SequenceObjective(self.args, self.accelerator, reward)
         self.meter = Meter(self.accelerator)
         self.evaluator = TranslationEvaluator(self.args, self.accelerator, sharded)
         self.keeper = CheckpointKeeper(self.args, self.accelerator)
@@ -75,7 +81,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.averager = WeightAverager(self.args, self.accelerator, sharded)
         self.finiteness = FinitenessWatch(self.args)
         order = EpochOrder(self.batches.data_seed)
-        for callback in (self.stopper, self.position, order, self.averager, self.finiteness):
+        for callback in (self.stopper, self.position, order, self.averager, self.finiteness, self.objective):
             self.add_callback(callback)
         if getattr(self.args, "early_stopping_patience", None) is not None:
             self.add_callback(PatientEarlyStopping(self.args.early_stopping_patience))
@@ -126,12 +132,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.attention.log()
         self._ignored_keys = ignore_keys_for_eval
         try:
+            self.objective.begin(checkpoint, self.model, self.processing_class, self.train_dataset)
             name = None if checkpoint is None else str(checkpoint)
             with self.ablated_routing.in_model(self.model), freed_memory_kept(self.args.device):
                 output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
             self.averager.finish(self.model, self.state, self.interrupted)
             return output
         finally:
+            self.objective.end()
             self.position.end()
             self.stopper.restore()
 
@@ -182,6 +190,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         self.meter.add_to(logs, self.state.global_step)
         self.batches.add_to(logs)
+        self.objective.add_to(logs)
         super().log(logs, *args, **kwargs)
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
@@ -195,15 +204,31 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         labels, step = inputs.get("labels"), self.state.global_step
         accumulated = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         share = self.training_loss.share(num_items_in_batch, accumulated, self.model_accepts_loss_kwargs)
+
+        def likelihood(inputs: dict[str, Any]) -> tuple[Tensor, Any]:
+            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share, return_outputs)
+            return (
+                self.training_loss.warmed_up(loss, model, outputs, step, share) if model.training else loss
+            ), outputs
+
         if self.compute_loss_func is not None or labels is None:
             check_labels(inputs, model.training and self.compute_loss_func is None, self.label_names)
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+            if model.training:
+                loss = self.training_loss.warmed_up(loss, model, outputs, step, share)
+        elif model.training and self.objective.is_on:
+            loss, outputs = self.objective(model, inputs, step, share, likelihood)
         else:
-            loss, outputs = self.training_loss(model, inputs, num_items_in_batch, share, return_outputs)
+            loss, outputs = likelihood(inputs)
         if model.training:
-            loss = self.training_loss.warmed_up(loss, model, outputs, step, share)
             self.meter.add(outputs, labels, step, share)
         return (loss, outputs) if return_outputs else loss
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers; the objective counts the sentences of the step."""
+        batches, count = super().get_batch_samples(*args, **kwargs)
+        self.objective.count_sentences(batches, count)
+        return batches, count
 
     def get_train_dataloader(self) -> DataLoader:
         """As in Transformers, or by tokens with `max_tokens_per_batch`."""
@@ -288,14 +313,18 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     def _save_run_files(self, folder: Path) -> None:
         sums = {"loss": float(self._tr_loss), "last_logged": self._globalstep_last_logged} | self.meter.state()
+        sums |= {"rewards": self.objective.statistics.state()} if self.objective.is_on else {}
         self.position.save(folder, self.state.global_step, sums)
         self.averager.save(folder)
+        self.objective.save(folder)
 
     def _load_sums(self, sums: dict[str, Any]) -> None:
         self._tr_loss = torch.tensor(sums["loss"], device=self.args.device)
         self._globalstep_last_logged = sums["last_logged"]
         self._total_loss_scalar = -float(self.meter.mean_over_processes(self._tr_loss))  # not of this call's steps
         self.meter.load(sums, self.args.device)
+        if self.objective.is_on and "rewards" in sums:
+            self.objective.statistics.load(sums["rewards"])
 
     # Transformers 5.17 to 5.23: it warns of weights that no checkpoint holds, tied to others or computed from them.
     def _issue_warnings_after_load(self, load_result: Any) -> None:

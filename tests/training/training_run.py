@@ -82,7 +82,9 @@ class Signal(TrainerCallback):
             os.kill(os.getpid(), self.number)
 
 
-def run(output_dir: str | Path, dropout: float = 0.1, fsdp: bool = False, **arguments: Any) -> CapsuleSeq2SeqTrainer:
+def run(
+    output_dir: str | Path, dropout: float = 0.1, fsdp: bool = False, reward: Any = None, **arguments: Any
+) -> CapsuleSeq2SeqTrainer:
     """A trainer of 14 steps in three epochs, that logs every third step and saves every fourth."""
     settings: dict[str, Any] = {
         "output_dir": str(output_dir),
@@ -113,6 +115,7 @@ def run(output_dir: str | Path, dropout: float = 0.1, fsdp: bool = False, **argu
         train_dataset=corpus(),
         eval_dataset=corpus(10),
         data_collator=Collate(),
+        reward=reward,
     )
 
 

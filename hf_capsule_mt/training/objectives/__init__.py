@@ -1,0 +1,1 @@
+"""Objectives over whole translations: minimum risk and policy gradient."""

@@ -1,0 +1,72 @@
+"""What the objectives read of any translation model: its encoder's output, its end tokens, its limits.
+
+Legend: `B` sentences, `R` rows of a batch of samples.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
+
+from hf_capsule_mt.modeling.translation_loop import length_batches
+
+
+def end_tokens(model: Any) -> list[int]:
+    """The tokens that end a translation."""
+    ends = model.generation_config.eos_token_id
+    if ends is None:
+        ends = model.config.eos_token_id
+    return [ends] if isinstance(ends, int) else list(ends or ())
+
+
+def padding_token(model: Any) -> int:
+    """The padding token; 0 where the model has none."""
+    return int(model.config.pad_token_id or 0)
+
+
+def impossible_word(model: Any) -> int | None:
+    """The padding token, which no translation may contain; None where the model has none, or it ends translations."""
+    padding = model.config.pad_token_id
+    return None if padding is None or padding in end_tokens(model) else int(padding)
+
+
+def most_positions(model: Any) -> int | None:
+    """The longest target that the model can read; None for no limit."""
+    return getattr(model.config, "max_position_embeddings", None)
+
+
+def start_token(model: Any) -> int:
+    """The token that the decoder reads first."""
+    start = model.generation_config.decoder_start_token_id
+    return int(model.config.decoder_start_token_id if start is None else start)
+
+
+def encode(model: Any, source: dict[str, Tensor]) -> ModelOutput:
+    """The encoder's output for `input_ids` and `attention_mask`."""
+    return model.get_encoder()(**source, return_dict=True)
+
+
+def repeated(encoded: ModelOutput, rows: Tensor) -> ModelOutput:
+    """The encoder's output with these rows `[R]` of its batch, each as often as it is named.
+
+    Of the fields only tensors with a row for each sentence are kept: those that a decoder reads.
+    """
+    count = len(encoded[0])
+    tensors = {
+        name: value.index_select(0, rows)
+        for name, value in encoded.items()
+        if isinstance(value, Tensor) and value.dim() > 0 and len(value) == count
+    }
+    return type(encoded)(**tensors)
+
+
+def as_output(encoded: Any) -> ModelOutput:
+    """The encoder's output as an object with names."""
+    return encoded if isinstance(encoded, ModelOutput) else BaseModelOutput(last_hidden_state=encoded[0])
+
+
+def in_blocks(lengths: Sequence[int], budget: int | None) -> list[list[int]]:
+    """Indices in blocks of like length, longest first; a block has at most `budget` tokens, padding included."""
+    return length_batches(lengths, max_tokens=budget)

@@ -1,0 +1,288 @@
+"""The objective of a run over whole translations: samples, rewards and the loss of a batch.
+
+1. The encoder reads the batch once. Its output serves everything that follows.
+2. All samples of the sentences are drawn, without gradients.
+3. Their rewards are asked for. Worker processes compute them during the next step.
+4. One pass of the decoder gives the log-probabilities of all candidates, and one the loss of the references.
+5. The rewards arrive, and the losses are mixed.
+
+Legend: `B` sentences of a batch, `N` candidates of all of them, `S` source and `T` target positions.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from transformers import TrainerCallback
+from transformers.utils import ModelOutput, logging
+
+from hf_capsule_mt.training.objectives.arguments import (
+    GREEDY,
+    LIKELIHOOD,
+    MINIMUM_RISK,
+    OTHER_SAMPLES,
+)
+from hf_capsule_mt.training.objectives.candidates import (
+    Candidates,
+    padded_labels,
+    reference_words,
+    source_words,
+    without_end,
+)
+from hf_capsule_mt.training.objectives.log_probabilities import translation_log_probabilities
+from hf_capsule_mt.training.objectives.losses import (
+    means_of_other_samples,
+    minimum_risk_losses,
+    policy_gradient_losses,
+)
+from hf_capsule_mt.training.objectives.model_access import encode, end_tokens, in_blocks, padding_token, repeated
+from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers, step_number
+from hf_capsule_mt.training.objectives.sampling import Sampler
+from hf_capsule_mt.training.objectives.state_files import load_state, save_state
+from hf_capsule_mt.training.objectives.statistics import RewardStatistics
+from hf_capsule_mt.training.processes import main_first
+from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, make_reward
+from hf_capsule_mt.training.rewards.reward import Reward, SampledBatch
+from hf_capsule_mt.training.training_loss import Share
+
+logger = logging.get_logger(__name__)
+
+Likelihood = Callable[[dict[str, Any]], tuple[Tensor, Any]]  # from inputs of the model to its loss and its outputs
+
+
+class SequenceObjective(TrainerCallback):
+    """Computes the loss of a batch under `minimum_risk` or `policy_gradient`. See [`ObjectiveArguments`].
+
+    `reward` is an object of the caller, which the caller closes. None makes the reward that the arguments name, at the
+    beginning of each training, and closes it at the end.
+    """
+
+    def __init__(self, args: Any, accelerator: Accelerator, reward: Reward | None = None) -> None:
+        self.args, self.accelerator = args, accelerator
+        self.reward, self._makes_reward = reward, reward is None
+        self.statistics = RewardStatistics(accelerator)
+        self.sampler = Sampler(getattr(args, "max_tokens_per_batch", None))
+        self.sentences: Tensor | int | None = None  # of the step; None where each batch has its own mean
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run has such an objective."""
+        return getattr(self.args, "objective", LIKELIHOOD) != LIKELIHOOD
+
+    def begin(self, checkpoint: Path | None, model: Any, tokenizer: Any, pairs: Any) -> None:
+        """Training on `pairs` begins, from `checkpoint` if it is resumed."""
+        if not self.is_on:
+            return
+        self.statistics.reset()
+        if self._makes_reward:
+            self.reward = named_reward(self.args, tokenizer, model, pairs)
+        if checkpoint is not None and self.reward is not None:
+            self._load_reward(checkpoint, self.reward)
+
+    def end(self) -> None:
+        """Training has ended."""
+        if self._makes_reward and self.reward is not None:
+            self.reward.close()
+            self.reward = None
+
+    def count_sentences(self, batches: list[dict[str, Any]], tokens: Any) -> None:
+        """Note how many sentences the batches of a step have, in all processes if the `tokens` are those of all."""
+        self.sentences = None
+        if self.is_on and tokens is not None:
+            self.sentences = sum(len(batch["labels"]) for batch in batches)
+            if self.args.average_tokens_across_devices and self.args.world_size > 1:
+                count = torch.tensor([self.sentences], device=self.args.device)
+                self.sentences = self.accelerator.gather(count).sum()
+
+    def __call__(
+        self, model: nn.Module, inputs: dict[str, Any], step: int, share: Share, likelihood: Likelihood
+    ) -> tuple[Tensor, Any]:
+        """The loss, and the outputs of the model for the references; empty if these have no weight."""
+        assert self.reward is not None
+        weight = self.args.likelihood_weight
+        if self.args.likelihood_steps:
+            if step_number(self.args.seed, step) < weight:
+                loss, outputs = likelihood(inputs)
+                self.statistics.add_likelihood(loss.detach() / share.batches)
+                return loss, outputs
+            weight = 0.0
+        bare: Any = self.accelerator.unwrap_model(model)
+        labels, source = inputs["labels"], _source(inputs, padding_token(bare))
+        mask = source["attention_mask"]
+        with self.accelerator.autocast():
+            encoded = encode(bare, source)
+            candidates, greedy = self._candidates(bare, encoded, source, labels, step)
+            rewards_of = self.reward.submit(self._submitted(bare, source, labels, candidates))
+            learned = [place for place in range(len(candidates)) if self._learns_from(candidates, place)]
+            # Distributed training gets ready for the gradients in the last call of the wrapped model.
+            log_probabilities = self._log_probabilities(
+                bare if weight else model, bare, encoded, mask, candidates, learned
+            )
+        loss, outputs = torch.zeros((), device=labels.device), {}
+        if weight:
+            kept = {name: value for name, value in inputs.items() if name != "input_ids"}
+            loss, outputs = likelihood({**kept, "attention_mask": mask, "encoder_outputs": encoded})
+            self.statistics.add_likelihood(loss.detach() / share.batches)
+        rewards = torch.tensor(rewards_of(), dtype=log_probabilities.dtype, device=labels.device)
+        losses = self._losses(candidates, learned, greedy, rewards, log_probabilities, len(labels))
+        count = len(labels) if self.sentences is None else self.sentences
+        mean = losses.sum() / count * share.processes
+        return weight * loss + (1 - weight) * mean, outputs
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not self.is_on or self.reward is None:
+            return
+        self.statistics.finish_step(self.reward.after_step)
+        if self.statistics.equal_steps >= args.equal_reward_steps:
+            raise ValueError(
+                f"equal_reward_steps={args.equal_reward_steps}: all rewards of the last {self.statistics.equal_steps} "
+                f"steps, up to step {state.global_step}, are {self.statistics.equal_value:g}, so nothing is learned "
+                f"from them. Likely causes: samples that the reward {args.reward!r} cannot tell apart, as those of an "
+                "untrained model (start from a trained one), or a model that samples one translation only"
+            )
+
+    def add_to(self, logs: dict[str, float]) -> None:
+        """Add to a log what the rewards were like since the last one."""
+        if self.is_on:
+            self.statistics.add_to(logs)
+
+    def save(self, folder: Path) -> None:
+        """Write the reward's state of this process into a checkpoint."""
+        if self.is_on and self.reward is not None:
+            save_state(self.reward.state(), folder, self.args.process_index)
+
+    def _load_reward(self, checkpoint: Path, reward: Reward) -> None:
+        state = load_state(checkpoint, self.args.process_index)
+        if state is None:
+            state = load_state(checkpoint, 0)
+            logger.warning(
+                f"{checkpoint} has no reward of process {self.args.process_index}: "
+                + ("that of process 0 is used" if state is not None else "a new one begins")
+            )
+        if state is not None:
+            reward.load(state)
+
+    def _candidates(
+        self, model: Any, encoded: ModelOutput, source: dict[str, Tensor], labels: Tensor, step: int
+    ) -> tuple[Candidates, list[int]]:
+        """The candidates, and for each sentence the place of its greedy translation if that gives the baseline."""
+        args, mask = self.args, source["attention_mask"]
+        sources = source_words(source["input_ids"], mask, padding_token(model))
+        references = reference_words(labels)
+        limits = [args.max_sample_length or math.ceil(1.5 * len(words)) + 10 for words in references]
+        numbers = [
+            sentence_numbers(args.seed, step, source_row, reference, args.samples_per_sentence, limit)
+            for source_row, reference, limit in zip(sources, references, limits, strict=True)
+        ]
+        samples = self.sampler.samples(model, encoded, mask, limits, numbers)
+        greedy = self.sampler.greedy(model, encoded, mask, limits) if self._has_greedy_baseline else []
+        candidates, ends = Candidates(), end_tokens(model)
+        for sentence, drawn in enumerate(samples):
+            for words in drawn:
+                candidates.add(sentence, words)
+            self.statistics.add(cut=sum(words[-1] not in ends for words in drawn))
+            if args.objective == MINIMUM_RISK and args.include_reference and references[sentence]:
+                candidates.add(sentence, tuple(references[sentence]), 0)
+        self.statistics.add(distinct=sum(count > 0 for count in candidates.counts))
+        return candidates, [candidates.add(sentence, words, 0) for sentence, words in enumerate(greedy)]
+
+    @property
+    def _has_greedy_baseline(self) -> bool:
+        return self.args.objective != MINIMUM_RISK and self.args.reward_baseline == GREEDY
+
+    def _learns_from(self, candidates: Candidates, place: int) -> bool:
+        """Of a greedy translation only the reward is needed."""
+        return self.args.objective == MINIMUM_RISK or candidates.counts[place] > 0
+
+    def _submitted(
+        self, model: Any, source: dict[str, Tensor], labels: Tensor, candidates: Candidates
+    ) -> SampledBatch:
+        ends = end_tokens(model)
+        sources = source_words(source["input_ids"], source["attention_mask"], padding_token(model))
+        return SampledBatch(
+            sources=[without_end(words, ends) for words in sources],
+            references=[without_end(words, ends) for words in reference_words(labels)],
+            samples=[without_end(words, ends) for words in candidates.words],
+            sentence_of=candidates.sentence_of,
+        )
+
+    def _log_probabilities(
+        self,
+        model: nn.Module,
+        bare: Any,
+        encoded: ModelOutput,
+        mask: Tensor,
+        candidates: Candidates,
+        learned: list[int],
+    ) -> Tensor:
+        """Of these candidates, in their order; in blocks of like length."""
+        lengths = [mask.shape[1] + len(candidates.words[place]) for place in learned]
+        values, order = [], []
+        blocks = in_blocks(lengths, self.sampler.budget)
+        for block in blocks:
+            places = [learned[index] for index in block]
+            rows = torch.tensor([candidates.sentence_of[place] for place in places], device=mask.device)
+            labels = padded_labels([candidates.words[place] for place in places], mask.device)
+            through = model if block is blocks[-1] else bare
+            source = repeated(encoded, rows), mask.index_select(0, rows)
+            values.append(translation_log_probabilities(through, bare, *source, labels).sum(dim=1))
+            order += block
+        places_of = torch.empty(len(order), dtype=torch.long)
+        places_of[torch.tensor(order)] = torch.arange(len(order))
+        return torch.cat(values)[places_of.to(mask.device)]
+
+    def _losses(
+        self,
+        candidates: Candidates,
+        learned: list[int],
+        greedy: list[int],
+        rewards: Tensor,
+        log_probabilities: Tensor,
+        sentences: int,
+    ) -> Tensor:
+        """`[B]`; `rewards` are those of all candidates, `log_probabilities` those of the learned ones."""
+        args, device = self.args, rewards.device
+        places = torch.tensor(learned, device=device)
+        counts = torch.tensor(candidates.counts, dtype=rewards.dtype, device=device)
+        sentence_of = torch.tensor(candidates.sentence_of, device=device)
+        self.statistics.add_rewards(rewards, counts)
+        lengths = torch.tensor([len(candidates.words[place]) for place in learned], device=device)
+        counted = counts[places]
+        self.statistics.add(entropy=-(counted * log_probabilities.detach()).sum(), tokens=(counted * lengths).sum())
+        chosen = rewards[places], sentence_of[places]
+        if args.objective == MINIMUM_RISK:
+            losses = minimum_risk_losses(log_probabilities, *chosen, sentences, args.risk_sharpness)
+            self.statistics.add(expected=-losses.detach().sum(), sentences=sentences)
+            return losses
+        if args.reward_baseline == OTHER_SAMPLES:
+            baselines = means_of_other_samples(rewards, counts, sentence_of, sentences)
+        elif args.reward_baseline == GREEDY:
+            baselines = rewards[torch.tensor(greedy, device=device)][sentence_of]
+        else:
+            # The first step has no earlier one: it measures rewards and learns nothing from them.
+            mean = self.statistics.running_mean()
+            baselines = rewards if mean is None else torch.full_like(rewards, mean)
+        return policy_gradient_losses(log_probabilities, chosen[0], counted, baselines[places], chosen[1], sentences)
+
+
+def named_reward(args: Any, tokenizer: Any, model: Any, pairs: Any) -> Reward:
+    """The reward that the arguments name; `pairs` is the tokenised training set."""
+    if tokenizer is None:
+        raise ValueError(
+            f"reward={args.reward!r}: rewards read texts; give the trainer the tokenizer as processing_class, or a "
+            "reward of your own"
+        )
+    settings = RewardSettings.from_mapping(args.reward_settings)
+    pairs = TokenPairs.from_dataset(pairs, tokenizer) if args.reward in ("cdr", "learned_cdr") else None
+    with main_first():  # which writes the files that the others read
+        return make_reward(args.reward, tokenizer, settings, model, pairs)
+
+
+def _source(inputs: dict[str, Any], padding: int) -> dict[str, Tensor]:
+    """`input_ids` and `attention_mask` of a batch, both `[B, S]`."""
+    words, mask = inputs["input_ids"], inputs.get("attention_mask")
+    return {"input_ids": words, "attention_mask": words.ne(padding).long() if mask is None else mask}

@@ -1,0 +1,116 @@
+"""The reward `cdr` where the cross-attention of the model that trains says what a translation covers.
+
+Legend: `N` references and samples, `S` source tokens with the end token, `T` target tokens, `H` heads.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+from hf_capsule_mt.training.rewards.reward import SampledBatch
+from hf_capsule_mt.training.rewards.sentence_samples import samples_by_sentence
+from hf_capsule_mt.training.rewards.settings import RewardSettings
+
+
+class AttentionCoverageReward:
+    """`CDR` by attention: a source token is covered if some target token attends to it by at least the threshold.
+
+    The model force-decodes references and samples without dropout. Attention is the mean over the heads of one layer,
+    at the step that writes the target token. What falls on the end token of the source covers nothing. The coverage of
+    a reference changes while the model trains, so that it is computed anew each time.
+    """
+
+    name = "cdr"
+
+    def __init__(self, model: Any, tokenizer: Any, settings: RewardSettings) -> None:
+        self.model, self.settings = model, settings
+        self.end, self.padding = tokenizer.eos_token_id, tokenizer.pad_token_id
+        missing = [name for name, value in (("eos", self.end), ("pad", self.padding)) if value is None]
+        if missing:
+            raise ValueError(f"coverage='attention': the tokenizer has no {missing[0]}_token; set it")
+        self._attention([[self.end]], [[self.end]])  # raises an error before training rather than in its first step
+
+    def submit(self, batch: SampledBatch) -> Callable[[], list[float]]:
+        samples_by_sentence(batch)
+        if not len(batch.samples):
+            return list
+        sources = [*batch.sources, *(batch.sources[sentence] for sentence in batch.sentence_of)]
+        covered = self.covered(sources, [*batch.references, *batch.samples])  # [N, S]
+        sentence_of = torch.tensor([*batch.sentence_of], device=covered.device)
+        in_reference, in_sample = covered[sentence_of], covered[len(batch.sources) :]
+        total = in_reference.sum(dim=1)
+        missed = (in_reference & ~in_sample).sum(dim=1)
+        ratios = torch.where(total > 0, 1.0 - missed / total.clamp(min=1), 1.0)
+        return lambda: [float(ratio) for ratio in ratios.tolist()]
+
+    def covered(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+        """Which source tokens each target covers, `[N, S]`, bool; false for the end token and for padding."""
+        attention = self._attention(sources, targets)  # [N, T, S]
+        best = attention.amax(dim=1)
+        lengths = torch.tensor([len(source) for source in sources], device=best.device)
+        is_source = torch.arange(best.shape[1], device=best.device) < lengths.unsqueeze(1)
+        return (best >= self.settings.coverage_threshold) & is_source
+
+    @torch.no_grad()
+    def _attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+        """The attention of each target token, mean over the heads, `[N, T, S]`; 0 at padding of the target."""
+        device, start = self.model.device, self.model.config.decoder_start_token_id
+        inputs = pad_sequence([torch.tensor([*source, self.end]) for source in sources], True, self.padding)
+        mask = pad_sequence([torch.ones(len(source) + 1) for source in sources], True)
+        shifted = [torch.tensor([start, *target][: max(1, len(target))]) for target in targets]
+        is_target = pad_sequence([torch.ones(max(1, len(target))) * bool(len(target)) for target in targets], True)
+        decoder_inputs = pad_sequence(shifted, True, self.padding)
+        with evaluation_mode(self.model), eager_attention(self.model):
+            outputs = self.model(
+                input_ids=inputs.to(device),
+                attention_mask=mask.long().to(device),
+                decoder_input_ids=decoder_inputs.to(device),
+                output_attentions=True,
+                use_cache=False,
+            )
+        layers: tuple[Tensor | None, ...] = getattr(outputs, "cross_attentions", None) or ()
+        layer, count = self.settings.attention_layer, len(layers)
+        if not count or any(one is None for one in layers):
+            raise ValueError(
+                f"coverage='attention': {type(self.model).__name__} has no cross-attention; set coverage='lexicon'"
+            )
+        if not -count <= layer < count:
+            raise ValueError(
+                f"attention_layer={layer}: the model has {count} layers with cross-attention; must be {-count} to "
+                f"{count - 1}"
+            )
+        weights: Any = layers[layer]  # [N, H, T, S]
+        return weights.float().mean(dim=1) * is_target.to(device).unsqueeze(2)
+
+    def after_step(self) -> dict[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        """There are no worker processes."""
+
+
+@contextmanager
+def eager_attention(model: nn.Module) -> Iterator[None]:
+    """In this block attention is computed by the implementation that returns its weights."""
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    configs: dict[int, Any] = {id(part.config): part.config for part in parts}
+    before = {key: config._attn_implementation for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            config._attn_implementation_internal = "eager"
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation_internal = before[key]

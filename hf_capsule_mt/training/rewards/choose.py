@@ -1,0 +1,63 @@
+"""The reward of a name."""
+
+from typing import Any
+
+from hf_capsule_mt.training.rewards.attention_reward import AttentionCoverageReward
+from hf_capsule_mt.training.rewards.coverage_reward import CoverageReward
+from hf_capsule_mt.training.rewards.learned_reward import LearnedCoverageReward
+from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, TokenPairs
+from hf_capsule_mt.training.rewards.reward import Reward
+from hf_capsule_mt.training.rewards.settings import REWARDS, RewardSettings
+from hf_capsule_mt.training.rewards.text_reward import TextReward
+
+
+def make_reward(
+    name: str,
+    tokenizer: Any,
+    settings: RewardSettings | None = None,
+    model: Any = None,
+    pairs: TokenPairs | None = None,
+) -> Reward:
+    """The reward `bleu`, `chrf`, `cdr` or `learned_cdr`. Call `close` when training ends, also after an error.
+
+    Args:
+        model: the model that trains, for `coverage="attention"`; the estimate of `learned_cdr` computes on its device.
+        pairs: the training pairs, `TokenPairs.from_dataset(train_dataset, tokenizer)`; `cdr` and `learned_cdr` learn
+            from them which source tokens a translation covers.
+    """
+    settings = RewardSettings() if settings is None else settings
+    if name not in REWARDS:
+        raise ValueError(f"reward={name!r}: must be one of {', '.join(REWARDS)}")
+    if name in ("bleu", "chrf"):
+        return TextReward(name, tokenizer, settings)
+    if settings.coverage == "attention":
+        if name == "learned_cdr":
+            raise ValueError("coverage='attention': learned_cdr learns from the lexicon; leave coverage out")
+        if model is None:
+            raise ValueError("coverage='attention': the reward reads the attention of the model; pass it")
+        return AttentionCoverageReward(model, tokenizer, settings)
+    if pairs is None:
+        raise ValueError(
+            f"reward={name!r}: coverage is learned from the training pairs; pass "
+            "pairs=TokenPairs.from_dataset(train_dataset, tokenizer)"
+        )
+    sizes = vocabularies(tokenizer)
+    for side, sentences, size in (("source", pairs.sources, sizes[0]), ("target", pairs.targets, sizes[1])):
+        largest = max(max(sentence, default=0) for sentence in sentences)
+        if largest >= size:
+            raise ValueError(
+                f"a {side} of the training pairs has token {largest}, and the tokenizer has {size}: must be those of "
+                "this tokenizer"
+            )
+    table = LexicalTable.for_pairs(pairs, settings)
+    if name == "cdr":
+        return CoverageReward(table, settings)
+    device = None if model is None else next(model.parameters()).device
+    return LearnedCoverageReward(table, pairs, sizes, settings, device)
+
+
+def vocabularies(tokenizer: Any) -> tuple[int, int]:
+    """The numbers of source and of target tokens."""
+    source = len(tokenizer)
+    has_two = getattr(tokenizer, "separate_vocabs", False)
+    return source, len(tokenizer.target_encoder) if has_two else source

@@ -1,0 +1,23 @@
+"""What rewards that learn nothing have in common."""
+
+from typing import Any
+
+from hf_capsule_mt.training.rewards.scorer_pool import ScorerPool
+
+
+class FixedReward:
+    """Mixin: a reward without state, whose `pool` scores."""
+
+    pool: ScorerPool
+
+    def after_step(self) -> dict[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        self.pool.close()

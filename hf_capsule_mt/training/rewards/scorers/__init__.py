@@ -1,0 +1,1 @@
+"""What computes rewards, in files that worker processes load without the package and without PyTorch."""

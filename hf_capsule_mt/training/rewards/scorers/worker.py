@@ -1,0 +1,91 @@
+"""The program of a worker process: scores sentences that it reads from its input.
+
+    python worker.py SCORER_FILE PARENT < requests > answers
+
+A message is its length in 4 bytes and JSON. The first one holds the options of `make_scorer` in SCORER_FILE, the
+others hold lists of sentences. Each is answered with `{"scores": [...]}` or `{"error": "..."}`. The program does not
+import the package, whose import loads PyTorch: it starts in a fifth of a second and needs 40 MB.
+"""
+
+import importlib.util
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, BinaryIO
+
+HEADER = 4  # bytes
+SECONDS_BETWEEN_LOOKS = 5.0  # at whether the parent process is alive
+
+
+def load_scorer(path: str | Path, options: dict[str, Any]) -> Any:
+    """`make_scorer(options)` of a file."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.make_scorer(options)
+
+
+def write_message(stream: BinaryIO, content: Any) -> None:
+    body = json.dumps(content).encode()
+    stream.write(len(body).to_bytes(HEADER, "big") + body)
+    stream.flush()
+
+
+def read_message(stream: BinaryIO) -> Any:
+    """The next message. Raises `EOFError` at the end of the stream."""
+    length = int.from_bytes(_exactly(stream, HEADER), "big")
+    return json.loads(_exactly(stream, length))
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    content = b""
+    while len(content) < count:  # a pipe gives what it has
+        more = stream.read(count - len(content))
+        if not more:
+            raise EOFError
+        content += more
+    return content
+
+
+def parent_is_gone(descriptor: int, parent: int) -> bool:
+    """Waits for input. True if the parent ends before, also where another process keeps the pipe open."""
+    while not select.select([descriptor], [], [], SECONDS_BETWEEN_LOOKS)[0]:
+        if os.getppid() != parent:
+            return True
+    return False
+
+
+def main(arguments: list[str]) -> None:
+    path, parent = arguments[0], int(arguments[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
+    requests: Any = os.fdopen(os.dup(0), "rb", buffering=0)  # `select` knows nothing of a buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    score: Any = None
+    while not parent_is_gone(requests.fileno(), parent):
+        try:
+            content = read_message(requests)
+        except EOFError:
+            return
+        answer: dict[str, Any]
+        try:
+            if score is None:
+                score, answer = load_scorer(path, content), {"scores": []}
+            else:
+                answer = {"scores": [score(sentence) for sentence in content]}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        try:
+            write_message(answers, answer)
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

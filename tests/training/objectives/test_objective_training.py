@@ -1,0 +1,227 @@
+"""Training on rewards of samples: exact gradients, resuming, accumulation, processes, the log."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from commands import run_processes
+from families import Case
+from markers import exhaustive
+from objective_run import WordShare, run
+from sentence_pairs import assert_same_gradients
+from torch import Tensor
+from toy_translation import FAMILIES, LIMIT, MASK, SOURCES, all_translations, log_probabilities, toy_model
+from training_run import checkpoints, history, weights
+
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.objectives.objective import SequenceObjective
+from hf_capsule_mt.training.training_loss import Share
+
+LABELS = torch.tensor([[3, 0, -100], [2, 3, 0]])
+PROGRAM = Path(__file__).with_name("objective_run.py")
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+
+
+def objective(folder: Path, reward: Any = None, **arguments: Any) -> SequenceObjective:
+    settings: dict[str, Any] = {"likelihood_weight": 0.0, "max_sample_length": LIMIT, "report_to": "none"}
+    args = CapsuleSeq2SeqTrainingArguments(str(folder), use_cpu=True, **settings | arguments)
+    return SequenceObjective(args, Accelerator(cpu=True), reward or WordShare())
+
+
+def gradient_of(computed: SequenceObjective, model: Any, step: int = 0) -> Tensor:
+    """The gradient of the loss of both sources in all parameters, as one vector."""
+    model.zero_grad()
+    inputs = {"input_ids": SOURCES, "attention_mask": MASK, "labels": LABELS}
+    loss, _ = computed(model, inputs, step, Share(1, 1), lambda inputs: (torch.zeros(()), {}))
+    loss.backward()
+    return gradients(model)
+
+
+def gradients(model: Any) -> Tensor:
+    return torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None]).clone()
+
+
+def exact_loss(model: Any) -> Tensor:
+    """Minus the expected reward of both sources, over all translations."""
+    reward, losses = WordShare(), []
+    for sentence in (0, 1):
+        reference = [word for word in LABELS[sentence].tolist() if word > 0]
+        rewards = [reward.score([word for word in words if word], reference) for words in all_translations()]
+        chances = log_probabilities(model, all_translations(), sentence).exp()
+        losses.append(-(chances * torch.tensor(rewards, dtype=chances.dtype)).sum())
+    return (losses[0] + losses[1]) / 2
+
+
+@every_family
+def test_minimum_risk_has_the_gradient_of_the_expected_reward(family: str | Case, tmp_path: Path):
+    """With every translation among the candidates and sharpness 1, parameter by parameter, in float64."""
+    model, exact = toy_model(family), toy_model(family)
+    computed: Any = objective(tmp_path, objective="minimum_risk", risk_sharpness=1.0)
+    computed.sampler.samples = lambda *_: [all_translations(), all_translations()]  # some would need many samples
+    vector = gradient_of(computed, model)
+    exact_loss(exact).backward()
+    assert vector.norm() > 1e-3 and len(computed.reward.batches[0].samples) == 30
+    assert_same_gradients(model, exact, 1e-9)
+
+
+@pytest.mark.parametrize("baseline", ["other_samples", exhaustive("greedy"), exhaustive("running_mean")])
+def test_the_policy_gradient_is_right_in_the_mean(baseline: str, tmp_path: Path):
+    """Over 80 steps of eight samples: each of eight projections lies within five standard errors of the exact one."""
+    model, exact = toy_model("marian"), toy_model("marian")
+    exact_loss(exact).backward()
+    computed = objective(tmp_path, objective="policy_gradient", samples_per_sentence=8, reward_baseline=baseline)
+    computed.statistics.mean, computed.statistics.mean_weight = 0.1, 0.5  # of earlier steps
+    directions = torch.randn(8, len(gradients(exact)), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    expected = directions @ gradients(exact)
+    estimates = torch.stack([directions @ gradient_of(computed, model, step) for step in range(80)])
+    errors = estimates.std(dim=0) / math.sqrt(len(estimates))
+    print("deviations of the mean in standard errors", (estimates.mean(dim=0) - expected) / errors)
+    assert ((estimates.mean(dim=0) - expected).abs() <= 5 * errors).all()
+    assert (expected.abs() > 5 * errors).any(), "else a gradient of 0 would pass"
+
+
+def test_the_encoder_reads_each_sentence_once_for_all_samples(tmp_path: Path):
+    """And for their log-probabilities; its rows are the sentences."""
+    model = toy_model("marian")
+    read: list[tuple[int, bool]] = []
+    model.get_encoder().register_forward_hook(
+        lambda module, args, outputs: read.append((len(outputs[0]), module.training))
+    )
+    computed = objective(tmp_path, objective="policy_gradient", samples_per_sentence=7)
+    gradient_of(computed, model)
+    assert read == [(2, True)]
+
+
+def test_rewards_see_words_alone_and_each_sample_once(tmp_path: Path):
+    computed = objective(tmp_path, objective="minimum_risk", samples_per_sentence=50, include_reference=True)
+    gradient_of(computed, toy_model("marian"))
+    (batch,) = computed.reward.batches
+    assert batch.sources == [[2, 3, 3], [3, 2]] and batch.references == [[3], [2, 3]]
+    assert [3] in [sample for sample, of in zip(batch.samples, batch.sentence_of, strict=True) if of == 0]
+    assert all(set(sample) <= {2, 3} for sample in batch.samples) and computed.reward.waited == 1
+    ended = {(of, *sample) for sample, of in zip(batch.samples, batch.sentence_of, strict=True) if len(sample) < LIMIT}
+    assert len(ended) == sum(len(sample) < LIMIT for sample in batch.samples)
+
+
+def test_the_likelihood_has_its_weight(tmp_path: Path):
+    model, inputs = toy_model("marian"), {"input_ids": SOURCES, "attention_mask": MASK, "labels": LABELS}
+    losses = []
+    for weight in (0.0, 0.25):
+        computed = objective(tmp_path, objective="policy_gradient", likelihood_weight=weight)
+        given: list[Any] = []
+
+        def likelihood(inputs: Any, given: list[Any] = given) -> Any:
+            given.append(inputs)
+            return torch.tensor(8.0), {"lm_loss": torch.tensor(8.0)}
+
+        loss, outputs = computed(model, dict(inputs), 0, Share(1, 1), likelihood)
+        losses.append(loss.item())
+        assert len(given) == (weight > 0) and ("lm_loss" in outputs) == (weight > 0)
+    assert losses[1] == pytest.approx(0.25 * 8.0 + 0.75 * losses[0])
+    assert "input_ids" not in given[0] and given[0]["encoder_outputs"][0].requires_grad
+
+
+def test_references_may_have_steps_of_their_own(tmp_path: Path):
+    """A share of the steps, the same in every run; samples are drawn in the others alone."""
+    computed = objective(tmp_path, objective="policy_gradient", likelihood_weight=0.25, likelihood_steps=True)
+    inputs, model = {"input_ids": SOURCES, "attention_mask": MASK, "labels": LABELS}, toy_model("marian")
+    steps = []
+    for step in range(24):
+        loss, _ = computed(model, dict(inputs), step, Share(1, 1), lambda inputs: (torch.tensor(8.0), {}))
+        steps.append(loss.item() == 8.0)
+        computed.statistics.finish_step(dict)
+    assert 2 <= sum(steps) <= 12 and len(computed.reward.batches) == 24 - sum(steps)
+    logs = {"loss": 1.0}
+    computed.add_to(logs)
+    assert logs["likelihood_loss"] == 8.0 and 0 < logs["reward"] < 1
+
+
+def rows_of(trainer: Any) -> list[dict[str, float]]:
+    return [row for row in history(trainer) if "loss" in row]
+
+
+def test_a_resumed_run_is_the_same(tmp_path: Path):
+    """Bit for bit, with dropout, a reward that learns, and a running mean; taken up from step 8 of 14."""
+    options = {"reward_baseline": "running_mean", "eval_strategy": "no"}
+    whole = run(tmp_path / "whole", **options)
+    whole.train()
+    assert {"reward_8", "reward_0.json"} & {path.name for path in (tmp_path / "whole/checkpoint-8").iterdir()}
+    again = run(tmp_path / "again", **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-8"))
+    assert history(again) == history(whole)
+    assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
+    assert float(again.objective.reward.learned[0]) == 14
+
+
+@pytest.mark.parametrize("name", ["minimum_risk", exhaustive("policy_gradient")])
+def test_accumulation_changes_nothing(name: str, tmp_path: Path):
+    """The same pairs in one batch and in four have the same samples, losses and weights, up to rounding."""
+    runs = []
+    for size, accumulation in ((12, 1), (3, 4)):
+        options: dict[str, Any] = {"max_tokens_per_batch": None, "per_device_train_batch_size": size, "dropout": 0.0}
+        options |= {"gradient_accumulation_steps": accumulation, "max_steps": 3, "logging_steps": 1}
+        options |= {"train_sampling_strategy": "sequential", "eval_strategy": "no", "objective": name}
+        runs.append(run(tmp_path / str(size), **options, risk_sharpness=0.5))
+        runs[-1].train()
+    for whole, split in zip(*map(rows_of, runs), strict=True):
+        for key in ("loss", "grad_norm", "reward", "reward_deviation", "sample_entropy", "likelihood_loss"):
+            assert split[key] == pytest.approx(whole[key], rel=2e-3), key
+        assert split["distinct_samples"] == whole["distinct_samples"]
+
+
+@pytest.mark.parametrize("weight", [0.3, exhaustive(0.0)])
+def test_two_processes_train_as_one(weight: float, tmp_path: Path):
+    """Each with half of the pairs of a step: rewards, losses and weights are those of one process."""
+    options: dict[str, Any] = {"max_tokens_per_batch": None, "max_steps": 3, "logging_steps": 1, "dropout": 0.0}
+    options |= {"train_sampling_strategy": "sequential", "eval_strategy": "no", "save_strategy": "no"}
+    options |= {"reward_baseline": "running_mean", "use_cpu": True, "likelihood_weight": weight}
+    alone = run(tmp_path, **options, per_device_train_batch_size=8)
+    alone.train()
+    given = json.dumps({"output_dir": str(tmp_path), **options, "per_device_train_batch_size": 4})
+    for done in run_processes(PROGRAM, given):
+        assert done.returncode == 0, done.stderr
+    reports = [json.loads((tmp_path / f"report_{index}.json").read_text()) for index in (0, 1)]
+    assert reports[0]["weights"] == reports[1]["weights"]
+    for row, expected in zip(reports[0]["history"], rows_of(alone), strict=False):
+        for key in {"loss", "grad_norm", "reward", "distinct_samples", "sample_entropy", "likelihood_loss"} & {
+            *expected
+        }:
+            assert row[key] == pytest.approx(expected[key], rel=2e-3), key
+    for name, value in weights(alone).items():
+        if not name.endswith("k_proj.bias"):  # its gradient is 0 up to rounding, which AdamW enlarges
+            assert reports[0]["weights"][name] == pytest.approx(value.flatten().tolist(), abs=2e-4), name
+
+
+@pytest.mark.parametrize("name", ["minimum_risk", exhaustive("policy_gradient")])
+def test_the_reward_rises(name: str, tmp_path: Path):
+    """Alone, from random weights, on a reward that every sample can raise."""
+    options: dict[str, Any] = {"max_steps": 15, "logging_steps": 3, "save_strategy": "no", "eval_strategy": "no"}
+    trainer = run(tmp_path, **options, objective=name, likelihood_weight=0.0, samples_per_sentence=6)
+    trainer.train()
+    rewards = [row["reward"] for row in rows_of(trainer)]
+    print(rewards)
+    assert rewards[-1] > rewards[0] + 0.02
+    assert trainer.objective.reward.closed is False, "the caller closes its own"
+
+
+def test_equal_rewards_stop_the_run(tmp_path: Path):
+    trainer = run(tmp_path, reward=WordShare(constant=0.25), equal_reward_steps=5, eval_strategy="no")
+    with pytest.raises(
+        ValueError, match=r"equal_reward_steps=5: all rewards of the last 5 steps, up to step 5, are 0.25"
+    ):
+        trainer.train()
+    assert trainer.state.global_step == 5 and checkpoints(tmp_path) == [4]
+
+
+def test_the_log_says_what_the_rewards_are_like(tmp_path: Path):
+    trainer = run(tmp_path, max_steps=3, eval_strategy="no", objective="minimum_risk")
+    trainer.train()
+    (row,) = rows_of(trainer)
+    assert 0 < row["reward"] < 1 and 0 < row["expected_reward"] < 1 and 0 < row["reward_deviation"] < 0.6
+    assert 1 < row["sample_entropy"] < math.log(31) + 1 and 1 / 3 <= row["distinct_samples"] <= 1
+    assert row["steps_of_the_reward"] == 2.0 and {"lm_loss", "bca_loss"} <= row.keys()
+    assert row["loss"] == pytest.approx(0.3 * row["likelihood_loss"] - 0.7 * row["expected_reward"], rel=1e-2)

@@ -1,0 +1,73 @@
+"""What the log says about rewards, the running mean, and when all rewards count as equal."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from hf_capsule_mt.training.objectives.statistics import DECAY, RewardStatistics
+
+
+def statistics() -> RewardStatistics:
+    return RewardStatistics(Accelerator(cpu=True))
+
+
+def step(kept: RewardStatistics, *rewards: float, counts: Any = None) -> None:
+    kept.add_rewards(torch.tensor(rewards), torch.tensor(counts or [1] * len(rewards)))
+    kept.finish_step(dict)
+
+
+def test_only_steps_with_one_and_the_same_reward_count_as_equal():
+    kept, seen = statistics(), []
+    for rewards in ([0.5, 0.5], [0.5], [0.5, 0.75], [0.5], [0.25], [0.25, 0.25], [0.25]):
+        step(kept, *rewards)
+        seen.append(kept.equal_steps)
+    assert seen == [1, 2, 0, 1, 1, 2, 3]
+    kept.finish_step(dict)  # of references alone
+    assert kept.equal_steps == 3
+
+
+def test_a_candidate_that_was_not_sampled_shows_that_rewards_differ():
+    """The reference, or the greedy translation."""
+    kept = statistics()
+    step(kept, 0.5, 1.0, counts=[2, 0])
+    assert kept.equal_steps == 0 and kept.running_mean() == pytest.approx(0.5)
+
+
+def test_the_running_mean_prefers_late_steps_and_has_no_start():
+    kept = statistics()
+    assert kept.running_mean() is None
+    step(kept, 0.2, 0.8, counts=[3, 1])
+    assert kept.running_mean() == pytest.approx(0.35)
+    step(kept, 1.0)
+    assert kept.running_mean() == pytest.approx((DECAY * 0.35 + 1.0) / (DECAY + 1.0))
+
+
+def test_the_log_has_means_over_samples_and_begins_again():
+    kept, logs = statistics(), {"loss": 1.0}
+    kept.add(entropy=30.0, tokens=20.0, distinct=3, cut=1)
+    kept.add_likelihood(3.0)
+    kept.add_likelihood(1.0)  # accumulated in one step
+    kept.add_rewards(torch.tensor([0.0, 1.0, 0.5]), torch.tensor([1, 1, 2]))
+    kept.finish_step(lambda: {"error": 4.0})
+    step(kept, 0.5)
+    kept.add_to(logs)
+    deviation = pytest.approx((0.5**2 * 2 / 5) ** 0.5)
+    assert (logs["reward"], logs["reward_deviation"]) == (pytest.approx(0.5), deviation)
+    assert (logs["sample_entropy"], logs["distinct_samples"], logs["cut_samples"]) == (1.5, 0.6, 0.2)
+    assert (logs["likelihood_loss"], logs["error"]) == (4.0, 4.0) and "expected_reward" not in logs
+    again = {"loss": 1.0}
+    kept.add_to(again)
+    assert again == {"loss": 1.0}
+
+
+def test_the_state_is_json_and_goes_on_exactly():
+    kept, resumed = statistics(), statistics()
+    step(kept, 0.1, 0.7)
+    kept.add(entropy=1 / 3)
+    resumed.load(json.loads(json.dumps(kept.state())))
+    for one in (kept, resumed):
+        step(one, 0.7)
+    assert resumed.state() == kept.state()

@@ -1,0 +1,129 @@
+"""Coverage by the model's attention: every family that has attention, in training mode, without any trace."""
+
+from typing import Any
+
+import pytest
+import torch
+from family_cases import CAPS_NMT, RICHEST, Case
+from reward_pairs import WordTokenizer
+from small_marian import SMALL_MARIAN
+from transformers import MarianConfig, MarianMTModel
+
+from hf_capsule_mt.training.rewards import RewardSettings, SampledBatch, make_reward
+from hf_capsule_mt.training.rewards.attention_reward import AttentionCoverageReward
+
+END, PAD = 0, 2
+SOURCES = [[5, 6, 7, 8], [9, 10]]
+BATCH = SampledBatch(
+    sources=SOURCES,
+    references=[[11, 12, 13], [14, 15, 16, 17]],
+    samples=[[11, 12, 13], [18], [14, 15, 16, 17], [], [19, 20]],
+    sentence_of=[0, 0, 1, 1, 0],
+)
+
+
+class Tokenizer(WordTokenizer):
+    eos_token_id, pad_token_id = END, PAD
+
+
+def marian() -> Any:
+    torch.manual_seed(1)
+    ids = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD, "forced_eos_token_id": END}
+    model = MarianMTModel(MarianConfig(vocab_size=61, **ids, init_std=1.5, dropout=0.4, **SMALL_MARIAN))
+    return model.train()
+
+
+def make(model: Any, threshold: float = 0.35, layer: int = -1) -> Any:
+    settings = RewardSettings(coverage="attention", coverage_threshold=threshold, attention_layer=layer)
+    return make_reward("cdr", Tokenizer(), settings, model)
+
+
+def scores_by_hand(model: Any, threshold: float) -> list[float]:
+    """Each pair alone, with the attention that the model itself returns."""
+    model = model.eval()
+    model.set_attn_implementation("eager")
+
+    def covered(source: list[int], target: list[int]) -> set[int]:
+        if not target:
+            return set()
+        start = model.config.decoder_start_token_id
+        with torch.no_grad():
+            outputs = model(
+                input_ids=torch.tensor([[*source, END]]),
+                decoder_input_ids=torch.tensor([[start, *target]]),
+                output_attentions=True,
+            )
+        shares = outputs.cross_attentions[-1][0].mean(dim=0)[: len(target), : len(source)]  # [T, S]
+        return set((shares.amax(dim=0) >= threshold).nonzero().flatten().tolist())
+
+    scores = []
+    for sample, sentence in zip(BATCH.samples, BATCH.sentence_of, strict=True):
+        reference = covered(SOURCES[sentence], list(BATCH.references[sentence]))
+        missed = reference - covered(SOURCES[sentence], list(sample))
+        scores.append(1 - len(missed) / len(reference) if reference else 1.0)
+    return scores
+
+
+def check(model: Any, threshold: float) -> list[float]:
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    scores = make(model, threshold).submit(BATCH)()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert scores == pytest.approx(scores_by_hand(model, threshold))
+    return scores
+
+
+def test_marian_in_training() -> None:
+    model = marian()
+    implementation = model.config._attn_implementation
+    scores = check(model.train(), 0.25)
+    assert scores[0] == scores[2] == 1.0 and scores[3] == 0.0 and 0.0 < scores[4] < 1.0
+    model = marian()
+    make(model).submit(BATCH)()
+    assert model.training and model.config._attn_implementation == implementation
+
+
+def test_the_end_token_is_not_covered() -> None:
+    """Every place gets some attention; the threshold is below the least of it."""
+    covered = make(marian(), 1e-12).covered(SOURCES, BATCH.references)
+    assert covered.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
+
+
+@pytest.mark.parametrize("case", [case for case in RICHEST if case.family is not CAPS_NMT], ids=str)
+def test_families_with_attention(case: Case) -> None:
+    assert len(set(check(case.build(), 0.2))) > 1
+
+
+def test_a_model_without_attention_is_an_error() -> None:
+    with pytest.raises(ValueError, match="CapsNMTForConditionalGeneration has no cross-attention.*'lexicon'"):
+        make(Case(CAPS_NMT, "pooling").build())
+
+
+def test_a_layer_that_the_model_does_not_have_is_an_error() -> None:
+    assert make(marian(), layer=0).name == "cdr"
+    with pytest.raises(ValueError, match=r"attention_layer=1: the model has 1 layers .* -1 to 0"):
+        make(marian(), layer=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "message"),
+    [
+        ("cdr", None, "reads the attention of the model; pass it"),
+        ("learned_cdr", 1, "learned_cdr learns from the lex"),
+    ],
+)
+def test_what_attention_cannot_do(name: str, model: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_reward(name, Tokenizer(), RewardSettings(coverage="attention"), model)
+
+
+def test_special_tokens_are_needed() -> None:
+    class NoEnd(Tokenizer):
+        eos_token_id = None  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match="no eos_token"):
+        AttentionCoverageReward(marian(), NoEnd(), RewardSettings())
+
+
+def test_there_are_no_samples() -> None:
+    assert make(marian()).submit(SampledBatch(SOURCES, BATCH.references, [], []))() == []

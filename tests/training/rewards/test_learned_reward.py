@@ -1,0 +1,187 @@
+"""The learned estimate of CDR: it learns, and a run that is resumed has the same scores bit for bit."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reward_pairs import SIZE, WordTokenizer, batch_of, make_pairs
+
+from hf_capsule_mt.training.rewards import RewardSettings, SampledBatch, learned_reward, make_reward
+from hf_capsule_mt.training.rewards.damage import damaged, random_numbers
+from hf_capsule_mt.training.rewards.estimator import CoverageEstimator, Estimate, estimator_loss, padded
+from hf_capsule_mt.training.rewards.learned_reward import LearnedCoverageReward
+from hf_capsule_mt.training.rewards.lexical_table import LexicalTable
+
+PAIRS = make_pairs(300)
+HELD_OUT = make_pairs(100, seed=9)
+DAMAGED = damaged([list(target) for target in HELD_OUT.targets], random_numbers(77))
+HELD_OUT_BATCH = batch_of(HELD_OUT, [[sample] for sample in DAMAGED])
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> RewardSettings:
+    folder = str(tmp_path_factory.mktemp("cache"))
+    return RewardSettings(
+        workers=0,
+        cache_folder=folder,
+        estimator_size=16,
+        estimator_pairs=16,
+        estimator_samples=4,
+        estimator_first_steps=3,
+    )
+
+
+def make(settings: RewardSettings, **changed: Any) -> Any:
+    settings = replace(settings, **changed)
+    return closing(make_reward("learned_cdr", WordTokenizer(), settings, pairs=PAIRS))  # type: ignore[type-var]
+
+
+def correlation(settings: RewardSettings, scores: list[float]) -> float:
+    scorer = LexicalTable.for_pairs(PAIRS, settings).scorer(settings)
+    rows = zip(HELD_OUT.sources, HELD_OUT.targets, DAMAGED, strict=True)
+    return float(np.corrcoef(scores, [scorer.ratios((s, t, [sample]))[0] for s, t, sample in rows])[0, 1])
+
+
+def test_it_learns_cdr(settings: RewardSettings) -> None:
+    changed = {"estimator_pairs": 48, "estimator_size": 32}
+    with make(settings, **changed, estimator_first_steps=0) as reward:
+        before = correlation(settings, reward.submit(HELD_OUT_BATCH)())
+    with make(settings, **changed, estimator_first_steps=80) as reward:
+        scores = reward.submit(HELD_OUT_BATCH)()
+    assert before < 0.9 and correlation(settings, scores) > 0.95
+    assert all(0.0 <= score <= 1.0 for score in scores)
+
+
+def test_it_learns_from_the_steps_of_the_model(settings: RewardSettings) -> None:
+    """Without first steps, and from samples that only the model writes."""
+    with make(settings, estimator_first_steps=0, estimator_samples=16, estimator_size=32) as reward:
+        errors = []
+        for step in range(60):
+            reward.submit(batch_of(make_pairs(16, seed=step), [[[45, 46], [47]]] * 16))()
+            errors.append(reward.after_step()["estimator_error"])
+    assert np.mean(errors[-10:]) < 0.6 * np.mean(errors[:5])
+
+
+def steps(reward: Any, first: int, last: int) -> list[Any]:
+    results = []
+    for step in range(first, last):
+        pairs = make_pairs(6, seed=step)
+        for samples in ([[list(target), target[1:]] for target in pairs.targets[:3]], [[[45, 46]]] * 4):
+            results.append(reward.submit(batch_of(pairs, samples))())  # two accumulated batches
+        results.append(reward.after_step())
+    return results
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_resumed_training_is_the_same_bit_for_bit(settings: RewardSettings, workers: int) -> None:
+    with make(settings, workers=0) as reward:
+        steps(reward, 0, 2)
+        saved = {name: value.clone() if torch.is_tensor(value) else value for name, value in reward.state().items()}
+        expected = steps(reward, 2, 4)
+    assert {type(value) for value in saved.values()} == {torch.Tensor, int, bool}
+    with make(settings, workers=workers, seed=settings.seed) as resumed:
+        resumed.load(saved)
+        assert steps(resumed, 2, 4) == expected
+    with make(settings) as resumed:
+        resumed.load({**saved, "step": 1})
+        assert steps(resumed, 2, 4) != expected, "the damage depends on the step"
+
+
+def test_state_can_be_saved_before_and_after_the_first_steps(settings: RewardSettings) -> None:
+    with make(settings) as reward, make(settings) as resumed:
+        resumed.load(reward.state())
+        assert steps(resumed, 0, 1) == steps(reward, 0, 1)
+
+
+def test_it_leaves_random_numbers_of_the_run_alone(settings: RewardSettings) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with make(settings) as reward:
+        steps(reward, 0, 1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_state_of_another_size_is_an_error(settings: RewardSettings) -> None:
+    with make(settings, estimator_size=8) as reward:
+        state = reward.state()
+    with make(settings) as reward:
+        with pytest.raises(ValueError, match=r"is \[81, 8\] and must be \[81, 16\]: resume with .*estimator_size"):
+            reward.load(state)
+        with pytest.raises(ValueError, match="is missing and must be"):
+            reward.load({"step": 1})
+
+
+def test_no_samples_and_no_batch(settings: RewardSettings) -> None:
+    with make(settings) as reward:
+        assert reward.submit(SampledBatch([[3]], [[43]], [], []))() == []
+        assert reward.submit(SampledBatch([], [], [], []))() == []
+        assert set(reward.after_step()) == {"estimator_loss", "estimator_error", "estimator_cdr"}
+        assert reward.after_step() == {}
+        assert reward.submit(SampledBatch([[], [5]], [[43], []], [[43], [], [SIZE + 7]], [0, 1, 1]))()[0] == 1.0
+
+
+def test_gradients_are_the_mean_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two processes has a gradient of 5 everywhere."""
+    model = torch.nn.Linear(2, 1)
+    model.weight.grad = torch.tensor([[2.0, 4.0]])
+    distributed = learned_reward.dist
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "all_reduce", lambda gradient: gradient.add_(5.0))
+    learned_reward.average_gradients(model)
+    assert model.weight.grad.tolist() == [[3.5, 4.5]] and model.bias.grad.tolist() == [2.5]
+
+
+@pytest.fixture
+def estimator() -> Iterator[CoverageEstimator]:
+    torch.manual_seed(0)
+    yield CoverageEstimator(12, 14, 8)
+
+
+def test_padding_has_no_effect(estimator: CoverageEstimator) -> None:
+    alone = [[1, 2, 3], [4, 5]], [[6, 7], [8]]
+    longer = [[*alone[0][0]], [4, 5], [1] * 9], [[6, 7], [8], [2] * 7]
+    cpu = torch.device("cpu")
+    together = estimator(padded(longer[0], cpu), padded(longer[1], cpu)).ratio
+    for number in (0, 1):
+        one = estimator(padded([alone[0][number]], cpu), padded([alone[1][number]], cpu)).ratio
+        torch.testing.assert_close(one[0], together[number])
+    assert together[0] != together[1]
+
+
+def test_a_translation_without_tokens_covers_nothing_and_has_gradients(estimator: CoverageEstimator) -> None:
+    cpu = torch.device("cpu")
+    sources = padded([[1, 2], []], cpu)
+    estimate = estimator(sources, padded([[], []], cpu))
+    assert estimate.ratio.tolist() == [0.0, 1.0], "nothing to miss in the second"
+    loss, ratios = estimator_loss(estimate, padded([[1, 0], []], cpu), padded([[0, 0], []], cpu))
+    loss.backward()
+    assert ratios.tolist() == [0.0, 1.0]
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in estimator.parameters())
+
+
+def test_the_loss_is_least_for_the_truth() -> None:
+    in_reference, in_translation = torch.tensor([[1, 1, 0, -1]]), torch.tensor([[1, 0, 1, -1]])
+
+    def loss_of(ratio: float, reference: list[float], translation: list[float]) -> float:
+        logits = (torch.tensor([[*row, 99.0]]) for row in (reference, translation))
+        return float(estimator_loss(Estimate(torch.tensor([ratio]), *logits), in_reference, in_translation)[0])
+
+    best = loss_of(0.5, [9.0, 9.0, -9.0], [9.0, -9.0, 9.0])
+    assert best < 0.01
+    assert loss_of(0.8, [9.0, 9.0, -9.0], [9.0, -9.0, 9.0]) == pytest.approx(best + 0.09, abs=1e-5)
+    assert loss_of(0.5, [9.0, 9.0, 9.0], [9.0, -9.0, 9.0]) > 1.0
+    assert loss_of(0.5, [9.0, 9.0, -9.0], [9.0, 9.0, 9.0]) > 1.0
+
+
+def test_it_begins_with_the_table(settings: RewardSettings) -> None:
+    table = LexicalTable.for_pairs(PAIRS, settings)
+    chosen = replace(settings, estimator_first_steps=0, estimator_size=64)
+    with closing(LearnedCoverageReward(table, PAIRS, (SIZE, SIZE), chosen)) as reward:
+        estimator = reward.estimator
+    similarity = estimator.source_embedding.weight[3:33] @ estimator.target_embedding.weight.T  # [30, 81]
+    assert (similarity.argmax(dim=1) == torch.arange(43, 73)).all()

@@ -1,0 +1,171 @@
+"""Workers: the same scores as without them, errors instead of waiting for ever, no process that stays."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hf_capsule_mt.training.rewards import scorer_pool
+from hf_capsule_mt.training.rewards.scorer_pool import ScorerPool
+from hf_capsule_mt.training.rewards.scorers import worker
+
+SCORER = """
+import sys
+
+def make_scorer(options):
+    if options["breaks"]:
+        raise KeyError("no such table")
+    print("a library that prints")
+
+    def score(sentence):
+        if sentence == "bad":
+            raise ArithmeticError("a bad sentence")
+        return [options["factor"] * len(sentence), "torch" in sys.modules]
+    return score
+"""
+OPTIONS = {"factor": 0.1, "breaks": False}
+
+
+@pytest.fixture
+def scorer(tmp_path: Path) -> Path:
+    file = tmp_path / "scorer.py"
+    file.write_text(SCORER)
+    return file
+
+
+@contextmanager
+def closing(pool: ScorerPool) -> Iterator[ScorerPool]:
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def is_alive(process: "subprocess.Popen[bytes]") -> bool:
+    return process.poll() is None
+
+
+def test_scores_do_not_depend_on_the_number_of_workers(scorer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer_pool, "SENTENCES_IN_MESSAGE", 3)
+    sentences = ["x" * length for length in range(20)]
+    expected = [0.1 * length for length in range(20)]
+    for workers in (0, 2):
+        with closing(ScorerPool(scorer, OPTIONS, workers, 60.0)) as pool:
+            first, second = pool.submit(sentences), pool.submit(sentences[:1])
+            assert [scores[0] for scores in first()] == expected
+            assert [scores[0] for scores in second()] == expected[:1]
+            assert pool.submit([])() == []
+
+
+def test_a_worker_does_not_load_torch(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        assert pool.submit(["x"])()[0][1] is False
+
+
+def test_a_message_larger_than_a_pipe_holds(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        assert pool.submit(["x" * 300_000, "y" * 300_000])()[1][0] == 0.1 * 300_000
+
+
+def test_a_killed_worker_is_an_error_also_for_what_comes_later(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        assert pool.submit(["x"])()
+        os.kill(pool._processes[0].pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(ChildProcessError, match=r"killed by SIGKILL.*memory.*workers=0"):
+                pool.submit(["x"])()
+
+
+def test_a_sentence_that_cannot_be_scored_is_an_error(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        with pytest.raises(RuntimeError, match="ArithmeticError: a bad sentence"):
+            pool.submit(["x", "bad"])()
+
+
+def test_a_scorer_that_cannot_start_is_an_error(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, {**OPTIONS, "breaks": True}, 1, 60.0)) as pool:
+        with pytest.raises(RuntimeError, match="no such table"):
+            pool.submit(["x"])()
+
+
+def test_a_worker_that_does_not_answer_is_an_error(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        assert pool.submit(["x"])()
+        os.kill(pool._processes[0].pid, signal.SIGSTOP)
+        pool.timeout = 0.05
+        with pytest.raises(TimeoutError, match=r"1 worker processes.*0.05 seconds.*timeout_seconds"):
+            pool.submit(["x"])()
+
+
+def test_too_many_messages_wait_for_a_place(scorer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer_pool, "MESSAGES_WAITING", 2)
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        assert pool.submit(["x"])()
+        os.kill(pool._processes[0].pid, signal.SIGSTOP)
+        pool.timeout = 0.05
+        waiting = []
+        with pytest.raises(TimeoutError):
+            for _ in range(4):  # one is sent, two wait
+                waiting.append(pool.submit(["x"]))
+        os.kill(pool._processes[0].pid, signal.SIGCONT)
+        pool.timeout = 60.0
+        assert [len(wait()) for wait in waiting] == [1] * len(waiting) and len(waiting) >= 2
+
+
+def test_workers_ignore_ctrl_c_and_end_with_close(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 2, 60.0)) as pool:
+        assert pool.submit(["x", "xx"])()
+        for process in pool._processes:
+            os.kill(process.pid, signal.SIGINT)
+        assert len(pool.submit(["x", "xx"])()) == 2
+        assert all(map(is_alive, pool._processes))
+        pool.close()
+        assert not any(map(is_alive, pool._processes))
+        pool.close()
+        with pytest.raises(ValueError, match="closed"):
+            pool.submit(["x"])
+
+
+def test_workers_end_when_nobody_holds_the_pool(scorer: Path) -> None:
+    pool = ScorerPool(scorer, OPTIONS, 1, 60.0)
+    process = pool._processes[0]
+    del pool
+    assert not is_alive(process)
+
+
+def test_a_fork_leaves_the_workers_alone(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        scorer_pool.end_processes(pool._processes, os.getpid() + 1)
+        assert pool.submit(["x"])()
+
+
+def test_a_worker_ends_at_the_end_of_its_input(scorer: Path) -> None:
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        process = pool._processes[0]
+        assert pool.submit(["x"])() and process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_a_worker_sees_that_its_parent_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "SECONDS_BETWEEN_LOOKS", 0.01)
+    reading, writing = os.pipe()  # open, as a fork of the parent holds it
+    try:
+        assert worker.parent_is_gone(reading, os.getppid() + 1)
+        os.write(writing, b"x")
+        assert not worker.parent_is_gone(reading, os.getppid() + 1), "what was sent is answered first"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_the_program_needs_no_folder_of_the_package(scorer: Path) -> None:
+    """A file of the package in the worker's path could hide a library of the same name."""
+    folder = str(Path(worker.__file__).parent)
+    scorer.write_text(f"import sys\ndef make_scorer(options):\n    return lambda _: [{folder!r} in sys.path]\n")
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        assert pool.submit(["x"])() == [[False]]
