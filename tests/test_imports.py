@@ -306,9 +306,9 @@ DATA = "import hf_capsule_mt.data, hf_capsule_mt.data.tokenizer, hf_capsule_mt.d
 
 @pytest.fixture(scope="module")
 def loaded() -> tuple[set[str], set[str], set[str]]:
-    """The modules there after importing Marian alone, after importing this package, and after its data as well."""
-    (marian,) = modules_after("from transformers import MarianMTModel")
-    return marian, *modules_after("import hf_capsule_mt", DATA)
+    """The modules there after importing Marian, then after importing this package, then after its data as well."""
+    marian, ours, with_data = modules_after("from transformers import MarianMTModel", "import hf_capsule_mt", DATA)
+    return marian, ours, with_data
 
 
 @pytest.mark.parametrize("name", HEAVY)

@@ -6,14 +6,13 @@ A tiny one that is packed here goes through the same tests.
 import json
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from commands import run_script
 from runs import TEXTS, make_run
 from small_marian import SMALL_MARIAN
 
@@ -32,12 +31,14 @@ CORPUS = Path(os.environ.get("TATOEBA_TEST", ROOT / "data" / "tatoeba" / "test")
 # Runs where neither this package nor its compiled part can be imported.
 ALONE = """
 import importlib.abc, json, sys
+assert "hf_capsule_mt" not in sys.modules
 class NoPackage(importlib.abc.MetaPathFinder):
     def find_spec(self, name, *_):
         if name.partition(".")[0] == "hf_capsule_mt":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, NoPackage())
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, dynamic_module_utils, pipeline
+dynamic_module_utils.HF_MODULES_CACHE = sys.argv[1]  # where the code of checkpoints is copied to
 translated = {}
 for folder, request in json.loads(sys.stdin.read()).items():
     sources, generation = request
@@ -105,16 +106,11 @@ def test_plain_generate_does_not_stop_after_20_tokens(
 def test_a_checkpoint_translates_as_it_did_without_this_package(tiny: Path, tmp_path: Path) -> None:
     records = {str(folder): record_of(folder) for folder in (tiny, *SHIPPED)}
     asked = {name: [list(record["sentences"]), record["generation"]] for name, record in records.items()}
-    settings = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", ALONE],
-        input=json.dumps(asked),
-        env={**os.environ, **settings},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    script = tmp_path / "translate_alone.py"
+    script.write_text(ALONE)
+    done = run_script(script, str(tmp_path / "modules"), folder=tmp_path, text=json.dumps(asked))
     assert done.returncode == 0, done.stderr[-3000:]
+    assert any((tmp_path / "modules").rglob("modeling_*.py"))
     assert json.loads(done.stdout.splitlines()[-1]) == {
         name: list(record["sentences"].values()) for name, record in records.items()
     }

@@ -1,9 +1,6 @@
 """Which implementation is chosen, the reason it gives, and the error or warning if it cannot run."""
 
-import os
 import shutil
-import subprocess
-import sys
 import sysconfig
 import warnings
 from collections.abc import Callable
@@ -13,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import run_script
 from fused_cases import needs_kernels, needs_native, on_its_device
 from routing_cases import make_case
 
@@ -224,13 +222,14 @@ def test_the_chosen_implementation_runs(monkeypatch: pytest.MonkeyPatch) -> None
             ran.clear()
 
 
-def test_choosing_and_routing_on_a_cpu_need_no_triton() -> None:
-    code = (
-        "import sys; sys.modules['triton'] = None; import torch; "
+def test_choosing_and_routing_on_a_cpu_need_no_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "route.py"
+    script.write_text(
+        "import sys; assert 'hf_capsule_mt' not in sys.modules; sys.modules['triton'] = None; import torch; "
         "from hf_capsule_mt.ops import dynamic_routing, explain_routing_choice; "
         "votes = torch.ones(2, 3, 4, 1); print(dynamic_routing(votes).shape, explain_routing_choice(votes))"
     )
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
     assert ("native" if COMPILED else "blockwise") in done.stdout
