@@ -8,6 +8,7 @@ from typing import Any
 from hf_capsule_mt.analysis.maps.page import web_file
 from hf_capsule_mt.demo import html
 from hf_capsule_mt.demo.page import Compared, Page, Shown
+from hf_capsule_mt.demo.streams import EndIdleStreams
 from hf_capsule_mt.demo.texts import MOST_COUNTED
 from hf_capsule_mt.demo.warnings import DEFAULT, HIGHEST, LOWEST, STEP
 
@@ -90,6 +91,7 @@ def build_app(page: Page) -> Any:
                         min_width=300,
                     )
                     show = gr.Button("Redraw", elem_id="demo-show", scale=1, min_width=110)
+                    edit = gr.Button(visible="hidden", elem_id="demo-edit")  # `page.js` clicks it after an edit
                 status = output(elem_id="demo-status")
                 with gr.Row():
                     with gr.Column(scale=3, min_width=320):
@@ -194,7 +196,9 @@ def build_app(page: Page) -> Any:
         connect(translation.submit, on_show, boxes, looked)
         connect(picture.input, on_show, boxes, looked)
         live = {"trigger_mode": "always_last", "show_progress": "hidden"}
-        connect(translation.change, on_warn, boxes[:4], warned, **live)  # its `input` starts no request in Gradio 6
+        # Not `translation.change`: it also comes when an answer fills the box, and such an answer has its warnings.
+        # Not `translation.input`: in Gradio 6 it comes for typed characters only, not when one deletes or pastes.
+        connect(edit.click, on_warn, boxes[:4], warned, **live)
         connect(threshold.input, on_warn, boxes[:4], warned, **live)
         connect(compare.click, on_compare, [first, second, source, threshold], side_by_side)
         connect(examples.click, on_example, [examples, model, threshold, picture], [source, *looked])
@@ -232,12 +236,15 @@ def start(app: Any, host: str = "127.0.0.1", port: int | None = None, **options:
     files, and keeps no history of its runs.
     """
     gr = import_gradio()
+    from starlette.middleware import Middleware  # comes with Gradio
+
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
     theme = gr.themes.Default(
         font=[gr.themes.Font(name) for name in fonts], font_mono=[gr.themes.Font("monospace")], primary_hue="blue"
     )
     app.queue(api_open=False, max_size=QUEUE, default_concurrency_limit=1)
     fixed: dict[str, Any] = {
+        "app_kwargs": {"middleware": [Middleware(EndIdleStreams, blocks=app)]},
         "theme": theme,
         "css": web_file("page.css", "hf_capsule_mt.demo"),
         "head": f"<script>{web_file('page.js', 'hf_capsule_mt.demo')}</script>",

@@ -12,3 +12,12 @@ new MutationObserver((_, observer) => {
   for (const place of places) place.setAttribute("aria-live", "polite");
   observer.disconnect();
 }).observe(document.documentElement, { childList: true, subtree: true });
+// Asks for new warnings when the visitor has stopped editing the translation. Enter asks for them with the picture.
+let pause;
+for (const name of ["input", "keydown"]) {
+  document.addEventListener(name, (event) => {
+    if (!event.target.closest("#demo-translation")) return;
+    if (name === "input" || event.key === "Enter") clearTimeout(pause);
+    if (name === "input") pause = setTimeout(() => document.getElementById("demo-edit").click(), 200);
+  });
+}

@@ -16,6 +16,7 @@ from demo_models import make_page
 
 from hf_capsule_mt.demo.app import QUEUE, SHARED, build_app, import_gradio, start
 from hf_capsule_mt.demo.page import Shown
+from hf_capsule_mt.demo.streams import EndIdleStreams
 
 pytest.importorskip("gradio", reason="Gradio is not installed: `make test-browser` installs it and runs these tests")
 PAGE = make_page()
@@ -94,6 +95,27 @@ def test_requests_beyond_the_queue_are_refused(app: Any, address: str, monkeypat
         assert time.monotonic() < end, f"{len(app._queue)} requests still wait"
         time.sleep(0.05)
     assert {*codes} == {200, 503} and QUEUE <= codes.count(200) <= QUEUE + 1, "one more is at work"
+
+
+def test_a_stream_without_a_waiting_request_ends(app: Any, address: str):
+    (number,) = [number for number, one in app.fns.items() if one.name == "on_warn"][:1]
+    asked = {"data": ["guided", "A letter.", "", 0.5], "fn_index": number, "session_hash": "idle"}
+
+    def stream() -> str:
+        return urllib.request.urlopen(f"{address}gradio_api/queue/data?session_hash=idle", timeout=60).read().decode()
+
+    request = urllib.request.Request(
+        f"{address}gradio_api/queue/join", json.dumps(asked).encode(), {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=60).close()
+    answered = stream()
+    assert "process_completed" in answered and answered.count("close_stream") == 1
+    late = stream()  # as Gradio's page asks when the answer came before the word that the request has joined
+    assert json.loads(late.removeprefix("data: ")) == {"msg": "close_stream"}
+    layer = EndIdleStreams(None, app)
+    assert layer.is_idle({"query_string": b"session_hash=idle"})
+    assert not layer.is_idle({"query_string": b"session_hash=unknown"}), "Gradio refuses who has not asked before"
+    assert not layer.is_idle({"query_string": b""})
 
 
 def test_the_page_loads_nothing_from_other_hosts(address: str, contacted: list[str]):

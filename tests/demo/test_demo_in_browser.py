@@ -212,6 +212,9 @@ def test_an_example_can_be_clicked(show: Open):
     until_text(tab, "#demo-source-words", "river.")
     assert value(tab, BOX) == SOURCE
     until_frame(tab, EDITED.split())
+    tab.until_quiet()
+    asked = [url for url in tab.fetched if "/queue/join" in url]
+    assert len(asked) == 2, "one request for the view, one for the click: each answer has its warnings"
 
 
 def test_another_picture_and_another_model(show: Open):
