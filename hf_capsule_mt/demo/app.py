@@ -236,15 +236,13 @@ def start(app: Any, host: str = "127.0.0.1", port: int | None = None, **options:
     files, and keeps no history of its runs.
     """
     gr = import_gradio()
-    from starlette.middleware import Middleware  # comes with Gradio
-
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
     theme = gr.themes.Default(
         font=[gr.themes.Font(name) for name in fonts], font_mono=[gr.themes.Font("monospace")], primary_hue="blue"
     )
     app.queue(api_open=False, max_size=QUEUE, default_concurrency_limit=1)
     fixed: dict[str, Any] = {
-        "app_kwargs": {"middleware": [Middleware(EndIdleStreams, blocks=app)]},
+        "app_kwargs": {"middleware": [(EndIdleStreams, (), {"blocks": app})]},
         "theme": theme,
         "css": web_file("page.css", "hf_capsule_mt.demo"),
         "head": f"<script>{web_file('page.js', 'hf_capsule_mt.demo')}</script>",
