@@ -28,5 +28,8 @@ class EndIdleStreams:
     def is_idle(self, scope: Any) -> bool:
         """Whether the visitor has asked before, and has got each answer. Gradio itself refuses an unknown visitor."""
         (session,) = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[:1]
-        queue = self.blocks._queue
-        return session in queue.pending_messages_per_session and not queue.pending_event_ids_session.get(session)
+        # Private to Gradio, as 6.31.0 has them. Without them its own stream is opened.
+        queue = getattr(self.blocks, "_queue", None)
+        visitors = getattr(queue, "pending_messages_per_session", {})
+        waiting = getattr(queue, "pending_event_ids_session", None)
+        return waiting is not None and session in visitors and not waiting.get(session)
