@@ -121,9 +121,9 @@ class LearnedCoverageReward:
                 loss, ratios = estimator_loss(estimate, labels[0], labels[1])
                 loss.backward()
             logs = {
-                "estimator_loss": float(loss.detach()),
-                "estimator_error": float((estimate.ratio.detach() - ratios).abs().mean()),
-                "estimator_cdr": float(ratios.mean()),
+                "estimator_loss": loss.detach().item(),
+                "estimator_error": (estimate.ratio.detach() - ratios).abs().mean().item(),
+                "estimator_cdr": ratios.mean().item(),
             }
         average_gradients(self.estimator)
         self.optimizer.step()

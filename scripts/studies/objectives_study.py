@@ -1,0 +1,209 @@
+"""Is a model better if it trains on rewards of whole translations? On the synthetic pair, from a trained baseline.
+
+    python scripts/studies/objectives_study.py --seeds 1 2 3 --output model_cards/objectives -- --use_cpu
+
+Trains the plain Marian of each seed, then goes on from it for 200 steps: by adequacy-oriented learning, by minimum
+risk, and by likelihood, for comparison. Each run is a shipped recipe, in a folder and with a log of its own below
+`--runs`. A finished run is not repeated, and one that was cut off goes on from its last checkpoint. Arguments after
+`--` go to every training.
+
+All runs are scored in the same way: BLEU, chrF and coverage (CDR by the lexicon of the training pairs) of their
+translations, and the rewards of samples of the model on the unseen test sentences. All models sample with the same
+random numbers. The learned reward is that of the adequacy-oriented run of the seed, as it was after its last step.
+Writes `results.json` and the table `table.md`.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
+
+ROOT = Path(__file__).resolve().parents[2]
+BASELINE, AOL, MINIMUM_RISK, LIKELIHOOD = "marian", "aol", "minimum_risk", "likelihood"
+# The same steps and learning rate as the recipes of rewards.
+AS_LONG = ("--max_steps", "200", "--learning_rate", "2e-4", "--warmup_steps", "20")
+SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    BASELINE: ("synthetic/marian", ()),
+    AOL: ("synthetic/aol", ()),
+    MINIMUM_RISK: ("synthetic/minimum_risk", ()),
+    LIKELIHOOD: ("synthetic/marian", AS_LONG),
+}
+NAMES = {
+    BASELINE: "the baseline",
+    AOL: "adequacy-oriented learning",
+    MINIMUM_RISK: "minimum risk, by BLEU",
+    LIKELIHOOD: "likelihood",
+}
+LOGGED_STEPS = 100  # two times from long sentences to short ones
+PLACES = ("output_dir", "init_from")
+TRANSLATED = (("BLEU", "bleu", 2), ("chrF", "chrf", 2), ("CDR", "cdr", 4), ("length", "length_ratio", 3))
+SAMPLED = (
+    ("learned CDR", "learned_cdr", 4),
+    ("CDR", "cdr", 4),
+    ("correlation of the two", "correlation", 2),
+    ("BLEU, 0 to 1", "bleu", 4),
+)
+
+
+def command_of(system: str, seed: int, runs: Path, extra: list[str]) -> list[str]:
+    """The command that trains a system."""
+    recipe, options = SYSTEMS[system]
+    command = [sys.executable, "-m", "hf_capsule_mt", "train", recipe, "--seed", str(seed), *options]
+    if system != BASELINE:
+        command += ["--init_from", str(folder_of(BASELINE, seed, runs))]
+    return [*command, "--output_dir", str(folder_of(system, seed, runs)), *extra]
+
+
+def folder_of(system: str, seed: int, runs: Path) -> Path:
+    return runs / f"seed{seed}" / system
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / "results.json").is_file()
+
+
+def train(system: str, seed: int, runs: Path, extra: list[str]) -> None:
+    """Run the training, if it is not finished."""
+    if is_finished(folder_of(system, seed, runs)):
+        return
+    log = runs / f"seed{seed}.{system}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{system}, seed {seed}: starts, see {log}", flush=True)
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with log.open("a", encoding="utf-8") as file:
+        done = subprocess.run(
+            command_of(system, seed, runs, extra),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths},
+        )
+    if done.returncode:
+        raise ValueError(f"{system}, seed {seed}: training ended with {done.returncode}, see {log}")
+
+
+def measured(seeds: list[int], runs: Path, samples: int) -> list[dict[str, Any]]:
+    """The scores of every finished run."""
+    import torch
+
+    from hf_capsule_mt.studies.objective_scores import SPLITS, Measure, last_checkpoint, logged_rewards, read_json
+
+    torch.set_num_threads(1)
+    measure, results = None, []
+    for seed in seeds:
+        finished = [system for system in SYSTEMS if is_finished(folder_of(system, seed, runs))]
+        estimate = last_checkpoint(folder_of(AOL, seed, runs)) if AOL in finished else None
+        for system in finished:
+            folder = folder_of(system, seed, runs)
+            measure = measure or Measure.of_run(folder, samples)
+            record = read_json(folder / "results.json")
+            result = {
+                "system": system,
+                "seed": seed,
+                **{split: measure.translations(folder, split) for split in SPLITS},
+                "samples": measure.sample_rewards(folder, "test", estimate),
+                "log": logged_rewards(folder, LOGGED_STEPS),
+                "train_seconds": record["train_seconds"],
+                "recipe": {key: value for key, value in record["recipe"].items() if key not in PLACES},
+                **{key: record[key] for key in ("device", "versions", "date")},
+            }
+            results.append(result)
+            print(f"{system}, seed {seed}: BLEU {result['test']['bleu']:.2f}, CDR {result['test']['cdr']:.4f}")
+    return results
+
+
+def value_at(result: dict[str, Any] | None, group: str, key: str) -> float | None:
+    """A score of a run; None if it has none."""
+    return None if result is None else (result[group] or {}).get(key)
+
+
+def spread(values: list[float | None], digits: int, sign: str = "") -> str:
+    """The mean, and each value in brackets; a dash for a run that is not there."""
+    known = [value for value in values if value is not None]
+    cells = ["–" if value is None else f"{value:{sign}.{digits}f}" for value in values]
+    return f"{statistics.mean(known):{sign}.{digits}f} ({', '.join(cells)})" if known else "–"
+
+
+Column = tuple[str, str, str, int]  # its name, the group and the key of its score, and how many digits
+
+
+def table(results: list[dict[str, Any]], title: str, columns: list[Column], over_baseline: bool = False) -> str:
+    """A row for each system that has these scores; with `over_baseline` differences from the baseline of the seed."""
+    of_run = {(result["system"], result["seed"]): result for result in results}
+    seeds = list(dict.fromkeys(result["seed"] for result in results))
+    names = " | ".join(name for name, *_ in columns)
+    lines = [f"| {title} | {names} |", "| --- |" + " ---: |" * len(columns)]
+    for system, name in NAMES.items():
+        if over_baseline and system == BASELINE:
+            continue
+        cells = []
+        for _, group, key, digits in columns:
+            values = [value_at(of_run.get((system, seed)), group, key) for seed in seeds]
+            if over_baseline:
+                before = [value_at(of_run.get((BASELINE, seed)), group, key) for seed in seeds]
+                pairs = zip(values, before, strict=True)
+                values = [None if a is None or b is None else a - b for a, b in pairs]
+            cells.append(spread(values, digits, "+" if over_baseline else ""))
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def report(results: list[dict[str, Any]]) -> str:
+    """All tables."""
+    seeds = ", ".join(map(str, dict.fromkeys(result["seed"] for result in results)))
+    parts = [f"Each cell: the mean, and in brackets seeds {seeds}."]
+    differences: list[Column] = [("BLEU", "test", "bleu", 2), ("CDR", "test", "cdr", 4)]
+    differences += [("learned CDR of samples", "samples", "learned_cdr", 4), ("BLEU of samples", "samples", "bleu", 4)]
+    parts.append(table(results, "test, above the baseline", differences, over_baseline=True))
+    for split in ("test", "validation"):
+        parts.append(table(results, f"translations, {split}", [(name, split, *rest) for name, *rest in TRANSLATED]))
+    parts.append(table(results, "samples, test", [(name, "samples", *rest) for name, *rest in SAMPLED]))
+    logged: list[Column] = [(f"{end} {LOGGED_STEPS} steps", "log", end, 4) for end in ("first", "last")]
+    parts.append(table(results, "reward in the log", logged))
+    return "\n\n".join(parts) + "\n"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--runs", type=Path, default=Path("runs/objectives"), help="folder of the trainings")
+    parser.add_argument("--samples", type=at_least_one, default=4, help="samples of a test sentence")
+    parser.add_argument("--no-training", action="store_true", help="score the finished runs alone")
+    parser.add_argument("--output", type=Path, help="folder of results.json and table.md; default: only print")
+    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="of every training")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.no_training:
+        for seed in arguments.seeds:
+            for system in SYSTEMS:
+                train(system, seed, arguments.runs, arguments.recipe_arguments)
+    results = measured(arguments.seeds, arguments.runs, arguments.samples)
+    if not results:
+        raise ValueError(f"--runs {arguments.runs}: no run of these seeds is finished; leave out --no-training")
+    text = report(results)
+    print(text)
+    if arguments.output is not None:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        command = f"python scripts/studies/objectives_study.py {shlex.join(sys.argv[1:])}"
+        content = {"command": command, "samples": arguments.samples, "runs": results}
+        (arguments.output / "results.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (arguments.output / "table.md").write_text(text, encoding="utf-8")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: run(arguments), "the same command continues")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The study of training on rewards: its commands, its tables, and what it measures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies.objectives_study import AOL, BASELINE, LIKELIHOOD, SYSTEMS, command_of, main, table
+
+from hf_capsule_mt.recipes.recipe import parse_recipe
+from hf_capsule_mt.studies.objective_scores import last_checkpoint, logged_rewards
+
+
+def training(system: str) -> Any:
+    return parse_recipe(command_of(system, 7, Path("runs"), ["--use_cpu"])[4:])
+
+
+def test_every_run_is_a_shipped_recipe_that_goes_on_from_the_baseline() -> None:
+    for system in SYSTEMS:
+        recipe = training(system)
+        assert recipe.training.output_dir == f"runs/seed7/{system}" and recipe.training.seed == 7
+        assert recipe.model.init_from == (None if system == BASELINE else "runs/seed7/marian")
+
+
+def test_likelihood_trains_as_long_as_the_rewards() -> None:
+    names = ("max_steps", "learning_rate", "warmup_steps", "lr_scheduler_type")
+    settings = {system: [getattr(training(system).training, name) for name in names] for system in SYSTEMS}
+    assert settings.pop(BASELINE) not in settings.values()
+    assert all(values == settings[LIKELIHOOD] for values in settings.values())
+
+
+def result(system: str, seed: int, bleu: float, reward: float | None) -> dict[str, Any]:
+    return {
+        "system": system,
+        "seed": seed,
+        "test": {"bleu": bleu},
+        "log": None if reward is None else {"first": reward},
+    }
+
+
+RESULTS = [
+    result(BASELINE, 1, 70.0, None),
+    result(AOL, 1, 72.0, 0.5),
+    result(BASELINE, 2, 60.0, None),
+    result(AOL, 2, 59.0, 0.7),
+    result(LIKELIHOOD, 2, 64.0, None),
+]
+
+
+def test_the_table_has_means_and_a_dash_for_a_run_that_is_not_there() -> None:
+    assert table(RESULTS, "test", [("BLEU", "test", "bleu", 1)]).splitlines()[2:] == [
+        "| the baseline | 65.0 (70.0, 60.0) |",
+        "| adequacy-oriented learning | 65.5 (72.0, 59.0) |",
+        "| likelihood | 64.0 (–, 64.0) |",
+    ]
+    assert table(RESULTS, "log", [("reward", "log", "first", 2)]).splitlines()[2:] == [
+        "| adequacy-oriented learning | 0.60 (0.50, 0.70) |"
+    ]
+
+
+def test_differences_are_from_the_baseline_of_the_same_seed() -> None:
+    assert table(RESULTS, "test", [("BLEU", "test", "bleu", 1)], over_baseline=True).splitlines()[2:] == [
+        "| adequacy-oriented learning | +0.5 (+2.0, -1.0) |",
+        "| likelihood | +4.0 (–, +4.0) |",
+    ]
+
+
+def test_the_log_is_compared_at_its_two_ends(tmp_path: Path) -> None:
+    rows: list[dict[str, float]] = [{"step": step, "reward": step / 100} for step in range(20, 201, 20)]
+    rows += [{"step": 200, "eval_bleu": 3.0}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    assert logged_rewards(tmp_path, 60) == {"steps": 60, "first": pytest.approx(0.4), "last": pytest.approx(1.8)}
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows[-1:]}))
+    assert logged_rewards(tmp_path, 60) is None
+
+
+def test_the_last_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
+    for step in (800, 1000, 200):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    assert last_checkpoint(tmp_path).name == "checkpoint-1000"
+
+
+def test_without_a_finished_run_there_is_nothing_to_score(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["--no-training", "--runs", str(tmp_path)]) == 1
+    assert "no run of these seeds is finished" in capsys.readouterr().err
