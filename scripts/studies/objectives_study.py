@@ -10,7 +10,7 @@ risk, and by likelihood, for comparison. Each run is a shipped recipe, in a fold
 All runs are scored in the same way: BLEU, chrF and coverage (CDR by the lexicon of the training pairs) of their
 translations, and the rewards of samples of the model on the unseen test sentences. All models sample with the same
 random numbers. The learned reward is that of the adequacy-oriented run of the seed, as it was after its last step.
-Writes `results.json` and the table `table.md`.
+Writes `results.json`, and the tables into `README.md`, between two marks; what else is in the file stays.
 """
 
 import argparse
@@ -42,6 +42,7 @@ NAMES = {
     LIKELIHOOD: "likelihood",
 }
 LOGGED_STEPS = 100  # two times from long sentences to short ones
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 PLACES = ("output_dir", "init_from")
 TRANSLATED = (("BLEU", "bleu", 2), ("chrF", "chrf", 2), ("CDR", "cdr", 4), ("length", "length_ratio", 3))
 SAMPLED = (
@@ -170,13 +171,21 @@ def report(results: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def write_tables(file: Path, tables: str) -> None:
+    """Put the tables between the marks of a file; a file without marks gets both at its end."""
+    before = file.read_text(encoding="utf-8") if file.is_file() else ""
+    start, _, rest = before.partition(BEGIN)
+    _, _, end = rest.partition(END)
+    file.write_text(f"{start}{BEGIN}\n\n{tables}\n{END}{end or chr(10)}", encoding="utf-8")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--runs", type=Path, default=Path("runs/objectives"), help="folder of the trainings")
     parser.add_argument("--samples", type=at_least_one, default=4, help="samples of a test sentence")
     parser.add_argument("--no-training", action="store_true", help="score the finished runs alone")
-    parser.add_argument("--output", type=Path, help="folder of results.json and table.md; default: only print")
+    parser.add_argument("--output", type=Path, help="folder of results.json and README.md; default: only print")
     parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="of every training")
     return parser
 
@@ -196,7 +205,7 @@ def run(arguments: argparse.Namespace) -> int:
         command = f"python scripts/studies/objectives_study.py {shlex.join(sys.argv[1:])}"
         content = {"command": command, "samples": arguments.samples, "runs": results}
         (arguments.output / "results.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (arguments.output / "table.md").write_text(text, encoding="utf-8")
+        write_tables(arguments.output / "README.md", text)
     return 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies.objectives_study import AOL, BASELINE, LIKELIHOOD, SYSTEMS, command_of, main, table
+from studies.objectives_study import AOL, BASELINE, LIKELIHOOD, SYSTEMS, command_of, main, table, write_tables
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.studies.objective_scores import last_checkpoint, logged_rewards
@@ -63,6 +63,15 @@ def test_differences_are_from_the_baseline_of_the_same_seed() -> None:
         "| adequacy-oriented learning | +0.5 (+2.0, -1.0) |",
         "| likelihood | +4.0 (–, +4.0) |",
     ]
+
+
+def test_tables_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    write_tables(file, "| one |\n")
+    file.write_text(f"# Title\n\n{file.read_text()}\nText.\n")
+    write_tables(file, "| two |\n")
+    text = file.read_text()
+    assert text == "# Title\n\n<!-- tables -->\n\n| two |\n\n<!-- end of tables -->\n\nText.\n"
 
 
 def test_the_log_is_compared_at_its_two_ends(tmp_path: Path) -> None:

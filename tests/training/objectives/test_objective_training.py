@@ -199,7 +199,7 @@ def test_two_processes_train_as_one(weight: float, tmp_path: Path):
 @pytest.mark.parametrize("name", ["minimum_risk", exhaustive("policy_gradient")])
 def test_the_reward_rises(name: str, tmp_path: Path):
     """Alone, from random weights, on a reward that every sample can raise."""
-    options: dict[str, Any] = {"max_steps": 15, "logging_steps": 3, "save_strategy": "no", "eval_strategy": "no"}
+    options: dict[str, Any] = {"max_steps": 8, "logging_steps": 2, "save_strategy": "no", "eval_strategy": "no"}
     trainer = run(tmp_path, **options, objective=name, likelihood_weight=0.0, samples_per_sentence=6)
     trainer.train()
     rewards = [row["reward"] for row in rows_of(trainer)]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from families import Case
+from markers import exhaustive
 from sentence_pairs import END, PAD, assert_same_gradients
 from toy_translation import FAMILIES, LIMIT, MASK, SOURCES, all_translations, log_probabilities, toy_model
 
@@ -15,6 +16,7 @@ from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers
 from hf_capsule_mt.training.objectives.sampling import Sampler, drawn
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+marian_first = pytest.mark.parametrize("family", [FAMILIES[0], *map(exhaustive, FAMILIES[1:])], ids=str)
 
 
 @every_family
@@ -39,8 +41,16 @@ def test_a_batch_has_the_probabilities_of_single_sentences(family: str | Case):
         assert value.item() == pytest.approx(expected.item(), abs=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@every_family
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("marian", torch.float64),
+        ("marian", torch.float32),
+        *((family, torch.float64) for family in FAMILIES[1:]),
+        *(exhaustive(family, torch.float32) for family in FAMILIES[1:]),
+    ],
+    ids=str,
+)
 def test_without_the_scores_of_all_words_gradients_are_the_same(family: str | Case, dtype: torch.dtype):
     """The quick way, from states, against the plain one, from logits. A hook on the model asks for the plain one."""
     quick, plain = toy_model(family, dtype), toy_model(family, dtype)
@@ -81,7 +91,7 @@ def test_samples_have_the_probabilities_of_the_model(family: str | Case):
     assert model.training and model.generation_config.max_new_tokens is None
 
 
-@every_family
+@marian_first
 def test_blocks_and_the_step(family: str | Case):
     """However the rows are split into blocks, samples are the same; another step has others."""
     model = toy_model(family, torch.float32)
