@@ -49,10 +49,16 @@ class Measure:
         """With the corpora of the run in a folder."""
         return cls(read_json(folder / RESULTS)["data"], AutoTokenizer.from_pretrained(folder), samples)
 
+    @property
+    def cache(self) -> str | None:
+        return self.data["cache_dir"]
+
     def _pairs(self, split: str) -> TokenPairs:
         names = self.data["source"], self.data["target"]
         lengths = self.data["max_source_length"], self.data["max_target_length"]
-        corpus = load_corpus(self.data[split], *names, split=split, seed=self.data["corpus_seed"])
+        corpus = load_corpus(
+            self.data[split], *names, split=split, seed=self.data["corpus_seed"], cache_dir=self.cache
+        )
         return TokenPairs.from_dataset(
             preprocess_pairs(corpus.pairs, self.tokenizer, *names, *lengths), self.tokenizer
         )
@@ -63,7 +69,9 @@ class Measure:
 
     def rewards(self, name: str, batch: SampledBatch, checkpoint: Path | None = None) -> list[float]:
         """Of all samples; by the estimate in a checkpoint for `learned_cdr`."""
-        reward = make_reward(name, self.tokenizer, RewardSettings(workers=0), None, self.training_pairs)
+        reward = make_reward(
+            name, self.tokenizer, RewardSettings(workers=0, cache_folder=self.cache), None, self.training_pairs
+        )
         try:
             if checkpoint is not None:
                 state = load_state(checkpoint, 0)
