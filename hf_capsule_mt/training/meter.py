@@ -30,6 +30,7 @@ class Meter:
         """Forget everything of an earlier run."""
         self.terms: dict[str, Tensor] = {}
         self.terms_since = 0  # step
+        self.term_steps, self._last_term_step = 0, -1  # how many steps had terms, and the last of them
         self.tokens: Tensor | int = 0  # of this process, since the last log
         self.all_tokens, self.all_seconds = 0, 0.0  # of all processes, up to the last log
         self._clock = time.perf_counter()  # when the last log was, moved forward by the time that does not count
@@ -39,6 +40,7 @@ class Meter:
         return {
             "terms": {name: float(value) for name, value in self.terms.items()},
             "terms_since": self.terms_since,
+            "term_steps": self.term_steps,
             "all_tokens": self.all_tokens,
             "all_seconds": self.all_seconds,
         }
@@ -47,6 +49,7 @@ class Meter:
         """Go on from what `state` returned."""
         self.terms = {name: torch.tensor(value, device=device) for name, value in state["terms"].items()}
         self.terms_since = state["terms_since"]
+        self.term_steps, self._last_term_step = state.get("term_steps", 0), -1
         # Checkpoints of the first versions lack them.
         self.all_tokens, self.all_seconds = state.get("all_tokens", 0), state.get("all_seconds", 0.0)
         self._clock = time.perf_counter()
@@ -60,6 +63,8 @@ class Meter:
         for name in LOSS_TERMS:
             value = outputs.get(name) if isinstance(outputs, dict) else None
             if value is not None:
+                self.term_steps += step != self._last_term_step
+                self._last_term_step = step
                 value = value.detach().float().mean() * share.processes / share.batches
                 self.terms[name] = self.terms[name] + value if name in self.terms else value
 
@@ -71,10 +76,11 @@ class Meter:
             logs["train_target_tokens_per_second"] = round(self.all_tokens / self.all_seconds, 1)
 
     def _add_means(self, logs: dict[str, float], step: int) -> None:
-        steps = max(1, step - self.terms_since)
+        # Steps without references have no terms. Checkpoints of the first versions do not say how many had some.
+        steps = max(1, self.term_steps or step - self.terms_since)
         for name, value in self.terms.items():
             logs[name] = float(self.mean_over_processes(value)) / steps
-        self.terms = {}
+        self.terms, self.term_steps, self._last_term_step = {}, 0, -1
         if isinstance(self.tokens, Tensor):
             tokens = int(self.accelerator.gather(self.tokens.reshape(1)).sum())
             seconds = time.perf_counter() - self._clock

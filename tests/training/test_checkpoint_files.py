@@ -16,7 +16,15 @@ from hf_capsule_mt.training.checkpoints.record import write_file_record
 OF_TRANSFORMERS = {"config.json", "generation_config.json", "model.safetensors", "optimizer.pt", "rng_state.pth"}
 OF_TRANSFORMERS |= {"scheduler.pt", "trainer_state.json", "training_args.bin"}
 OF_OURS = {"exponential_average.safetensors", "files.json", "running_0.json"}
-ENTRIES = {"loss", "last_logged", "all_tokens", "all_seconds", "terms", "terms_since"}  # the sums since the last log
+ENTRIES = {
+    "loss",
+    "last_logged",
+    "all_tokens",
+    "all_seconds",
+    "terms",
+    "terms_since",
+    "term_steps",
+}  # the sums since the last log
 ENTRIES |= {"processes", "plan", "due", "evaluates_later", "epoch_ended", "grad_norm", "learning_rate", "seconds"}
 
 

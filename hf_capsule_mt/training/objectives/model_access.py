@@ -3,11 +3,11 @@
 Legend: `B` sentences, `R` rows of a batch of samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
-from transformers.modeling_outputs import BaseModelOutput
+from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from hf_capsule_mt.modeling.translation_loop import length_batches
@@ -62,9 +62,25 @@ def repeated(encoded: ModelOutput, rows: Tensor) -> ModelOutput:
     return type(encoded)(**tensors)
 
 
-def as_output(encoded: Any) -> ModelOutput:
-    """The encoder's output as an object with names."""
-    return encoded if isinstance(encoded, ModelOutput) else BaseModelOutput(last_hidden_state=encoded[0])
+@contextmanager
+def decoder_without_dropout(model: Any) -> Iterator[None]:
+    """In this block the decoder has no dropout, as when samples were drawn, and its gradients can be computed.
+
+    Layers of PyTorch with recurrence stay as they are: on a GPU they have no gradients in evaluation mode.
+    """
+    kept = {id(module) for module in model.get_encoder().modules()}
+    modes = [
+        (module, module.training)
+        for module in model.modules()
+        if id(module) not in kept and not isinstance(module, nn.RNNBase)
+    ]
+    for module, _ in modes:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def in_blocks(lengths: Sequence[int], budget: int | None) -> list[list[int]]:

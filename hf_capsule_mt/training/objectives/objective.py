@@ -3,7 +3,8 @@
 1. The encoder reads the batch once. Its output serves everything that follows.
 2. All samples of the sentences are drawn, without gradients.
 3. Their rewards are asked for. Worker processes compute them during the next step.
-4. One pass of the decoder gives the log-probabilities of all candidates, and one the loss of the references.
+4. One pass of the decoder, without dropout as in sampling, gives the log-probabilities of all candidates, and one the
+   loss of the references.
 5. The rewards arrive, and the losses are mixed.
 
 Legend: `B` sentences of a batch, `N` candidates of all of them, `S` source and `T` target positions.
@@ -39,7 +40,14 @@ from hf_capsule_mt.training.objectives.losses import (
     minimum_risk_losses,
     policy_gradient_losses,
 )
-from hf_capsule_mt.training.objectives.model_access import encode, end_tokens, in_blocks, padding_token, repeated
+from hf_capsule_mt.training.objectives.model_access import (
+    decoder_without_dropout,
+    encode,
+    end_tokens,
+    in_blocks,
+    padding_token,
+    repeated,
+)
 from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers, step_number
 from hf_capsule_mt.training.objectives.sampling import Sampler
 from hf_capsule_mt.training.objectives.state_files import load_state, save_state
@@ -118,10 +126,13 @@ class SequenceObjective(TrainerCallback):
             candidates, greedy = self._candidates(bare, encoded, source, labels, step)
             rewards_of = self.reward.submit(self._submitted(bare, source, labels, candidates))
             learned = [place for place in range(len(candidates)) if self._learns_from(candidates, place)]
+            # Older PyTorch keeps the weights that sampling has cast without gradients (pytorch#112583).
+            torch.clear_autocast_cache()
             # Distributed training gets ready for the gradients in the last call of the wrapped model.
-            log_probabilities = self._log_probabilities(
-                bare if weight else model, bare, encoded, mask, candidates, learned
-            )
+            with decoder_without_dropout(bare):
+                log_probabilities = self._log_probabilities(
+                    bare if weight else model, bare, encoded, mask, candidates, learned
+                )
         loss, outputs = torch.zeros((), device=labels.device), {}
         if weight:
             kept = {name: value for name, value in inputs.items() if name != "input_ids"}
@@ -141,8 +152,8 @@ class SequenceObjective(TrainerCallback):
             raise ValueError(
                 f"equal_reward_steps={args.equal_reward_steps}: all rewards of the last {self.statistics.equal_steps} "
                 f"steps, up to step {state.global_step}, are {self.statistics.equal_value:g}, so nothing is learned "
-                f"from them. Likely causes: samples that the reward {args.reward!r} cannot tell apart, as those of an "
-                "untrained model (start from a trained one), or a model that samples one translation only"
+                f"from them. The reward {args.reward!r} cannot tell the samples apart, as those of an untrained "
+                "model: start from a trained one"
             )
 
     def add_to(self, logs: dict[str, float]) -> None:

@@ -1,7 +1,7 @@
 """Random numbers of samples, which depend only on the seed, the step, the sentence and the sample.
 
-How a step is split into batches and processes changes no sample, and a resumed run draws the same ones. Training's own
-random numbers (dropout, for example) are those that it would draw without samples.
+How a step is split into batches and processes does not change them, and a resumed run draws the same ones. The samples
+are then the same too, up to rounding, if the encoder has no dropout.
 
 Legend: `n` samples of a sentence, `L` the most words of a sample.
 """

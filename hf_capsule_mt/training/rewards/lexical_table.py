@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,12 @@ class TokenPairs:
     @classmethod
     def from_dataset(cls, dataset: Any, tokenizer: Any) -> "TokenPairs":
         """The pairs of rows with `input_ids` and `labels`, as `preprocess_pairs` makes them."""
+        if not isinstance(dataset, Sized) or len(dataset) == 0:
+            raise ValueError(
+                f"the training set is a {type(dataset).__name__} without a length, or has no rows: coverage is "
+                "learned from all training pairs before training; give a data set with a length, or use the reward "
+                "bleu or chrf"
+            )
         names = getattr(dataset, "column_names", None) or list(dataset[0])
         missing = [name for name in ("input_ids", "labels") if name not in names]
         if missing:

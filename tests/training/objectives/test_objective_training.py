@@ -225,3 +225,42 @@ def test_the_log_says_what_the_rewards_are_like(tmp_path: Path):
     assert 1 < row["sample_entropy"] < math.log(31) + 1 and 1 / 3 <= row["distinct_samples"] <= 1
     assert row["steps_of_the_reward"] == 2.0 and {"lm_loss", "bca_loss"} <= row.keys()
     assert row["loss"] == pytest.approx(0.3 * row["likelihood_loss"] - 0.7 * row["expected_reward"], rel=1e-2)
+
+
+def test_terms_of_the_loss_are_means_over_the_steps_that_have_them(tmp_path: Path):
+    settings: dict[str, Any] = {"max_steps": 6, "eval_strategy": "no", "save_strategy": "no", "dropout": 0.0}
+    settings |= {"likelihood_steps": True, "likelihood_weight": 0.5}
+    logs = []
+    for steps in (1, 6):
+        trainer = run(tmp_path / str(steps), logging_steps=steps, **settings)
+        trainer.train()
+        logs.append([row for row in trainer.state.log_history if "loss" in row])
+    single, (together,) = logs
+    with_terms = [row["lm_loss"] for row in single if "lm_loss" in row]
+    assert 0 < len(with_terms) < len(single) == 6
+    assert together["lm_loss"] == pytest.approx(sum(with_terms) / len(with_terms), rel=1e-4)
+
+
+def test_a_sample_is_scored_without_dropout_in_the_decoder(tmp_path: Path):
+    """By the model that drew it; else its gradient has another mean. Modes are as before afterwards."""
+    model = toy_model("marian").train()
+    for module in model.modules():
+        if hasattr(module, "dropout"):
+            module.dropout = 0.5
+    model.get_encoder().eval()
+    computed = objective(tmp_path, WordShare(), objective="minimum_risk", samples_per_sentence=6)
+    modes = [module.training for module in model.modules()]
+    first = gradient_of(computed, model)
+    assert torch.equal(gradient_of(computed, model), first) and first.abs().max() > 0
+    assert [module.training for module in model.modules()] == modes and model.model.decoder.training
+
+
+def test_low_precision_reaches_every_weight_of_the_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Sampling casts the weights first, without gradients."""
+    model = toy_model("marian").float().train()
+    computed = objective(tmp_path, WordShare(), objective="minimum_risk", samples_per_sentence=6)
+    monkeypatch.setattr(computed.accelerator, "autocast", lambda: torch.autocast("cpu", torch.bfloat16))
+    gradient_of(computed, model)
+    weights_of = dict(model.model.decoder.named_parameters())
+    linear = [name for name, value in weights_of.items() if value.ndim == 2 and "embed" not in name]
+    assert linear and [name for name in linear if weights_of[name].grad is None] == []

@@ -165,6 +165,15 @@ def test_a_data_set_without_tokens_is_an_error() -> None:
         TokenPairs.from_dataset([{"en": "a", "de": "b"}], WordTokenizer())
 
 
+STREAM = datasets.Dataset.from_dict({"input_ids": [[3, 0]], "labels": [[43, 0]]}).to_iterable_dataset()
+
+
+@pytest.mark.parametrize("rows", [None, [], STREAM], ids=["None", "empty", "a stream"])
+def test_a_data_set_without_a_length_is_an_error(rows: Any) -> None:
+    with pytest.raises(ValueError, match="without a length, or has no rows: coverage is learned from all training"):
+        TokenPairs.from_dataset(rows, WordTokenizer())
+
+
 @pytest.mark.parametrize(
     ("sources", "targets", "message"),
     [([[3]], [], "1 sources and 0 targets"), ([[3], []], [[], [43]], "no training pair has words on both sides")],

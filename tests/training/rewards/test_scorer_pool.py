@@ -116,11 +116,13 @@ def test_too_many_messages_wait_for_a_place(scorer: Path, monkeypatch: pytest.Mo
         assert [len(wait()) for wait in waiting] == [1] * len(waiting) and len(waiting) >= 2
 
 
-def test_workers_ignore_ctrl_c_and_end_with_close(scorer: Path) -> None:
+def test_workers_ignore_signals_to_all_processes_and_end_with_close(scorer: Path) -> None:
+    """With SIGTERM the trainer finishes its step, for which it needs them, and saves."""
     with closing(ScorerPool(scorer, OPTIONS, 2, 60.0)) as pool:
         assert pool.submit(["x", "xx"])()
         for process in pool._processes:
             os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, signal.SIGTERM)
         assert len(pool.submit(["x", "xx"])()) == 2
         assert all(map(is_alive, pool._processes))
         pool.close()

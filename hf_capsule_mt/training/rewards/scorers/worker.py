@@ -63,7 +63,8 @@ def parent_is_gone(descriptor: int, parent: int) -> bool:
 
 def main(arguments: list[str]) -> None:
     path, parent = arguments[0], int(arguments[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach all processes; the parent decides what ends
+        signal.signal(number, signal.SIG_IGN)
     requests: Any = os.fdopen(os.dup(0), "rb", buffering=0)  # `select` knows nothing of a buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
