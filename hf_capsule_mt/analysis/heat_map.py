@@ -49,7 +49,12 @@ def plot_assignments(
     for index in range(iterations):
         axes = grid[0][index]
         image = axes.imshow(
-            means[index][:, order].numpy(), aspect="auto", cmap="viridis", vmin=0.0, vmax=float(means.max())
+            means[index][:, order].numpy(),
+            aspect="auto",
+            cmap="viridis",
+            interpolation="nearest",
+            vmin=0.0,
+            vmax=float(means.max()),
         )
         axes.set_title(f"iteration {index + 1}")
         axes.set_xlabel(f"{capsules} output capsules")
@@ -61,7 +66,12 @@ def plot_assignments(
         for index in range(iterations):
             axes = grid[1][index]
             image = axes.imshow(
-                sharpest[index].numpy(), aspect="auto", cmap="magma", vmin=0.0, vmax=float(sharpest.max())
+                sharpest[index].numpy(),
+                aspect="auto",
+                cmap="magma",
+                interpolation="nearest",
+                vmin=0.0,
+                vmax=float(sharpest.max()),
             )
             axes.set_xticks(range(inputs), names)
             axes.set_xlabel(input_name, parse_math=False)

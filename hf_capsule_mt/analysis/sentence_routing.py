@@ -8,9 +8,10 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
 from hf_capsule_mt.analysis.explain import EXPLAINED, Explanation, explain
-from hf_capsule_mt.analysis.maps import ShownAsMap
+from hf_capsule_mt.analysis.maps import ShownAsMap, map_page
 from hf_capsule_mt.analysis.report.maps_section import layer_maps
 from hf_capsule_mt.analysis.routing_sites import routing_sites
+from hf_capsule_mt.analysis.sentence_heading import sentence_heading
 from hf_capsule_mt.analysis.sentence_words import text_table
 from hf_capsule_mt.evaluation.decoding import translate
 from hf_capsule_mt.modeling.translation_loop import with_settings
@@ -29,6 +30,8 @@ class SentenceRouting(ShownAsMap):
         explanation: past and future; None for a model without.
         capsules: the shares of the source words in the capsules; None for a model without.
         sites: a map of each layer aggregation and of the lowest and highest routed heads, see `routing_map`.
+        is_given: whether the translation was given; otherwise it is the model's own.
+        model_name: for the heading of the page; empty without a name.
     """
 
     source: str
@@ -36,6 +39,8 @@ class SentenceRouting(ShownAsMap):
     explanation: Explanation | None
     capsules: CapsuleAttention | None
     sites: tuple[dict[str, Any], ...]
+    is_given: bool = False
+    model_name: str = ""
 
     def maps(self) -> list[dict[str, Any]]:
         """The maps that a page shows, as plain data."""
@@ -44,6 +49,15 @@ class SentenceRouting(ShownAsMap):
 
     def map_title(self) -> str:
         return self.source
+
+    def to_html(self) -> str:
+        """One HTML page without other files: a heading with the warnings, and interactive maps."""
+        warnings = [] if self.explanation is None else _warning_lines(self.explanation)
+        shown = [] if self.explanation is None else ["past and future after each word of the translation"]
+        shown += [] if self.capsules is None else ["what each capsule listens to"]
+        shown += [f"the inputs of the capsules in {site['title']}" for site in self.sites]
+        heading = sentence_heading(self.source, self.translation, self.is_given, self.model_name, warnings, shown)
+        return map_page(self.map_title(), self.maps(), heading)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain lists, numbers and strings for JSON. Shares are 0 to 1; those of a layer are multiples of uniform."""
@@ -97,6 +111,7 @@ def sentence_routing(
     routing_sites(model)  # a model without any is an error
     if not source.strip():
         raise ValueError("the source is empty: give a sentence with at least one word")
+    is_given = target is not None
     if target is None:
         target = translate(model, tokenizer, source, **with_settings(generation, num_return_sequences=1))
     has_past_future = getattr(model.config, "past_future", None) in EXPLAINED
@@ -107,6 +122,7 @@ def sentence_routing(
         explain(model, tokenizer, source, target) if has_past_future else None,
         capsule_attention(model, tokenizer, source) if has_capsules else None,
         tuple(layer_maps(model, tokenizer, source, target)),
+        is_given,
     )
 
 
@@ -123,12 +139,19 @@ def _past_future_text(explanation: Explanation) -> str:
     return f"{heading}\nafter each word of the translation\n{table_in_blocks(rows)}"
 
 
-def _coverage_text(explanation: Explanation) -> str:
+def _warning_lines(explanation: Explanation) -> list[str]:
+    """The warnings, or one line that says why there are none."""
     if explanation.credits is None:
-        return "Warnings: none are possible, because the model was trained without bow_loss_weight."
+        return ["none are possible, because the model was trained without bow_loss_weight"]
     coverage = explanation.coverage
-    warnings = coverage.warnings()
-    return "\n".join(["Warnings:", *(f"  {line}" for line in warnings or [f"none ({coverage.reliability})"])])
+    return coverage.warnings() or [f"none ({coverage.reliability})"]
+
+
+def _coverage_text(explanation: Explanation) -> str:
+    lines = _warning_lines(explanation)
+    if explanation.credits is None:
+        return f"Warnings: {lines[0]}."
+    return "\n".join(["Warnings:", *(f"  {line}" for line in lines)])
 
 
 def _site_text(site: dict[str, Any]) -> str:

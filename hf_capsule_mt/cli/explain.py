@@ -12,6 +12,7 @@ page, which needs no network.
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
@@ -43,11 +44,17 @@ def explain(arguments: argparse.Namespace) -> int:
     routing = sentence_routing(model, tokenizer, arguments.sentence, arguments.target, num_beams=arguments.beam)
     print(json.dumps(routing.as_dict(), indent=1, ensure_ascii=False) if arguments.json else routing)
     if arguments.html is not None:
+        routing = replace(routing, model_name=shown_name(arguments.model))
         with new_file(arguments.html, [Path(arguments.model)], arguments.overwrite) as file:
             file.write(routing.to_html())
         if not arguments.json:
             print(f"\n{arguments.html}: open it in a browser")
     return 0
+
+
+def shown_name(model: str) -> str:
+    """The name of a model on a page: of a folder the name alone, because a page must not show the path to it."""
+    return Path(model).resolve().name if Path(model).exists() else model
 
 
 def main(argv: list[str] | None = None) -> int:

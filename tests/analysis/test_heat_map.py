@@ -28,3 +28,13 @@ def test_a_dollar_is_a_character_and_no_formula(tmp_path):
     formula = "$\\nosuchcommand$"
     path = plot_assignments(assignments, tmp_path / "map.png", [formula, "b"], title=formula, input_name=formula)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_assignment_is_a_field_of_one_colour(tmp_path, monkeypatch):
+    """Also where the settings of matplotlib ask for smooth pictures, and where a capsule has few pixels."""
+    from matplotlib.axes import Axes
+
+    drawn, real = [], Axes.imshow
+    monkeypatch.setattr(Axes, "imshow", lambda *args, **options: drawn.append(real(*args, **options)) or drawn[-1])
+    plot_assignments(torch.rand(2, 3, 4, 8).softmax(-1), tmp_path / "map.png", tokens=list("abc"))
+    assert [image.get_interpolation() for image in drawn] == ["nearest"] * 4

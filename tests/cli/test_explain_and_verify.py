@@ -1,6 +1,7 @@
 """The commands `explain`, `verify`, `quantize`, `score` and `benchmark`, on models that were never trained."""
 
 import json
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hf_capsule_mt import (
     capsule_attention,
     explain,
 )
+from hf_capsule_mt.analysis.sentence_heading import sentence_heading
 from hf_capsule_mt.analysis.sentence_routing import sentence_routing, table_in_blocks
 from hf_capsule_mt.cli import benchmark, quantize, score, translate, verify
 from hf_capsule_mt.cli import explain as explain_command
@@ -76,8 +78,19 @@ def test_past_and_future_are_those_of_explain(folder: Path, capsys: pytest.Captu
     ]
     assert "Warnings:" in said and said.endswith(f"{page}: open it in a browser\n")
     assert [one["type"] for one in WebPage(page.read_text(encoding="utf-8")).data["maps"]] == ["past_future"]
+    heading = page.read_text(encoding="utf-8").partition("<header")[2].partition("</header>")[0]
+    for text in ("<h1>", SOURCE, TARGET, "Translation (given)", ">gdr<", "This page shows past and future after each"):
+        assert text in heading
+    lines = expected.coverage.warnings() or [f"none ({expected.coverage.reliability})"]
+    assert all(escape(line) in heading for line in lines) and str(folder) not in heading
     assert explain_command.main([*command, "--html", str(page)]) == 1
     assert "page.html exists" in capsys.readouterr().err
+
+
+def test_a_heading_keeps_html_in_a_text_as_text() -> None:
+    heading = sentence_heading("<img src=x>", "<b>", False, "", [], ["<i>"])
+    assert "<img" not in heading and "<b>" not in heading and "<i>" not in heading
+    assert "Translation (the model’s own)" in heading and "no past and future" in heading and "Model<" not in heading
 
 
 def test_layers_and_capsules_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

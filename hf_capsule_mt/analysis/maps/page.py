@@ -67,9 +67,12 @@ def web_page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str
     )
 
 
-def map_page(title: str, maps: Sequence[dict[str, Any]]) -> str:
-    """A page with these maps; see `past_future_map`, `capsule_map` and `routing_map` for what they hold."""
-    body = '<main id="maps"></main>'
+def map_page(title: str, maps: Sequence[dict[str, Any]], heading: str = "") -> str:
+    """A page with these maps; see `past_future_map`, `capsule_map` and `routing_map` for what they hold.
+
+    `heading` is trusted HTML above them.
+    """
+    body = f'{heading}<main id="maps"></main>'
     scripts = [*map(web_file, MAP_SCRIPTS), MAPS_START]
     return web_page(title, body, [web_file("maps.css")], scripts, {"maps": list(maps)})
 
