@@ -10,6 +10,7 @@ from transformers.utils import cached_file
 
 CONFIGURATIONS = ("config.json", "adapter_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "source.spm")
+SHIPPED = "model_cards"  # the folder of the repository with the shipped checkpoints
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -29,6 +30,8 @@ def reading_checkpoint(name: str | PathLike[str]) -> Iterator[None]:
             raise
         return
     missing = f"{name}: no such folder"
+    if Path(name).parts[:1] == (SHIPPED,):
+        missing += f" ({SHIPPED}/ is in the repository of hf_capsule_mt, and not in the installed package)"
     if not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
         raise OSError(f"{missing}; give a checkpoint folder, or a name on the Hub such as owner/model")
     try:

@@ -14,6 +14,7 @@ from commands import ROOT, run_script
 from family_cases import CAPS_NMT, Case
 
 from hf_capsule_mt.checkpoint_names import check_checkpoint, reading_checkpoint
+from hf_capsule_mt.cli import translate
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
 from hf_capsule_mt.data import train_tokenizer
 
@@ -63,6 +64,38 @@ def test_an_error_in_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None
     with pytest.raises(OSError, match="^damaged$"), reading_checkpoint(tmp_path):
         raise OSError("damaged")
     check_checkpoint(tmp_path)
+
+
+def test_a_shipped_checkpoint_that_is_missing_is_in_the_repository() -> None:
+    for name in ("model_cards/missing/here", "./model_cards/missing"):
+        with (
+            pytest.raises(OSError, match="no such folder .model_cards/ is in the repository"),
+            reading_checkpoint(name),
+        ):
+            pass
+    with pytest.raises(OSError) as other, reading_checkpoint("cards/missing/here"):
+        pass
+    assert "repository" not in str(other.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ["I would like tea."],
+            "'I would like tea.'; to translate a sentence: echo 'I would like tea.' | capsule-mt ",
+        ),
+        (["I", "see"], "'I'; to translate a sentence: echo 'I see' | capsule-mt translate --model 'a model'"),
+        (["word " * 200], "to translate a sentence: echo 'word word"),
+        (["/dev/null", "--score", "missing"], "'missing'\n"),
+    ],
+)
+def test_a_sentence_instead_of_a_file_gets_a_command_that_translates_it(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert translate.main(["--model", "a model", *given]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: no such file: ") and said in error and "Errno" not in error
 
 
 def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:

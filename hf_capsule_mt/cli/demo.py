@@ -4,8 +4,9 @@
     capsule-mt demo past-future=runs/gdr me/model --port 8000 --open
 
 A model is a checkpoint folder or a name on the Hub; NAME=MODEL says what visitors see. Without models, the page shows
-the shipped checkpoints. Only this machine can open the page; --host 0.0.0.0 lets others open it too. The page stores
-nothing that visitors type. Ctrl-C stops it. With --space no page is shown, and a folder for a Space is written.
+the shipped checkpoints, which the repository has in model_cards/ and the installed package has not. Only this machine
+can open the page; --host 0.0.0.0 lets others open it too. The page stores nothing that visitors type. Ctrl-C stops it.
+With --space no page is shown, and a folder for a Space is written.
 """
 
 import argparse
@@ -20,7 +21,12 @@ HIGHEST_PORT = 65_535
 
 def make_parser() -> CommandParser:
     parser = CommandParser("demo", __doc__, "[[NAME=]MODEL ...] [options]")
-    parser.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="checkpoint folders, or names on the Hub")
+    parser.add_argument(
+        "models",
+        nargs="*",
+        metavar="[NAME=]MODEL",
+        help="checkpoint folders, or names on the Hub; default: those in model_cards/ of the repository",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="the address that the page listens on")
     parser.add_argument("--port", type=at_least_one, help="default: the first free port from 7860 on")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
@@ -83,7 +89,10 @@ def demo(arguments: argparse.Namespace) -> int:
     device = usable_device(arguments.device)
     places = arguments.models or [str(folder) for folder in shipped_folders()]
     if not places:
-        raise ValueError("no shipped checkpoint is here: name a model, a checkpoint folder or a name on the Hub")
+        raise ValueError(
+            "no shipped checkpoint is here: the repository has some in model_cards/, and the installed package has "
+            "none; name a model, which is a checkpoint folder or a Hub id"
+        )
     try:
         import_gradio()
     except ImportError as error:

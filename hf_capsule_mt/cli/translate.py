@@ -14,6 +14,8 @@ its `source`, and its `translations`, each with `text` and `score`. `--score` is
 
 import argparse
 import json
+import os
+import shlex
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -61,6 +63,20 @@ def read_lines(files: list[Path]) -> Iterator[str]:
                     name = file or "standard input"
                     raise ValueError(f"{name}, line {number}: must be UTF-8 ({error}); convert it first") from error
                 yield text.removesuffix("\n").removesuffix("\r")
+
+
+def check_files(files: list[Path], targets: Path | None, model: str) -> None:
+    """Raises OSError for a file that does not exist. Who gave a sentence instead learns how to translate one."""
+    missing = [file for file in files if not os.path.exists(file)]
+    if missing:
+        hint = ""
+        if targets is None:
+            sentence = " ".join(map(str, files)) if len(missing) == len(files) else str(missing[0])
+            program = f"capsule-mt translate --model {shlex.quote(model)}"
+            hint = f"; to translate a sentence: echo {shlex.quote(sentence)} | {program}"
+        raise OSError(f"no such file: {str(missing[0])!r}{hint}")
+    if targets is not None and not os.path.exists(targets):
+        raise OSError(f"no such file: {str(targets)!r}")
 
 
 def count_lines(files: list[Path]) -> int | None:
@@ -237,6 +253,7 @@ def translate(arguments: argparse.Namespace) -> int:
 
     def work() -> int:
         nonlocal progress
+        check_files(arguments.files, arguments.score, arguments.model)
         shown = sys.stderr.isatty() if arguments.progress is None else arguments.progress
         with ExitStack() as stack:
             output: TextIO = sys.stdout

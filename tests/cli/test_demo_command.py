@@ -87,7 +87,9 @@ def test_without_models_and_shipped_checkpoints_the_command_says_what_to_do(
 ):
     monkeypatch.setattr("hf_capsule_mt.demo.models.shipped_folders", lambda: [])
     assert demo.main([]) == 1
-    assert "name a model" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the repository has some in model_cards/" in said and "name a model" in said
+    assert "model_cards/" in " ".join(demo.make_parser().format_full_help().split())
 
 
 def test_without_gradio_the_command_says_how_to_install_it(
