@@ -35,6 +35,18 @@ SHARED: dict[str, Any] = {
     "concurrency_limit": 1,
     "preprocess": False,
 }
+# The sentence of the link, at once and without the server, so that nothing typed later is overwritten.
+LINKED_SOURCE = """(source) => {
+  const link = new URLSearchParams(window.location.search);
+  return link.get("source") || (link.get("translation") || link.get("second") ? "" : source);
+}"""
+# The answer to the link is dropped if the visitor has typed another sentence in the meantime.
+EMPTY_AFTER_EDIT = """(source, drawn, ...shown) => {
+  const words = (text) => (text || "").split(/\\s+/).filter(Boolean).join(" ");
+  const view = new DOMParser().parseFromString(drawn || "", "text/html").querySelector("[data-view]");
+  const isOld = view && words(source) !== words(new URLSearchParams(view.dataset.view).get("source"));
+  return isOld ? ["", ...shown.map(() => "")] : [drawn, ...shown];
+}"""
 REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
 NAME_WIDTH = 240  # pixels that the name of a model needs; on a phone each list has a line of its own
 TABS = ("look", "compare")
@@ -59,6 +71,7 @@ def build_app(page: Page) -> Any:
     with gr.Blocks(title=TITLE, analytics_enabled=False) as app:
         gr.Markdown(INTRODUCTION, elem_id="demo-introduction")
         source = gr.Textbox(
+            value=page.first_source,
             label="Sentence",
             placeholder="Type a sentence and press Enter",
             max_lines=4,
@@ -106,7 +119,9 @@ def build_app(page: Page) -> Any:
                             buttons=[],  # resetting it would be no event
                             elem_id="demo-threshold",
                         )
-                picture = gr.Dropdown([], label="Picture", elem_id="demo-picture")
+                pictures = [(one.label, one.key) for one in page.models[names[0]].pictures]
+                picture = gr.Dropdown(pictures, label="Picture", elem_id="demo-picture", visible=len(pictures) > 1)
+                drawn = output(elem_id="demo-drawn")  # `page.js` compares it with the boxes
                 frame = output(elem_id="demo-picture-frame")
                 link = output(elem_id="demo-link")
             with gr.Tab("Compare two", id=TABS[1]):
@@ -139,7 +154,7 @@ def build_app(page: Page) -> Any:
             gr.Markdown(HELP)
         address = gr.Textbox(visible=False)
 
-        looked = [translation, status, coverage, threshold, picture, frame, link, address]
+        looked = [translation, status, coverage, threshold, picture, drawn, frame, link, address]
         warned = [coverage, link, address]
         side_by_side = [cards, *frames, compared_link, address]
         boxes = [model, source, translation, threshold, picture]
@@ -179,8 +194,7 @@ def build_app(page: Page) -> Any:
             opened = page.open(dict(request.query_params))
             linked, is_pair = opened.linked, bool(opened.linked.second)
             return [
-                gr.update(value=linked.model),
-                linked.source,
+                gr.skip() if linked.model == names[0] else gr.update(value=linked.model),
                 gr.update(selected=TABS[is_pair]),
                 *([gr.update(value=linked.model), gr.update(value=linked.second)] if is_pair else [gr.skip()] * 2),
                 *looked_updates(gr, page, opened.shown, linked.threshold)[:-1],
@@ -202,8 +216,10 @@ def build_app(page: Page) -> Any:
         connect(threshold.input, on_warn, boxes[:4], warned, **live)
         connect(compare.click, on_compare, [first, second, source, threshold], side_by_side)
         connect(examples.click, on_example, [examples, model, threshold, picture], [source, *looked])
-        opened_boxes = [model, source, tabs, first, second]
-        app.load(on_open, None, [*opened_boxes, *looked[:-1], *side_by_side[:-1]], **SHARED)
+        app.load(None, [source], [source], js=LINKED_SOURCE)
+        opening = app.load(on_open, None, [model, tabs, first, second, *looked[:-1], *side_by_side[:-1]], **SHARED)
+        of_source = [drawn, translation, status, coverage, frame, link]
+        opening.then(None, [source, *of_source], of_source, js=EMPTY_AFTER_EDIT)
     return app
 
 
@@ -218,6 +234,7 @@ def looked_updates(gr: Any, page: Page, shown: Shown, threshold: float | None = 
         shown.coverage,
         gr.update(visible=has_warnings, **moved),
         gr.update(choices=choices, value=shown.picture, visible=len(choices) > 1),
+        html.drawn(shown.query),
         shown.frame,
         html.link(shown.query),
         shown.query,

@@ -17,6 +17,8 @@ FRAME = (
     '<iframe class="demo-frame" sandbox="allow-scripts" title="{title}" srcdoc="{page}" '
     'style="height: {height}px"></iframe>'
 )
+OLD_SOURCE = "The translation and the picture are of the sentence before your edit. Press Translate for the new one."
+OLD_TRANSLATION = "The picture shows the translation before your edit. Press Redraw for the new one."
 FRAME_HEIGHT = 560  # until the frame says how high it is
 
 
@@ -142,4 +144,20 @@ def _compared_warnings(look: Look, threshold: float) -> str:
 
 def link(query: str) -> str:
     """A link to the view that the page shows."""
-    return f'<p class="demo-small"><a href="{escape(query)}">Link to this view</a></p>' if query else ""
+    if not query:
+        return ""
+    return (
+        f'<p class="demo-small"><a href="{escape(query)}">Link to this view</a> '
+        "(it opens only where this demo runs)</p>"
+    )
+
+
+def drawn(query: str) -> str:
+    """What the picture was drawn of, and hidden notes, which `page.js` shows when a box holds another text."""
+    if not query:
+        return ""
+    return (
+        f'<div class="demo-drawn" data-view="{escape(query)}">'
+        f'<div class="demo-old-source" hidden>{message(OLD_SOURCE)}</div>'
+        f'<div class="demo-old-translation" hidden>{message(OLD_TRANSLATION)}</div></div>'
+    )

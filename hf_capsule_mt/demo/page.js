@@ -21,3 +21,28 @@ for (const name of ["input", "keydown"]) {
     if (name === "input") pause = setTimeout(() => document.getElementById("demo-edit").click(), 200);
   });
 }
+// Says when the picture is not of the texts in the boxes, until it is drawn again.
+const words = (text) => text.split(/\s+/).filter(Boolean).join(" ");
+const compareWithPicture = () => {
+  const drawn = document.querySelector("#demo-drawn .demo-drawn");
+  if (!drawn) return;
+  const view = new URLSearchParams(drawn.dataset.view);
+  const differs = (name) => {
+    const box = document.querySelector(`#demo-${name} textarea`);
+    return Boolean(box) && words(box.value) !== words(view.get(name) ?? "");
+  };
+  const hide = (name, isHidden) => {
+    const note = drawn.querySelector(name);
+    if (note.hidden !== isHidden) note.hidden = isHidden;
+  };
+  const isOld = differs("source");
+  hide(".demo-old-source", !isOld);
+  hide(".demo-old-translation", isOld || !differs("translation"));
+};
+let comparison;
+const compareSoon = () => {
+  clearTimeout(comparison);
+  comparison = setTimeout(compareWithPicture, 50); // when Gradio has filled all boxes of an answer
+};
+document.addEventListener("input", compareSoon);
+new MutationObserver(compareSoon).observe(document.documentElement, { childList: true, subtree: true });

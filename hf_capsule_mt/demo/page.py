@@ -82,6 +82,11 @@ class Page:
         self.beams = beams
         self.lock = threading.Lock()  # the modes and routing sites of a model belong to one request at a time
 
+    @property
+    def first_source(self) -> str:
+        """The sentence in the box of a page that was opened without a link."""
+        return self.examples[0][0] if self.examples else ""
+
     def translate(self, model: Any, source: Any, threshold: Any, picture: Any = None) -> Shown:
         """The model's own translation of the source, and what it shows."""
         return self._answer(lambda: self._look(model, source, None, threshold, picture), self._empty(model))
@@ -142,8 +147,8 @@ class Page:
             return Opened(linked._replace(model=entry.name), shown, side_by_side)
         entry = self.variants[name].entry
         linked = linked._replace(model=entry.name)
-        if not linked.source and not linked.translation and self.examples:
-            linked = linked._replace(source=self.examples[0][0])
+        if not linked.source and not linked.translation:
+            linked = linked._replace(source=self.first_source)
         if linked.translation:
             shown = self.show(entry.name, linked.source, linked.translation, linked.threshold, linked.picture)
             shown = shown._replace(translation=linked.translation)

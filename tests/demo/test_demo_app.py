@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from demo_models import make_page
+from demo_models import SOURCE, make_page
 
 from hf_capsule_mt.demo.app import QUEUE, SHARED, build_app, import_gradio, start
 from hf_capsule_mt.demo.page import Shown
@@ -64,6 +64,14 @@ def test_each_event_is_private_and_in_one_queue(app: Any):
         assert (one.api_visibility, one.concurrency_id, one.concurrency_limit) == ("private", "model", 1)
         assert one.queue is not False and one.preprocess is False
     assert SHARED["preprocess"] is False
+
+
+def test_the_first_sentence_is_in_the_box_and_no_answer_writes_there_later(app: Any):
+    blocks = app.blocks.values()
+    (box,) = [one for one in blocks if one.elem_id == "demo-source"]
+    assert box.value == SOURCE
+    writers = {one.name for one in app.fns.values() if one.fn is not None and box in one.outputs}
+    assert writers == {"on_example"}
 
 
 def test_the_server_listens_only_here_and_its_queue_is_bounded(app: Any, address: str):

@@ -81,14 +81,15 @@ def nasty_parts() -> dict[str, str]:
         "coverage": html.coverage(scores, 0.5),
         "comparison": html.comparison((NASTY, "other"), looks, 0.5),
         "link": html.link(f"?source={NASTY}"),
+        "drawn": html.drawn(f"?source={NASTY}"),
     }
 
 
-@pytest.mark.parametrize("part", ["message", "coverage", "comparison", "link"])
+@pytest.mark.parametrize("part", ["message", "coverage", "comparison", "link", "drawn"])
 def test_html_in_a_text_is_shown_as_text(part: str):
     elements = Elements(nasty_parts()[part])
     assert not {"img", "script"} & {*elements.tags}
-    if part != "link":
+    if part not in ("link", "drawn"):
         assert all(word in elements.text for word in NASTY.split())
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from html import unescape
@@ -271,6 +272,37 @@ def test_everything_can_be_reached_by_keyboard(show: Open):
     for place in ("demo-source", "demo-model", "demo-translate", "demo-translation", "demo-threshold"):
         assert any(one.startswith(f"{place}:") for one in reached), (place, reached)
     assert "demo-picture-frame:IFRAME" in reached
+
+
+def test_a_sentence_typed_while_the_page_opens_stays(
+    show: Open, browser: Tab, address: str, monkeypatch: pytest.MonkeyPatch
+):
+    free, real = threading.Event(), PAGE.open
+    monkeypatch.setattr(PAGE, "open", lambda query: (free.wait(60), real(query))[1])
+    tab = browser
+    tab.screen(LAPTOP, "light")
+    tab.call("Page.navigate", url=address)
+    tab.until(f"location.href.startsWith({json.dumps(address)}) && !!document.querySelector('{BOX}')")
+    assert value(tab, BOX) == SOURCE, "the first sentence is there before any answer"
+    tab.type(BOX, "The sister")
+    free.set()
+    tab.until_quiet()
+    assert (value(tab, BOX), value(tab, TRANSLATED)) == ("The sister", "")
+    tab.press("Enter")
+    tab.until(f"!!document.querySelector('{FRAME}')")
+    assert value(tab, TRANSLATED) == PAGE.translate("guided", "The sister", 0.5).translation
+
+
+def test_a_note_says_that_the_picture_is_older_than_an_edit(show: Open):
+    tab = show()
+    assert text(tab, "#demo-drawn") == ""
+    tab.type(TRANSLATED, EDITED)
+    until_text(tab, "#demo-drawn", "before your edit. Press Redraw")
+    click(tab, "#demo-show")
+    until_frame(tab, EDITED.split())
+    tab.until("document.querySelector('#demo-drawn').innerText === ''")
+    tab.type(BOX, "The sister")
+    until_text(tab, "#demo-drawn", "Press Translate")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
