@@ -25,12 +25,13 @@ from hf_capsule_mt.evaluation.scoring.metric import Score
 from hf_capsule_mt.evaluation.sentences import read_sentences
 from hf_capsule_mt.recipes.corpora import load_split
 from hf_capsule_mt.recipes.fields import DataRecipe
+from hf_capsule_mt.recipes.model import MEASURED
 from hf_capsule_mt.recipes.output_folder import RESULTS
 from hf_capsule_mt.recipes.run_settings import LOGGING, SECRET, WITHOUT_EFFECT
 
 _CORPORA = ("train", "validation", "test")
 _PLACES = ("cache_dir", "num_proc", "output_dir")
-_CONFIG_FACTS = ("transformers_version", "architectures", "model_type", "dtype")
+_CONFIG_FACTS = ("transformers_version", "architectures", "model_type", "dtype", *MEASURED)
 _NAMES = {"bleu": "BLEU", "chrf": "chrF"}  # of recorded scores in tables
 # A device is no setting; the record names it.
 _NOT_SETTINGS = {*WITHOUT_EFFECT, *LOGGING, *SECRET, *_PLACES, "license"}
