@@ -10,6 +10,7 @@ from sacrebleu.significance import PairedTest
 from translation_texts import sentences, worsened
 
 from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts
+from hf_capsule_mt.evaluation.scoring.paper_bleu import PaperBleuMetric
 from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SacrebleuMetric
 from hf_capsule_mt.evaluation.significance import sentence_tests
 from hf_capsule_mt.evaluation.significance.sentence_tests import (
@@ -45,13 +46,23 @@ def test_paired_bootstrap_is_that_of_sacrebleu(name: str) -> None:
 def test_approximate_randomization_is_that_of_sacrebleu(
     name: str, block_entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Besides ties, which sacreBLEU leaves out. Many sums of edits are equal."""
+    ties: list[int] = []
+    share_at_least = sentence_tests._share_at_least
+
+    def count_ties(statistics: Counts, observed: float) -> float:
+        ties.append(int((statistics == observed).sum()))
+        return share_at_least(statistics, observed)
+
+    monkeypatch.setattr(sentence_tests, "_share_at_least", count_ties)
     monkeypatch.setattr(sentence_tests, "_BLOCK_ENTRIES", block_entries)
     metric = SacrebleuMetric(name)
     paired = PairedTest([("first", FIRST), ("second", SECOND)], {name: THEIRS[name]()}, [REFERENCES], "ar", 150)
     (_, system) = paired()[1][THEIRS[name]().corpus_score(FIRST, [REFERENCES]).name]
     done: list[int] = []
     ours = approximate_randomization(metric, *counts_of(metric), trials=150, advance=done.append)
-    assert 0.01 < system.p_value < 0.98 and ours.p_value == pytest.approx(system.p_value)
+    assert 0.01 < system.p_value < 0.98 and ours.p_value == pytest.approx(system.p_value + ties[0] / 151)
+    assert (ties[0] > 0) == (name == "ter")
     assert sum(done) == ours.trials == 150 and len(done) == (5 if block_entries == 1 else 1)
 
 
@@ -104,6 +115,23 @@ def test_which_p_values_are_one_sided() -> None:
     randomization = approximate_randomization(RightWords(), baseline, system, trials=2000)
     assert randomization.p_value == pytest.approx(two_sided, rel=0.2)
     assert bootstrap.p_value == pytest.approx(two_sided / 2, rel=0.2)
+
+
+def test_equal_scores_of_other_texts_are_not_different() -> None:
+    """All samples tie: without four right words in a row, BLEU of the papers is 0."""
+    metric = PaperBleuMetric()
+    first, second = (metric.counts([text] * 12, [["eins zwei drei vier"] * 12]) for text in ("eins", "zwei drei"))
+    assert paired_bootstrap(metric, first, second, samples=20).p_value == 1.0
+    assert approximate_randomization(metric, first, second, trials=20).p_value == 1.0
+    test = sign_test(metric, first, second)
+    assert (test.equal, test.p_value) == (12, None)
+
+
+def test_one_changed_sentence_is_no_evidence() -> None:
+    """Swapping it or not gives the observed difference in every trial."""
+    system = BASE.copy()
+    system[0, 0] += 1
+    assert approximate_randomization(RightWords(), BASE, system, trials=50).p_value == 1.0
 
 
 @pytest.mark.parametrize("test", [paired_bootstrap, approximate_randomization, sign_test])

@@ -1,8 +1,10 @@
 """Whether a difference between two systems holds over the sentences of a test set.
 
 Paired bootstrap (Koehn 2004) and approximate randomisation (Riezler and Maxwell 2005) are those of sacreBLEU: the same
-random numbers, the same p-values. sacreBLEU holds all samples at once, which takes over 8 GB for 100,000 sentences.
-Here one block of samples is in memory. The sign test is that of Collins et al. (2005), which DLA reports.
+random numbers, and the same p-values unless samples tie with the observed difference. Here a tie counts as being as
+extreme. sacreBLEU leaves ties out, and so gives two systems of equal scores a p-value below 0.001 if all samples tie.
+sacreBLEU holds all samples at once, which takes over 8 GB for 100,000 sentences. Here one block of samples is in
+memory. The sign test is that of Collins et al. (2005), which DLA reports.
 
 Legend: `N` sentences, `S` counts of a sentence, `R` samples of a block.
 """
@@ -70,10 +72,10 @@ def paired_bootstrap(
     seed: int = SEED,
     advance: Advance = lambda samples: None,
 ) -> Bootstrap:
-    """The paired bootstrap on the counts `[N, S]` of two systems, with the p-value of sacreBLEU.
+    """The paired bootstrap on the counts `[N, S]` of two systems, with a p-value as in sacreBLEU.
 
-    The p-value is one-sided for a clear difference: the share of samples whose difference exceeds its mean by more
-    than the observed difference. It is then about half of that of `approximate_randomization`, which is two-sided.
+    The p-value is one-sided for a clear difference: the share of samples whose difference exceeds its mean by the
+    observed difference or more. It is then about half of that of `approximate_randomization`, which is two-sided.
     """
     check_pair(baseline, system)
     difference = abs(_score(metric, baseline) - _score(metric, system))
@@ -83,7 +85,7 @@ def paired_bootstrap(
         advance(1)
     drawn = np.array(scores)  # [samples, 2]
     differences = np.abs(drawn[:, 1] - drawn[:, 0])
-    p_value = _exceeding_share(differences - differences.mean(), difference)
+    p_value = _share_at_least(differences - differences.mean(), difference)
     mean, half_width = confidence_interval(drawn[:, 1])
     return Bootstrap(p_value, mean, half_width, samples)
 
@@ -137,7 +139,7 @@ def approximate_randomization(
         differences += [abs(metric.score_of(a) - metric.score_of(b)) for a, b in zip(first, second, strict=True)]
         advance(rows)
     observed = abs(_score(metric, baseline) - _score(metric, system))
-    return Randomization(_exceeding_share(np.array(differences), observed), trials)
+    return Randomization(_share_at_least(np.array(differences), observed), trials)
 
 
 def sign_test(metric: CorpusMetric, baseline: Counts, system: Counts) -> SignTest:
@@ -163,6 +165,6 @@ def _score(metric: CorpusMetric, counts: Counts) -> float:
     return metric.score_of(counts.sum(axis=0))
 
 
-def _exceeding_share(statistics: NDArray[np.float64], observed: float) -> float:
-    # sacreBLEU counts the observed difference as one more sample.
-    return (int((statistics > observed).sum()) + 1) / (len(statistics) + 1)
+def _share_at_least(statistics: NDArray[np.float64], observed: float) -> float:
+    # The observed difference is one more sample, as in sacreBLEU.
+    return (int((statistics >= observed).sum()) + 1) / (len(statistics) + 1)
