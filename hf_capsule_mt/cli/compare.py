@@ -9,7 +9,8 @@
 A run is the output folder of a recipe, a file of the form of results.json (its name ends in .json), or a file of
 translations. NAME=PATH gives it a name. The first system is the one that the others are compared with.
 
-Runs with the same settings but for the seed become one system. --group names systems by hand. Tests over sentences
+Runs with the same settings but for the seed become one system. --group names systems by hand: its runs are names of
+runs given before it, or paths, which need not be given again. Tests over sentences
 need translations: the paired bootstrap, approximate randomisation, and the sign test of Collins et al. (2005). Tests
 over seeds need only results.json: Student's t and a permutation test on the differences of runs with the same seed.
 """
@@ -42,7 +43,7 @@ def make_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="NAME=RUN,RUN",
-        help="runs that are one system; may be repeated",
+        help="runs that are one system, by name or by path; may be repeated",
     )
     parser.add_argument("--baseline", help="the system that the others are compared with; default: the first one")
     add_metric_options(parser, ("bleu", "chrf"))
@@ -79,11 +80,39 @@ def named_groups(texts: list[str]) -> dict[str, list[str]]:
     for text in texts:
         name, _, members = text.partition("=")
         if not name or not members:
-            raise ValueError(f"--group {text}: must be NAME=RUN,RUN with the names of runs")
+            raise ValueError(f"--group {text}: must be NAME=RUN,RUN with names or paths of runs")
         if name in groups:
             raise ValueError(f"--group {name} is given twice: name its runs once")
         groups[name] = members.split(",")
     return groups
+
+
+def read_runs(texts: list[str], groups: dict[str, list[str]], split: str) -> "list[Run]":
+    """The runs that `texts` give, and those that only a group gives. In `groups` names replace paths."""
+    runs = [named_run(text, split) for text in texts]
+    for group, members in groups.items():
+        for number, member in enumerate(members):
+            if member in {one.name for one in runs}:
+                continue
+            if not any(Path(place).exists() for place in (member, member.partition("=")[2]) if place):
+                names = ", ".join(one.name for one in runs) or "none"
+                raise ValueError(
+                    f"--group {group}: {member} must be a path, or the name of a run; the runs are {names}"
+                )
+            one = named_run(member, split)
+            given = next((other for other in runs if other.place == one.place), None)
+            if given is None:
+                runs.append(one)
+            members[number] = (given or one).name
+    return runs
+
+
+def no_runs(arguments: argparse.Namespace) -> ValueError:
+    """The error that no run was given, with the options that may have taken the runs."""
+    options = [f"--{name}" for name in ("references", "metrics", "tests")
+               if getattr(arguments, name) not in (None, make_parser().get_default(name))]  # fmt: skip
+    reason = f"; {' and '.join(options)} take{'s' * (len(options) == 1)} all that follows" if options else ""
+    return ValueError(f"no runs to compare: name them first, such as runs/marian runs/dla_em{reason}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,12 +129,13 @@ def run(arguments: argparse.Namespace) -> int:
                 raise ValueError(f"--from shows a saved comparison: leave out --{name}")
         comparison, inputs = read_comparison(arguments.saved), [arguments.saved]
     else:
-        if not arguments.runs:
-            raise ValueError("no runs to compare: name them first; --references and --metrics take all that follows")
-        runs = [named_run(text, arguments.split) for text in arguments.runs]
+        if not arguments.runs and not arguments.group:
+            raise no_runs(arguments)
+        groups = named_groups(arguments.group)
+        runs = read_runs(arguments.runs, groups, arguments.split)
         inputs = [Path(one.place) for one in runs if one.place is not None]
         comparison = compare_systems(
-            group_runs(runs, named_groups(arguments.group)),
+            group_runs(runs, groups),
             read_references(arguments.references),
             baseline=arguments.baseline,
             tests=arguments.tests,

@@ -157,13 +157,28 @@ def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[4:6]] == ["one", "two"]
 
 
+def test_compare_takes_paths_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of runs that were given, and of others."""
+    for name in ("marian", "dla"):
+        for seed in (1, 2):
+            write_run(f"{name}-seed{seed}", seed, 20.0 + seed)
+    given = ["x=marian-seed1", "--group", "one=./marian-seed1,marian-seed2/results.json"]
+    assert compare.main([*given, "--group", "two=dla-seed1,y=dla-seed2", "--json", "--metrics", "bleu", *FEW]) == 0
+    systems = json.loads(capsys.readouterr().out)["systems"]
+    assert {system["name"]: [one["name"] for one in system["runs"]] for system in systems} == {
+        "one": ["x", "marian-seed2"],
+        "two": ["dla-seed1", "y"],
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["a"], "one system (a) cannot be compared"),
         (["a", "x=a", "--references", "ref"], "a and x are the same run"),
         (["a", "empty"], "empty is empty"),
-        (["--references", "a", "b"], "no runs to compare: name them first"),
+        (["--references", "a", "b"], "runs/dla_em; --references takes all that follows"),
+        (["--references", "a", "--metrics", "bleu"], "; --references and --metrics take all that follows"),
         (["--from", "a", "--baseline", "b"], "--from shows a saved comparison: leave out --baseline"),
         (["a", "b"], "a, b: no scores and no references to compute them"),
         (["a", "b", "--group", "x"], "--group x: must be NAME=RUN,RUN"),
@@ -172,7 +187,9 @@ def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         (["--from", "a"], "a: no comparison: must be JSON"),
         (["--from", "list.json"], "list.json: no comparison: must be JSON"),
         (["--from", "results.json"], "results.json: no comparison: must be JSON"),
-        ([], "no runs to compare: name them first"),
+        ([], "no runs to compare: name them first, such as runs/marian runs/dla_em\n"),
+        (["--group", "x=no"], "--group x: no must be a path, or the name of a run; the runs are none"),
+        (["a", "b", "--group", "x=a,y=no"], "--group x: y=no must be a path, or the name of a run; the runs are a, b"),
     ],
 )
 def test_errors_of_compare(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
