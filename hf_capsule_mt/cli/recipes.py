@@ -11,6 +11,7 @@ any folder. Paths in a recipe, such as `data/multi30k/train`, start from the fol
 
 import argparse
 import json
+import sys
 
 from hf_capsule_mt.cli.command_line import CommandParser, run_command
 from hf_capsule_mt.cli.command_parser import WIDTH
@@ -48,7 +49,7 @@ def recipes(arguments: argparse.Namespace) -> int:
             print()
         group = one.group
         line = f"{one.name:{width}}{one.summary}"
-        print(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…")
+        print(f"{line[: WIDTH - 1]}…" if len(line) > WIDTH and sys.stdout.isatty() else line)
     return 0
 
 

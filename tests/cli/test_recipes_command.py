@@ -1,6 +1,7 @@
 """The command `recipes`: the list, and recipes as files that need no other."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,16 @@ from hf_capsule_mt.recipes.catalogue import catalogue, first_comment, whole_reci
 from hf_capsule_mt.recipes.file import read_settings, shipped_names, unflatten_settings
 
 
-def test_the_list_has_a_line_for_each_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_list_has_a_line_for_each_recipe(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert recipes.main([]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     names = [line.split()[0] for line in lines]
-    assert "synthetic/dla_em" in names and names == sorted(names) and max(map(len, lines)) <= 100
+    assert "synthetic/dla_em" in names and names == sorted(names)
+    assert (max(map(len, lines)) <= 100) == is_terminal == any(line.endswith("…") for line in lines)
     assert {"synthetic/common", "multi30k/common", "tatoeba/common", "wmt14/common"} == {*shipped_names()} - {*names}
     assert "multi30k/caps_nmt                       CapsNMT: translation in linear time." in lines
 
