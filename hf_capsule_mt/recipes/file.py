@@ -65,12 +65,15 @@ def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> S
 
 
 def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Path:
-    """The recipe file that `path` extends. Other files are never opened, so no error can reveal their content."""
+    """The recipe file that `path` extends: by its path from there, or by its name in the package. Other files are never opened, so no error can reveal their content."""
     if not isinstance(base, str) or "\0" in base:
         raise ValueError(
-            f"{path}: {EXTENDS}={shortened(base)} must be the name of a file beside it, such as common.yaml"
+            f"{path}: {EXTENDS}={shortened(base)} must be the name of a file beside it, such as common.yaml, or of a "
+            "recipe of the package, such as synthetic/marian"
         )
     other = path.parent / base
+    if base.removesuffix(".yaml") in shipped_names() and not other.exists():
+        other = SHIPPED / f"{base.removesuffix('.yaml')}.yaml"
     if any(name.suffix.lower() not in RECIPE_ENDINGS for name in (other, other.resolve())):
         raise ValueError(f"{path}: {EXTENDS}={shortened(base)} must be a recipe, which ends in .yaml or .yml")
     if other.resolve() in extending_files:

@@ -9,9 +9,11 @@ from transformers.integrations import INTEGRATION_TO_CALLBACK, get_available_rep
 
 from hf_capsule_mt.data import CleaningRules
 from hf_capsule_mt.recipes.fields import HELP_ALL, Recipe, field_types
-from hf_capsule_mt.recipes.file import Settings, closest
+from hf_capsule_mt.recipes.file import EXTENDS, Settings, closest
 from hf_capsule_mt.recipes.model import FAMILIES, FROM_TOKENIZER, config_fields
 from hf_capsule_mt.training.arguments import number_problems
+
+OTHER_NAMES_OF_EXTENDS = ("base", "_base_", "defaults", "inherits", "parent")
 
 
 def valid_keys(families: Iterable[str]) -> list[str]:
@@ -33,6 +35,9 @@ def unknown_keys(settings: Settings) -> list[str]:
             continue
         if prefix == "config" and name in FROM_TOKENIZER:
             problems.append(f"{where}: {key} is set by the tokenizer; remove it, and set vocab_size")
+            continue
+        if key in OTHER_NAMES_OF_EXTENDS and may_show:
+            problems.append(f"{where}: no key {key!r}; {EXTENDS} names the recipe whose settings it has")
             continue
         same_prefix = [one for one in valid if one.startswith(f"{prefix}.")] if dot else []
         in_family = f" in family {family}" if prefix == "config" else ""

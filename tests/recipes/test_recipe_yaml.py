@@ -13,6 +13,7 @@ from commands import run_script
 from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.data import CleaningRules
 from hf_capsule_mt.recipes.fields import PARTS, field_types, nested_types
+from hf_capsule_mt.recipes.file import SHIPPED, read_settings
 from hf_capsule_mt.recipes.model import FAMILIES
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.strict_yaml import MOST_CHARACTERS, dump_yaml, parse_yaml
@@ -284,3 +285,21 @@ def test_train_says_it_in_one_line(tmp_path: Path) -> None:
     done = run_script("scripts/train.py", str(path))
     assert done.returncode == 1 and done.stderr.startswith(f"error: {path}: ") and done.stderr.count("\n") == 1
     assert sorted(file.name for file in tmp_path.iterdir()) == ["own.yaml"]
+
+
+D_MODEL = read_settings(SHIPPED / "synthetic" / "marian.yaml")["config.d_model"].value
+
+
+def test_a_file_extends_a_recipe_of_the_package_by_name(tmp_path: Path) -> None:
+    for name in ("synthetic/marian", "synthetic/marian.yaml"):
+        recipe = recipe_of(tmp_path, f"extends: {name}\nmax_steps: 7")
+        assert recipe.training.max_steps == 7 and recipe.config["d_model"] == D_MODEL
+    (tmp_path / "synthetic").mkdir()
+    (tmp_path / "synthetic" / "marian.yaml").write_text("max_stepz: 8")
+    assert "did you mean max_steps?" in error_of(tmp_path, "extends: synthetic/marian.yaml"), "a file beside it wins"
+
+
+@pytest.mark.parametrize("key", ["base", "defaults"])
+def test_other_names_of_extends(key: str, tmp_path: Path) -> None:
+    message = error_of(tmp_path, f"{key}: synthetic/marian")
+    assert f"no key {key!r}; extends names the recipe whose settings it has" in message
