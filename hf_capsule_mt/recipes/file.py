@@ -65,7 +65,10 @@ def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> S
 
 
 def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Path:
-    """The recipe file that `path` extends: by its path from there, or by its name in the package. Other files are never opened, so no error can reveal their content."""
+    """The recipe file that `path` extends: by its path from there, or by its name in the package.
+
+    Other files are never opened, so no error can reveal their content.
+    """
     if not isinstance(base, str) or "\0" in base:
         raise ValueError(
             f"{path}: {EXTENDS}={shortened(base)} must be the name of a file beside it, such as common.yaml, or of a "

@@ -2,8 +2,8 @@
 
 A recipe is a YAML file. Its keys are the fields of [`ModelRecipe`], [`DataRecipe`] and [`RecipeTrainingArguments`], in
 any order. `config` and `cleaning` contain further keys. `extends: common.yaml` uses the settings of a file in the same
-folder as defaults, and `extends: synthetic/marian` those of a recipe of the package. On the command line each key is an argument, and arguments win over the file:
-`--learning_rate 3e-4 --config.d_model 256 --init_from null`.
+folder as defaults, and `extends: synthetic/marian` those of a recipe of the package. On the command line each key is
+an argument, and arguments win over the file: `--learning_rate 3e-4 --config.d_model 256 --init_from null`.
 """
 
 import sys
