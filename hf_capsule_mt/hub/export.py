@@ -19,7 +19,7 @@ from hf_capsule_mt.checkpoint_contents import (
 )
 from hf_capsule_mt.families import MARIAN
 from hf_capsule_mt.hub.credentials import drop_credentials
-from hf_capsule_mt.hub.model_card import loadable_path, with_place
+from hf_capsule_mt.hub.model_card import loadable_path, with_code_snippet, with_place
 from hf_capsule_mt.hub.verification import verify
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.modeling.saving.weight_digests import INDEX, weight_files
@@ -78,7 +78,9 @@ def export_checkpoint(
         card = folder / CARD
         if card.is_file():
             text = card.read_text(encoding="utf-8")
-            card.write_text(with_place(text, name or loadable_path(output)), encoding="utf-8")
+            place = name or loadable_path(output)
+            text = with_place(text, place)
+            card.write_text(with_code_snippet(text, place) if carries_code else text, encoding="utf-8")
         try:
             if carries_code:
                 verify(folder)

@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from hf_capsule_mt.checkpoint_contents import code_files
 from hf_capsule_mt.families import FAMILIES, MARIAN
 from hf_capsule_mt.hub.markdown_text import code_span, escaped
 
@@ -29,6 +30,21 @@ PLAIN_LOSS_FAMILIES = ("gdr_marian", "gdr_rnmt")
 PATH_SETTINGS = ("train", "validation", "test", "tokenizer", "init_from")
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 
+WITH_PACKAGE = """translator = pipeline("translation", model={place})
+print(translator("…"))
+```
+
+"""
+WITHOUT_PACKAGE = """Without the package, with only torch, transformers and tokenizers. This runs the code in this \
+repository, so read it first:
+
+```python
+from transformers import pipeline
+
+translator = pipeline("translation", model={place}, trust_remote_code=True)
+print(translator("…"))
+```
+"""
 # The model name in the snippets of a card.
 LOADED_NAME = re.compile(r"""(pipeline\("translation", model=)"(?:[^"\\\n]|\\.)*\"""")
 
@@ -44,12 +60,14 @@ def model_card(
     limits: str | None = None,
     data_source: str | None = None,
     storage: str | None = None,
+    carries_code: bool = True,
 ) -> ModelCard:
     """The card of the model `name`.
 
     Its snippets load `place`, by default `name` if that is a name on the Hub (`me/model`). `datasets` and `base_model`
     are ids on the Hub. `limits` says what the model should not be used for,
-    `data_source` where the training text comes from, and `storage` how the weights are stored. The card shows
+    `data_source` where the training text comes from, and `storage` how the weights are stored. With
+    `carries_code` the card says how to load the model by the code in its folder. The card shows
     measurements from `results`, and omits everything that the run did not measure.
     """
     family, languages = results["model"]["family"], [results["data"][side] for side in ("source", "target")]
@@ -66,11 +84,14 @@ def model_card(
         model_name=name,
         eval_results=[result for split in splits for result in _eval_results(results, split)] or None,
     )
+    place = json.dumps(place or (name if HUB_NAME.fullmatch(name) else f"path/to/{name}"), ensure_ascii=False)
     return ModelCard.from_template(
         data,
         template_str=TEMPLATE.read_text(encoding="utf-8"),
         name=name,
-        place=json.dumps(place or (name if HUB_NAME.fullmatch(name) else f"path/to/{name}"), ensure_ascii=False),
+        place=place,
+        carries_code=carries_code,
+        without_package=WITHOUT_PACKAGE.format(place=place),
         text=escaped,
         code=code_span,
         family=family,
@@ -102,7 +123,8 @@ def write_model_card(folder: str | PathLike[str], name: str | None = None, **abo
     path = folder / "README.md"
     pushed = _name_of_push(results)
     place = name or pushed or loadable_path(folder)
-    model_card(results, name or pushed or folder.resolve().name, **{"place": place, **about}).save(path)
+    about = {"place": place, "carries_code": bool(code_files(folder)), **about}
+    model_card(results, name or pushed or folder.resolve().name, **about).save(path)
     return path
 
 
@@ -116,6 +138,15 @@ def with_place(card: str, place: str) -> str:
     """The text of a card, with snippets that load `place`."""
     quoted = json.dumps(place, ensure_ascii=False)
     return LOADED_NAME.sub(lambda match: f"{match[1]}{quoted}", card)
+
+
+def with_code_snippet(card: str, place: str) -> str:
+    """The text of a card of a run without code, with the snippet that loads its code, after that of the package."""
+    quoted = json.dumps(place, ensure_ascii=False)
+    snippet = WITH_PACKAGE.format(place=quoted)
+    if WITHOUT_PACKAGE.format(place=quoted) in card:
+        return card
+    return card.replace(snippet, f"{snippet}{WITHOUT_PACKAGE.format(place=quoted)}", 1)
 
 
 def _name_of_push(results: dict[str, Any]) -> str | None:

@@ -13,6 +13,7 @@ from transformers import MarianConfig, MarianMTModel
 
 import hf_capsule_mt.hub.export as export
 from hf_capsule_mt.data import train_tokenizer
+from hf_capsule_mt.hub.model_card import WITH_PACKAGE, WITHOUT_PACKAGE
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export_to_hub.py"
 
@@ -179,6 +180,10 @@ def test_the_card_names_where_it_goes(trained, verified, tmp_path, monkeypatch):
         export.export_checkpoint(trained, tmp_path / "new", name=name, overwrite=True)
         text = (tmp_path / "new" / "README.md").read_text()
         assert text == "\n".join(snippet.format(expected, one) for one in options)
+    (trained / "README.md").write_text(WITH_PACKAGE.format(place='"runs/old"'))  # of a run, whose folder has no code
+    export.export_checkpoint(trained, tmp_path / "new", overwrite=True)
+    text = (tmp_path / "new" / "README.md").read_text()
+    assert text == "".join(one.format(place='"new"') for one in (WITH_PACKAGE, WITHOUT_PACKAGE))
 
 
 def test_other_models_are_refused(verified, tmp_path):

@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 
 from hf_capsule_mt import families
 from hf_capsule_mt.hub import model_card, write_model_card
-from hf_capsule_mt.hub.model_card import TEMPLATE, names_on_hub
+from hf_capsule_mt.hub.model_card import TEMPLATE, names_on_hub, with_code_snippet
 
 BLEU, CHRF = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0", "nrefs:1|case:mixed|nc:6|nw:0|version:2.6.0"
 SCORES = {"bleu": 27.123, "bleu_signature": BLEU, "chrf": 54.321, "chrf_signature": CHRF, "sentences": 2000}
@@ -233,8 +233,16 @@ def test_it_is_written_beside_the_results(tmp_path):
     with pytest.raises(ValueError, match="holds no results of a run: results.json cannot be read"):
         write_model_card(tmp_path, license="mit")
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
-    path = write_model_card(tmp_path, "me/small", license="apache-2.0", datasets=["me/corpus"])
+    about = {"license": "apache-2.0", "datasets": ["me/corpus"]}
+    path = write_model_card(tmp_path, "me/small", **about)
+    without_code = path.read_text(encoding="utf-8")
+    assert "Without the package" not in without_code and "trust_remote_code" not in without_code
+    (tmp_path / "config.json").write_text('{"auto_map": {}}')
+    (tmp_path / "modeling.py").touch()
+    path = write_model_card(tmp_path, "me/small", **about)
     assert path == tmp_path / "README.md" and str(ModelCard.load(path)) == str(card())
+    with_code = path.read_text(encoding="utf-8")
+    assert with_code_snippet(without_code, "me/small") == with_code == with_code_snippet(with_code, "me/small")
 
 
 def loaded_by(card: str) -> list[str]:
@@ -252,15 +260,15 @@ def test_a_card_names_what_can_be_loaded(tmp_path, monkeypatch):
         return write_model_card(folder, **about, **given).read_text(encoding="utf-8")
 
     monkeypatch.chdir(tmp_path / "work")
-    assert loaded_by(written(RESULTS)) == ["runs/small"] * 2 and (Path.cwd() / "runs/small").is_dir()
+    assert loaded_by(written(RESULTS)) == ["runs/small"] and (Path.cwd() / "runs/small").is_dir()
     monkeypatch.chdir(tmp_path / "work" / "runs" / "small")
-    assert loaded_by(written(RESULTS)) == [str(folder.resolve())] * 2, "it is not inside of the current folder"
+    assert loaded_by(written(RESULTS)) == [str(folder.resolve())], "it is not inside of the current folder"
     assert "\n# small\n" in written(RESULTS)
-    assert loaded_by(written(RESULTS, name="me/small")) == ["me/small"] * 2
+    assert loaded_by(written(RESULTS, name="me/small")) == ["me/small"]
     pushed = {**RESULTS, "training": {"push_to_hub": True, "hub_model_id": "me/pushed"}}
-    assert loaded_by(written(pushed)) == ["me/pushed"] * 2 and "\n# me/pushed\n" in written(pushed)
+    assert loaded_by(written(pushed)) == ["me/pushed"] and "\n# me/pushed\n" in written(pushed)
     kept = {**RESULTS, "training": {"push_to_hub": False, "hub_model_id": "me/pushed"}}
-    assert loaded_by(written(kept)) == [str(folder.resolve())] * 2
+    assert loaded_by(written(kept)) == [str(folder.resolve())]
     assert loaded_by(str(model_card(RESULTS, "small", license="mit"))) == ["path/to/small"] * 2
 
 
