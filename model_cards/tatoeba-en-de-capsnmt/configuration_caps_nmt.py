@@ -1,0 +1,443 @@
+# Copied from hf_capsule_mt 0.1.0 (configuration_caps_nmt.py), Apache-2.0, for trust_remote_code.
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from os import PathLike
+from transformers import PreTrainedConfig
+from typing import Any, ClassVar
+
+
+# configuration/carried_code.py
+"""Code in a checkpoint folder: a configuration with an `auto_map` is saved with the files that the map names.
+
+With these files the checkpoint loads without this package (`trust_remote_code=True`). If the package is installed,
+Transformers uses its classes and does not read the files.
+"""
+# The entry of `custom_pipelines` for the pipeline in the checkpoint's own code.
+TRANSLATION_TASK = {"impl": "pipelines.CapsuleTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
+
+
+class CarriedCode:
+    """Mixin; list it before a configuration class of Transformers."""
+
+    # Writes the code that `hub/remote_code.py` puts together. Importing the package sets it. In a checkpoint's copy of
+    # this file it stays None, and Transformers copies the code files.
+    code_writer: ClassVar[Any] = None
+
+    # Whether every configuration of this class is saved with its code, see `register_for_auto_class`.
+    is_registered_with_code: ClassVar[bool] = False
+    _auto_class: ClassVar[Any]  # an attribute of Transformers' configurations
+
+    auto_map: dict[str, str]
+
+    @classmethod
+    def own_auto_map(cls) -> dict[str, str]:
+        """The files and classes of this configuration's family; empty for a class from outside this package."""
+        folder, _, file = cls.__module__.rpartition(".")
+        if folder != __name__.rpartition(".")[0]:
+            return {}
+        family, name = file.removeprefix("configuration_"), cls.__name__.removesuffix("Config")
+        return {
+            "AutoConfig": f"configuration_{family}.{name}Config",
+            "AutoModel": f"modeling_{family}.{name}Model",
+            "AutoModelForSeq2SeqLM": f"modeling_{family}.{name}ForConditionalGeneration",
+        }
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """As in Transformers, but a class of this package is then always saved with all its code files."""
+        super().register_for_auto_class(auto_class)  # type: ignore[misc]
+        if cls.own_auto_map() and cls.code_writer is not None:
+            cls._auto_class, cls.is_registered_with_code = None, True
+
+    @property
+    def carries_code(self) -> bool:
+        # Transformers saves the code of a user's class that is in the map through `register_for_auto_class`.
+        return bool(self.own_auto_map()) and getattr(self, "auto_map", None) == self.own_auto_map()
+
+    def carry_code(self, carry: bool = True) -> None:
+        """Set whether this configuration, and its model, are saved with their code from now on."""
+        if carry:
+            self.auto_map = self.own_auto_map()
+        elif self.carries_code:
+            for name in ("auto_map", "custom_pipelines"):
+                vars(self).pop(name, None)
+
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As in Transformers, and writes the code if this configuration carries it."""
+        if self.is_registered_with_code and self.own_auto_map():
+            self.carry_code()
+        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        if self.carries_code and self.code_writer is not None:
+            type(self).code_writer(self, save_directory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in Transformers, but replaces `custom_pipelines`: `pipeline()` puts objects there that are not JSON."""
+        values = super().to_dict()  # type: ignore[misc]
+        return {**values, "custom_pipelines": {"translation": TRANSLATION_TASK}} if self.carries_code else values
+
+
+# configuration/config_checks.py
+"""Strict configurations: one ValueError lists every problem of a configuration."""
+Values = dict[str, Any]
+
+OPTIONAL_TOKENS = ("eos_token_id", "forced_eos_token_id", "bos_token_id")
+
+# The names that a configuration file may use for the weights' type. Code may also pass PyTorch's objects.
+DTYPES = ("float32", "float", "bfloat16", "float16", "half", "float64", "double", "float8_e4m3fn", "float8_e5m2")
+
+MAPPINGS = ("id2label", "label2id", "quantization_config", "auto_map", "custom_pipelines")
+
+
+def problem(field: str, value: Any, rule: str, fix: str) -> str:
+    """One line of the error: the field, its value, the rule it breaks, and the fix."""
+    return f"{field}={value!r}: {rule}. Fix: {fix}."
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def check_choice(values: Values, field: str, choices: Iterable[str]) -> list[str]:
+    value, allowed = values[field], list(choices)
+    if isinstance(value, str) and value in allowed:
+        return []
+    close = difflib.get_close_matches(str(value), allowed, n=1)
+    fix = f"use {(close or allowed)[0]!r}"
+    return [problem(field, value, f"must be one of {', '.join(map(repr, allowed))}", fix)]
+
+
+def check_activation(values: Values, field: str, usual: str) -> list[str]:
+    """The value must be the name of an activation function of Transformers."""
+    value, names = values[field], activation_names()
+    if isinstance(value, str) and (value in names or not names):
+        return []
+    close = difflib.get_close_matches(value.lower(), names, n=3, cutoff=0.6) if isinstance(value, str) else []
+    fix = f"use {' or '.join(map(repr, close or [usual]))}"
+    return [problem(field, value, "must be the name of an activation function of Transformers", fix)]
+
+
+def activation_names() -> list[str]:
+    """The activation functions of Transformers; empty if PyTorch, which they need, is not installed."""
+    try:
+        from transformers.activations import ACT2FN
+    except ImportError:
+        return []
+    return sorted(ACT2FN)
+
+
+def check_integer(values: Values, field: str, least: int, optional: bool = False) -> list[str]:
+    value = values[field]
+    if (value is None and optional) or (is_integer(value) and value >= least):
+        return []
+    rule = f"must be an integer of at least {least}" + (", or None" if optional else "")
+    return [problem(field, value, rule, f"set it to {least} or more")]
+
+
+def check_token_ids(values: Values, field: str, count: int | None) -> list[str]:
+    """The value must be None, a token id or a list of them, each below `count` if the vocabulary size is valid."""
+    value = values[field]
+    ids = value if isinstance(value, list) else [value]
+    if value is None or all(is_integer(token) and 0 <= token < (count or token + 1) for token in ids):
+        return []
+    rule = "must be a token id" + ("" if count is None else f", 0 to {count - 1} with this vocabulary,")
+    return [problem(field, value, f"{rule} or None", "take it from the tokenizer")]
+
+
+def check_special_tokens(values: Values) -> list[str]:
+    """The vocabulary sizes of a translation model, and its special tokens."""
+    problems = check_integer(values, "decoder_vocab_size", least=1, optional=True)
+    # The padding and start tokens must be rows of both embeddings, so the smaller vocabulary limits them.
+    counts = [values[field] for field in ("vocab_size", "decoder_vocab_size")]
+    sizes = [count for count in counts if is_integer(count) and count >= 1]
+    for field in ("pad_token_id", "decoder_start_token_id"):
+        if sizes and not (is_integer(values[field]) and 0 <= values[field] < min(sizes)):
+            rule = f"must be a token id, 0 to {min(sizes) - 1} with this vocabulary"
+            problems.append(problem(field, values[field], rule, "take it from the tokenizer"))
+    for field in OPTIONAL_TOKENS:
+        problems += check_token_ids(values, field, max(sizes, default=None))
+    return problems
+
+
+def check_number(values: Values, field: str, test: Callable[[Any], bool], rule: str, fix: str) -> list[str]:
+    value = values[field]
+    return [] if is_number(value) and test(value) else [problem(field, value, rule, fix)]
+
+
+def check_flag(values: Values, field: str) -> list[str]:
+    value = values[field]
+    return [] if isinstance(value, bool) else [problem(field, value, "must be True or False", "use True or False")]
+
+
+def check_divides(values: Values, field: str, whole: str) -> list[str]:
+    """`field` (None = all of `whole`) must divide `whole`. Other checks report values that are no integers."""
+    part, total = values[field], values[whole]
+    if not is_integer(part) or not is_integer(total) or part < 1 or total < 1 or total % part == 0:
+        return []
+    below = max(number for number in range(1, min(part, total) + 1) if total % number == 0)
+    return [problem(field, part, f"must divide {whole}={total}", f"use {below}, or a different {whole}")]
+
+
+def check_probabilities(values: Values, names: Iterable[str]) -> list[str]:
+    rule, fix = "must be a probability, at least 0 and below 1", "use a number such as 0.1"
+    return [line for name in names for line in check_number(values, name, lambda value: 0 <= value < 1, rule, fix)]
+
+
+def check_init_std(values: Values) -> list[str]:
+    def is_valid(value: Any) -> bool:
+        return isinstance(value, float) and value >= 0
+
+    return check_number(values, "init_std", is_valid, "must be a float of at least 0", "use 0.02")
+
+
+def check_spelling(own: Iterable[str], values: Values, declared: Iterable[str]) -> list[str]:
+    """An undeclared name that is close to one of our own fields counts as a spelling mistake."""
+    own_names, declared_names = list(own), set(declared)
+    problems = []
+    for name in values:
+        if name in declared_names or name in own_names:
+            continue
+        close = difflib.get_close_matches(name.lower().replace("-", "_"), own_names, n=1, cutoff=0.8)
+        if close:
+            problems.append(problem(name, values[name], "no field has this name", f"write {close[0]}"))
+    return problems
+
+
+def check_base_arguments(cls: type, arguments: Values, declared: Iterable[str]) -> list[str]:
+    """Values that the base class of Transformers accepts unchecked and fails on later."""
+    declared_names, problems = set(declared), []
+    for name, value in arguments.items():
+        if name in ("dtype", "torch_dtype"):
+            # Configurations do not import PyTorch, so its objects are recognized by the name of their type.
+            if not (value is None or type(value).__name__ == "dtype" or (isinstance(value, str) and value in DTYPES)):
+                rule = f"must be a torch.dtype, or one of {', '.join(map(repr, DTYPES))}"
+                problems.append(problem(name, value, rule, "use 'float32'"))
+        elif name in MAPPINGS:
+            if not (value is None or isinstance(value, dict) or hasattr(value, "to_dict")):
+                problems.append(problem(name, value, "must be a mapping, or None", "leave it out"))
+        elif name not in declared_names and _is_reserved(cls, name):
+            problems.append(problem(name, value, "is a name that the class itself needs", "leave it out"))
+    return problems
+
+
+def _is_reserved(cls: type, name: str) -> bool:
+    """Whether setting the attribute would fail, or hide an attribute that the class needs."""
+    attribute = inspect.getattr_static(cls, name, None)
+    if isinstance(attribute, property):
+        return attribute.fset is None
+    return name.startswith("__") or callable(attribute) or isinstance(attribute, classmethod | staticmethod | dict)
+
+
+class CheckedConfig(CarriedCode):
+    """Mixin; list it before a configuration class of Transformers."""
+
+    model_type: ClassVar[str]
+    attribute_map: ClassVar[dict[str, str]]
+
+    # `from_pretrained` also loads checkpoints of these families and starts from their weights.
+    warm_start_model_types: ClassVar[tuple[str, ...]] = ()
+
+    # Fields that may have a wrong default at first and be set later, as Transformers does with token ids. They are
+    # checked when a model is built or the configuration is saved.
+    checked_when_used: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        # The base class makes the subclass a dataclass here and generates its constructor. We wrap this constructor,
+        # because the base checks the types of some fields only and reports the first problem only.
+        super().__init_subclass__(*args, **kwargs)
+        generated: Callable[..., None] = cls.__init__
+
+        @wraps(generated)
+        def checked_init(self: "CheckedConfig", **arguments: Any) -> None:
+            if type(self) is cls:
+                # Aliases last: if a checkpoint has both names, Transformers uses the alias.
+                ordered = sorted(arguments, key=lambda name: name in cls.attribute_map)
+                arguments = {cls.attribute_map.get(name, name): arguments[name] for name in ordered}
+                defaults = field_defaults(cls)
+                problems = check_own_names(cls, arguments) + check_base_arguments(cls, arguments, defaults)
+                problems += cls.find_problems({**defaults, **arguments})
+                unset = tuple(f"{name}=" for name in cls.checked_when_used if name not in arguments)
+                _raise(cls, [line for line in problems if not line.startswith(unset)])
+            try:
+                generated(self, **arguments)
+            except Exception as error:
+                # Transformers' own type checks failed, or its constructor failed on a value that nothing checks.
+                if isinstance(error, TypeError | AttributeError | LookupError) or "Strict" in type(error).__name__:
+                    reason = " ".join(str(error).split())
+                    raise ValueError(f"{cls.__name__}: Transformers refuses these values: {reason}") from error
+                raise
+
+        cls.__init__ = checked_init  # type: ignore[assignment, method-assign]
+
+    @classmethod
+    def find_problems(cls, values: Values) -> list[str]:
+        """One line for every rule that `values` breaks, as `problem` formats it. `values` has all fields."""
+        return []
+
+    def check(self) -> None:
+        """Raise one ValueError that lists every problem. For configurations that were changed after construction."""
+        _raise(type(self), self.find_problems({name: getattr(self, name) for name in field_defaults(type(self))}))
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Check the configuration, then save it as usual. So every saved configuration can be loaded."""
+        self.check()
+        super().save_pretrained(*args, **kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: Values, **kwargs: Any) -> Any:
+        """Build from a checkpoint's values. The names and values of overrides in `kwargs` are checked too."""
+        result = super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
+        config = result[0] if isinstance(result, tuple) else result
+        values = {name: getattr(config, name) for name in field_defaults(cls)}
+        _raise(cls, check_own_names(cls, kwargs) + cls.find_problems(values))
+        return result
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[Values, Values]:
+        """Read a checkpoint's configuration. Raises if this family cannot start from the checkpoint's family."""
+        values, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)  # type: ignore[misc]
+        model_type = values.get("model_type")
+        if model_type in cls.warm_start_model_types:
+            values = {name: value for name, value in values.items() if name not in ("auto_map", "custom_pipelines")}
+            return {**values, "model_type": cls.model_type}, rest
+        if model_type != cls.model_type and cls.model_type:
+            accepted = ", ".join((cls.model_type, *cls.warm_start_model_types))
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds a checkpoint of model_type {model_type!r}; {cls.__name__} "
+                f"loads {accepted}. Use the class of that checkpoint, or AutoModelForSeq2SeqLM, which chooses it."
+            )
+        return values, rest
+
+
+def field_defaults(cls: Any) -> Values:
+    """Name and default of every declared field of a configuration class."""
+    return {
+        field.name: field.default_factory() if callable(field.default_factory) else field.default
+        for field in fields(cls)
+        if not field.name.startswith("_")
+    }
+
+
+def own_fields(cls: type[CheckedConfig]) -> set[str]:
+    """The fields that our classes add to those of Transformers' configuration."""
+    bases = [base for base in cls.__mro__ if is_dataclass(base) and not issubclass(base, CheckedConfig)]
+    return set(field_defaults(cls)).difference(*(field_defaults(base) for base in bases))
+
+
+def check_own_names(cls: type[CheckedConfig], arguments: Values) -> list[str]:
+    """Misspelt names of our fields among the arguments of a constructor. Transformers handles other unknown names."""
+    declared = set(field_defaults(cls)) | set(cls.attribute_map) | set(dir(PreTrainedConfig))
+    return check_spelling(sorted(own_fields(cls)), arguments, declared)
+
+
+def _raise(cls: type, problems: list[str]) -> None:
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ValueError(f"{cls.__name__} has {count}:\n" + "\n".join(f"- {line}" for line in problems))
+
+
+# configuration/recurrent_options.py
+"""The rules that the configurations of the recurrent families share."""
+FLAGS = ("scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings", "use_cache")
+
+
+def recurrent_problems(
+    values: Values, counts: tuple[str, ...], always_one: dict[str, str], probabilities: tuple[str, ...]
+) -> list[str]:
+    """Every rule that `values` breaks. `counts` must be at least 1; `always_one` has the reason why a field is 1."""
+    problems = [line for field in counts for line in check_integer(values, field, least=1)]
+    for field, reason in always_one.items():
+        if not is_integer(values[field]) or values[field] != 1:
+            problems.append(problem(field, values[field], f"must be 1: {reason}", "leave it out"))
+    if values["is_encoder_decoder"] is not True:
+        rule = "must be True: this family translates"
+        problems.append(problem("is_encoder_decoder", values["is_encoder_decoder"], rule, "leave it out"))
+    problems += check_probabilities(values, probabilities)
+    for field in FLAGS:
+        problems += check_flag(values, field)
+    return problems + check_init_std(values) + check_special_tokens(values)
+
+
+# configuration/configuration_caps_nmt.py
+"""Configuration of CapsNMT, translation in linear time."""
+SOURCE_AGGREGATIONS = ("capsules", "pooling")
+DECODER_CONTEXTS = ("fixed", "attention")
+
+COUNTS = ("vocab_size", "encoder_layers", "decoder_layers")
+ALWAYS_ONE = {"num_attention_heads": "the decoder of CapsNMT has no attention, and that of the hybrid has one head"}
+STRATEGIES = ("share_routing_weights", "position_aware_routing", "separable_scoring")
+
+
+class CapsNMTConfig(CheckedConfig, PreTrainedConfig):
+    r"""
+    Configuration of [`CapsNMTModel`] (Wang et al. 2019): LSTM layers read a sentence, a fixed number of capsules holds
+    it, and LSTM layers write the translation. The defaults are the paper's base model; `d_model=1024` is its big
+    model. Building it checks all fields; one `ValueError` lists every problem."""
+
+    model_type = "caps_nmt"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers"}
+    checked_when_used: ClassVar[tuple[str, ...]] = ("pad_token_id", "decoder_start_token_id")
+
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 4
+    decoder_layers: int = 3
+    num_attention_heads: int = 1
+    dropout: float | int = 0.3
+    init_std: float = 0.02
+    scale_embedding: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 58100
+    eos_token_id: int | list[int] | None = 0
+    bos_token_id: int | None = None
+    decoder_start_token_id: int = 58100
+    forced_eos_token_id: int | list[int] | None = 0
+    source_aggregation: str = "capsules"
+    num_capsules: int = 6
+    routing_iterations: int = 3
+    share_routing_weights: bool = False
+    position_aware_routing: bool = True
+    separable_scoring: bool = True
+    decoder_context: str = "fixed"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def find_problems(cls, values: Values) -> list[str]:
+        problems = [
+            *recurrent_problems(values, COUNTS, ALWAYS_ONE, ("dropout",)),
+            *check_choice(values, "source_aggregation", SOURCE_AGGREGATIONS),
+            *check_choice(values, "decoder_context", DECODER_CONTEXTS),
+            *check_integer(values, "routing_iterations", least=1),
+        ]
+        width = values["d_model"]
+        if not is_integer(width) or width < 2 or width % 2:
+            rule = "must be an even integer of at least 2: each direction of the encoder has half of it"
+            problems.append(problem("d_model", width, rule, "use 512, or 1024 for the big model"))
+        count = values["num_capsules"]
+        if not is_integer(count) or count < 1:
+            rule = "must be an integer of at least 1: nothing else holds the source"
+            problems.append(problem("num_capsules", count, rule, 'use 6, or source_aggregation="pooling"'))
+        for field in STRATEGIES:
+            problems += check_flag(values, field)
+        return problems
+
+
+def _saved_with():
+    """Never called: its import line makes Transformers copy the pipeline along with this file."""
+    from .pipelines import CapsuleTranslationPipeline
+
+    return CapsuleTranslationPipeline

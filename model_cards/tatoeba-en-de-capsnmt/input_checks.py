@@ -1,0 +1,109 @@
+# Copied from hf_capsule_mt 0.1.0 (modeling/input_checks.py), Apache-2.0, for trust_remote_code.
+"""Clear errors for input that a model cannot translate.
+
+Shapes are checked on every device. Values are checked only on the CPU and on Apple's GPUs, where reading them is
+cheap. On other accelerators each check would wait for the device. There CUDA's own embedding raises an error.
+"""
+
+import torch
+from torch import Tensor
+
+
+def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
+    """Raise on an empty batch, an empty sequence, or an id without a row in the embedding."""
+    if ids is None:
+        return
+    if ids.dim() != 2:
+        raise ValueError(f"{name} has shape {list(ids.shape)}: must be [batch, tokens]")
+    check_not_empty(name, ids)
+    if not _can_read_values(ids):
+        return
+    lowest, highest = (int(value) for value in torch.aminmax(ids))
+    if lowest < 0 or highest >= vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(
+            f"{name} holds the token id {wrong}: must be 0 to {vocab_size - 1}; the tokenizer and the model do not "
+            "belong together, or the embedding was not resized (resize_token_embeddings)"
+        )
+
+
+def _can_read_values(tensor: Tensor) -> bool:
+    """Whether values can be read without waiting for a device or breaking a trace. Fake tensors have another type."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return type(tensor) is Tensor and tensor.device.type in ("cpu", "mps") and not traced
+
+
+def check_not_empty(name: str, tensor: Tensor | None) -> None:
+    """Raise on an empty batch or empty sentences, as ids or embeddings."""
+    if tensor is not None and 0 in tensor.shape[:2]:
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}: an empty batch or sentence cannot be translated; "
+            "leave it out, or let the tokenizer add its end token"
+        )
+
+
+def check_length(name: str, length: int, max_positions: int) -> None:
+    """Raise on a sequence with more positions than the model has."""
+    if length > max_positions:
+        raise ValueError(
+            f"{name} has {length} tokens, the model has {max_positions} positions (max_position_embeddings): "
+            f"truncate (tokenizer(..., truncation=True, max_length={max_positions})) or split the text"
+        )
+
+
+def check_source_mask(mask: Tensor | None) -> None:
+    """Raise on a source sentence in which every position is masked."""
+    if mask is None or mask.dim() != 2 or not _can_read_values(mask):
+        return
+    empty = (~mask.bool().any(dim=-1)).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"attention_mask is 0 everywhere in sentence {empty[0]} (of {len(mask)}): it has no token")
+
+
+def check_labels(labels: Tensor, vocab_size: int) -> None:
+    """Raise on labels that are neither token ids nor -100."""
+    ids = labels if labels.device.type != "cpu" else labels.masked_fill(labels == -100, 0)
+    check_tokens("labels", ids, vocab_size)
+
+
+def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """`[B, S]`, true for real source words; from the `attention_mask` of the call."""
+    if attention_mask is None:
+        return None
+    if attention_mask.dim() != 2:
+        raise ValueError(
+            f"attention_mask has shape {list(attention_mask.shape)}: must be [batch, source length], "
+            "1 for a word and 0 for padding"
+        )
+    return attention_mask.bool()
+
+
+def target_word_mask(attention_mask: Tensor | None, batch: int, length: int, past: int | Tensor) -> Tensor | None:
+    """`[B, T]`, true for real words among the T new ones. The mask may also cover the `past` words before them."""
+    if attention_mask is None:
+        return None
+    shape = tuple(attention_mask.shape)
+    if isinstance(past, Tensor):  # from a static cache; trust the mask if reading would wait for a device
+        past = int(past) if _can_read_values(past) else max(0, shape[-1] - length)
+    if shape not in ((batch, length), (batch, past + length)):
+        raise ValueError(
+            f"decoder_attention_mask has shape {list(shape)}: must be {[batch, past + length]}, the "
+            "words in the cache and the decoder input; 1 for a word and 0 for padding"
+        )
+    return attention_mask[:, -length:].bool()
+
+
+def padding_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
+    """[`word_mask`], or None if the values can be read and no position is padding."""
+    mask = word_mask(attention_mask, states)
+    return None if mask is not None and _can_read_values(mask) and mask.all() else mask
+
+
+def word_mask(attention_mask: Tensor | None, states: Tensor) -> Tensor | None:
+    """`[B, S]`, true for the real words of `states` `[B, S, …]`."""
+    mask = source_word_mask(attention_mask)
+    if mask is not None and mask.shape != states.shape[:2]:
+        raise ValueError(
+            f"attention_mask has shape {list(mask.shape)}, the source {list(states.shape[:2])}: both must be the same"
+        )
+    return mask

@@ -1,0 +1,92 @@
+# Copied from hf_capsule_mt 0.1.0 (saving.py), Apache-2.0, for trust_remote_code.
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+
+# modeling/saving/code_export.py
+"""Saves a model together with its code, so that it loads without this package."""
+def untyped(method: Any) -> Any:
+    """Hide the type of a method. Transformers wraps its own, so type checkers accept no override."""
+    return method
+
+
+class CodeExportMixin:
+    """Mixin of a family's common base class; list it before `PreTrainedModel`."""
+
+    config: Any
+    config_class: Any
+    # Set by `register_for_auto_class`: save every model of this class with its code.
+    is_registered_with_code: bool = False
+    _auto_class: Any  # of Transformers
+
+    @classmethod
+    @untyped
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """As in Transformers, but from then on models of this package are saved with `export_code=True`."""
+        super().register_for_auto_class(auto_class)  # type: ignore[misc]
+        if cls.can_carry_code() and cls.config_class.code_writer is not None:
+            cls._auto_class, cls.is_registered_with_code = None, True
+
+    @classmethod
+    def can_carry_code(cls) -> bool:
+        """Whether `export_code=True` is possible: only for the classes in `auto_map`, not for parts or subclasses."""
+        name = f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
+        return name in cls.config_class.own_auto_map().values()
+
+    def save_pretrained(self, *args: Any, export_code: bool | None = None, **kwargs: Any) -> None:
+        """As in Transformers."""
+        if export_code is None and self.is_registered_with_code and self.can_carry_code():
+            export_code = True
+        if export_code and not self.can_carry_code():
+            raise ValueError(
+                f"export_code=True: {type(self).__name__} is not a class whose files can be copied. Save it with "
+                "export_code=False; after register_for_auto_class() Transformers copies the file of your class"
+            )
+        if export_code is not None:
+            self.config.carry_code(export_code)
+        vars(self.config).pop("gradient_checkpointing", None)  # a setting of one training, not of a checkpoint
+        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
+
+    @untyped
+    def push_to_hub(self, repo_id: str, *, export_code: bool = True, **kwargs: Any) -> str:
+        """As in Transformers, by default with the code of the model, see `save_pretrained`."""
+        self.config.carry_code(export_code and self.can_carry_code())
+        return super().push_to_hub(repo_id, **kwargs)  # type: ignore[misc]
+
+
+# modeling/saving/safe_loading.py
+"""Loads weights from safetensors only. The installed package adds its checks of files here."""
+class FileChecks(NamedTuple):
+    """Functions that wrap Transformers' `from_pretrained` and `save_pretrained`; `file_checks.py` defines them."""
+
+    load: Callable[..., Any]
+    save: Callable[..., None]
+
+
+class SafeLoadingMixin:
+    """Mixin; list it before `PreTrainedModel`."""
+
+    # The installed package sets this. Code in a checkpoint has no checks.
+    file_checks: ClassVar[FileChecks | None] = None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        """As in Transformers, but never unpickles a file: weights must be safetensors."""
+        if kwargs.get("use_safetensors") is False:
+            raise ValueError(
+                f"use_safetensors=False: {cls.__name__} loads safetensors only, because a pickled file can run any "
+                "code; convert the checkpoint once, where you trust it, with save_pretrained()"
+            )
+        kwargs["use_safetensors"] = True
+        load = super().from_pretrained  # type: ignore[misc]
+        if SafeLoadingMixin.file_checks is None:
+            return load(pretrained_model_name_or_path, *model_args, **kwargs)
+        return SafeLoadingMixin.file_checks.load(load, pretrained_model_name_or_path, *model_args, **kwargs)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As in Transformers. The installed package adds the checks of `file_checks.py`."""
+        save = super().save_pretrained  # type: ignore[misc]
+        if SafeLoadingMixin.file_checks is None:
+            save(*args, **kwargs)
+        else:
+            SafeLoadingMixin.file_checks.save(save, self, *args, **kwargs)

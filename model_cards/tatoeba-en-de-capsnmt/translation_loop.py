@@ -1,0 +1,136 @@
+# Copied from hf_capsule_mt 0.1.0 (modeling/translation_loop.py), Apache-2.0, for trust_remote_code.
+"""The loop that translates: batches of similar length, a length limit, evaluation mode, the order of the sources.
+
+Sources are padded on the right, so a sentence in a batch has the same positions as alone.
+
+Legend: `N` sentences in a batch, `S` source tokens, `T` target tokens, `V` target vocabulary.
+"""
+
+import copy
+import torch
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from typing import Any
+
+
+Progress = Callable[[int], None]  # its argument: the number of sentences in a finished batch
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Turn off dropout, and restore the mode of every module afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def generation_setting(model: Any, generation: dict[str, Any], name: str) -> Any:
+    """The value that `generate` will use for a parameter; None means the default of Transformers."""
+    config = generation.get("generation_config")
+    for settings in (generation, vars(config) if config else {}, vars(model.generation_config)):
+        if settings.get(name) is not None:
+            return settings[name]
+    return None
+
+
+def with_settings(generation: dict[str, Any], **extra: Any) -> dict[str, Any]:
+    """`generation` with more parameters."""
+    config = generation.get("generation_config")
+    if config is None or not extra:
+        return {**generation, **extra}
+    config = copy.deepcopy(config)
+    config.update(**extra)
+    return {**generation, "generation_config": config}
+
+
+def length_limit(model: Any, source_tokens: int, generation: dict[str, Any]) -> dict[str, int]:
+    """Limit translations to twice the source and 50 tokens, unless a setting already limits them."""
+    if any(generation_setting(model, generation, name) is not None for name in ("max_length", "max_new_tokens")):
+        return {}
+    limit = 2 * source_tokens + 50
+    return {"max_new_tokens": min(limit, getattr(model.config, "max_position_embeddings", None) or limit)}
+
+
+def generate(model: Any, inputs: dict[str, Any], source_tokens: int, generation: dict[str, Any]) -> Tensor:
+    """Tokens `[N, 1 + T]` of the translations, the start token first; `inputs` has sources of `source_tokens`."""
+    settings = with_settings(generation, **length_limit(model, source_tokens, generation))
+    with evaluation_mode(model), torch.no_grad():
+        tokens = model.generate(**inputs, **settings)
+    return getattr(tokens, "sequences", tokens)  # a field of the output with `return_dict_in_generate`
+
+
+def translate_tokens(
+    model: Any,
+    sources: Sequence[list[int]],
+    padding: int | None,
+    generation: dict[str, Any],
+    batch_size: int | None = None,
+    max_tokens: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[list[list[int]]]:
+    """The translations of each source, best first, in the order of the sources."""
+    translations: list[list[list[int]]] = [[] for _ in sources]
+    ends = generation_setting(model, generation, "eos_token_id")
+    for batch in length_batches([len(source) for source in sources], batch_size, max_tokens):
+        inputs = padded([sources[index] for index in batch], padding, model.device)
+        tokens = generate(model, inputs, inputs["input_ids"].shape[1], generation)[:, 1:].cpu()
+        ended = torch.isin(tokens, torch.tensor([] if ends is None else ends).long()).long()
+        kept = ended.cumsum(dim=1) - ended == 0
+        count = len(tokens) // len(batch)
+        for row, (target, real) in enumerate(zip(tokens, kept, strict=True)):
+            translations[batch[row // count]].append(target[real].tolist())
+        if on_progress is not None:
+            on_progress(len(batch))
+    return translations
+
+
+def force_decode(
+    model: Any,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    padding: int | None,
+    batch_size: int | None = None,
+    max_tokens: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[float]:
+    """Log probability of each target, the sum over its tokens; `max_tokens` counts both sides."""
+    sums = [0.0] * len(sources)
+    lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
+    for batch in length_batches(lengths, batch_size, max_tokens):
+        inputs = padded([sources[index] for index in batch], padding, model.device)
+        rows = [torch.tensor(targets[index], dtype=torch.long) for index in batch]
+        with evaluation_mode(model), torch.no_grad():
+            logits = model(**inputs, labels=pad_sequence(rows, True, -100).to(model.device)).logits  # [N, T, V]
+        for index, target, row in zip(batch, rows, logits, strict=True):  # one by one: float32 copies stay small
+            chances = row[: len(target)].float().log_softmax(dim=-1)
+            sums[index] = chances.gather(-1, target.to(row.device).unsqueeze(-1)).sum().item()
+        if on_progress is not None:
+            on_progress(len(batch))
+    return sums
+
+
+def length_batches(
+    lengths: Sequence[int], batch_size: int | None = None, max_tokens: int | None = None
+) -> list[list[int]]:
+    """Indices of sentences in batches of similar length, longest first."""
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        size = 1 + len(batches[-1]) if batches else 0
+        too_many = batch_size is not None and size > batch_size
+        if not size or too_many or (max_tokens is not None and size * lengths[batches[-1][0]] > max_tokens):
+            batches.append([])
+        batches[-1].append(index)
+    return batches
+
+
+def padded(sources: Sequence[list[int]], padding: int | None, device: torch.device) -> dict[str, Tensor]:
+    """`input_ids` and `attention_mask` of a batch of sources, both `[N, S]`."""
+    rows = [torch.tensor(source) for source in sources]
+    mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0)
+    return {"input_ids": pad_sequence(rows, True, padding or 0).to(device), "attention_mask": mask.to(device)}
