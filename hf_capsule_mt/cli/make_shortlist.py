@@ -3,7 +3,7 @@
     capsule-mt make-shortlist --model runs/demo --source train.en --target train.de
     capsule-mt make-shortlist --model runs/demo --source train.en --from-model --output x.safetensors
     capsule-mt make-shortlist --model runs/demo --test valid.en valid.de
-    capsule-mt translate --model runs/demo --int8 --shortlist < source.txt
+    capsule-mt translate source.txt --model runs/demo --int8 --shortlist
 
 The shortlist has the probable translations of every source word and the most frequent target words. It is learned
 from the training corpus: by IBM model 1, from alignments of its tokens (`--alignments`, `--aligner eflomal`), or from

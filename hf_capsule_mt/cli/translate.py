@@ -3,7 +3,7 @@
     capsule-mt translate --model runs/demo < source.txt > target.txt
     capsule-mt translate --model runs/demo source.txt --n-best 2 --scores -o target.tsv
     capsule-mt translate --model runs/demo source.txt --score target.txt
-    capsule-mt translate --model runs/demo source.txt --int8 --shortlist
+    capsule-mt translate source.txt --model runs/demo --int8 --shortlist
     capsule-mt translate --model runs/demo source.txt --json -o target.jsonl
 
 `--model` is any model for `AutoModelForSeq2SeqLM`, or a saved int8 model. Each line of input gives one line of output,
@@ -222,7 +222,7 @@ def make_parser() -> CommandParser:
         const=True,
         metavar="FILE",
         help="only words that are probable for the source, in int8: a file of make-shortlist, or without a value "
-        "the one in the folder of the model",
+        "the one in the folder of the model; input files stand before it",
     )
     parser.rare.add_argument(
         "--no-shortlist",

@@ -71,7 +71,9 @@ def check_arguments(command: Command) -> None:
     name, *arguments = command.arguments or []
     module = __import__(f"hf_capsule_mt.cli.{program.COMMANDS[name]}", fromlist=["make_parser"])
     if name != "train":
-        module.make_parser().parse_args(arguments)
+        options = module.make_parser().parse_args(arguments)
+        if str(getattr(options, "shortlist", None)).startswith("data/"):
+            raise ValueError("--shortlist takes the input file: put input files before it")
     elif not arguments[0].endswith(".yaml"):  # on a CPU, as here
         words = (word.replace("$recipe", "dla_em").replace("$seed", "2") for word in arguments)
         parse_recipe([*words, "--use_cpu"])

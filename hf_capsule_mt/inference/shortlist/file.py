@@ -69,6 +69,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise ValueError(f"{path} is damaged: its SHA-256 is not the one it was saved with; {REMEDY}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
+        if path.suffix != Path(FILE_NAME).suffix:  # `--shortlist` took a text that was meant to be translated
+            raise ValueError(f"{path} is no shortlist; put input files before --shortlist") from error
         raise ValueError(f"{path} is no complete shortlist ({error}): {REMEDY}") from error
     if tensors.keys() != TENSORS:
         raise ValueError(f"{path} has the tensors {sorted(tensors)}: must be {sorted(TENSORS)}; {REMEDY}")
