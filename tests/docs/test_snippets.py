@@ -106,4 +106,6 @@ def test_the_recipe_for_a_marian_checkpoint(tmp_path: Path) -> None:
     file.write_text(block.text)
     recipe = parse_recipe([str(file)])
     assert recipe.config == {"layer_aggregation": "em_routing", "aggregation_output": "gated"}
+    assert recipe.data.test == "data/test" and recipe.model.license != "unknown", "for steps 4 and 5"
+    assert recipe.training.logging_steps < recipe.training.eval_steps
     assert recipe.model.new_parameter_learning_rate == 5e-4 and recipe.training.learning_rate == 2e-5
