@@ -58,6 +58,8 @@ def export(arguments: argparse.Namespace) -> int:
         for path in files:
             print(f"{path.stat().st_size:>12,} {path.name}")
         print(f"verified: {arguments.folder} gives the same outputs without this package")
+        if arguments.push is not None:
+            warn_of_unknown_license(output)
         if arguments.push is None or arguments.dry_run:
             print("nothing was pushed")
             return 0
@@ -73,6 +75,19 @@ def export(arguments: argparse.Namespace) -> int:
         )
         print(f"pushed: {commit.oid} of {repository}")
     return 0
+
+
+def warn_of_unknown_license(folder: Path) -> None:
+    """A line on standard error, if the card in the folder says that the licence is unknown."""
+    from hf_capsule_mt.checkpoint_contents import CARD
+    from hf_capsule_mt.hub.model_card import has_unknown_license
+
+    card = folder / CARD
+    if card.is_file() and has_unknown_license(card.read_text(encoding="utf-8")):
+        print(
+            f"warning: {CARD} says license: unknown; name the licence there, as an id of the Hub such as apache-2.0",
+            file=sys.stderr,
+        )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,9 +19,10 @@ from hf_capsule_mt.checkpoint_contents import (
 )
 from hf_capsule_mt.families import MARIAN
 from hf_capsule_mt.hub.credentials import drop_credentials
-from hf_capsule_mt.hub.model_card import loadable_path, with_code_snippet, with_place
+from hf_capsule_mt.hub.model_card import loadable_path, with_code_snippet, with_place, with_requirements
 from hf_capsule_mt.hub.verification import verify
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
+from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
 from hf_capsule_mt.modeling.saving.weight_digests import INDEX, weight_files
 from hf_capsule_mt.outputs import new_folder
 
@@ -54,6 +55,8 @@ def export_checkpoint(
     source, output = Path(source), Path(output)
     if not source.is_dir():
         raise OSError(f"{source}: no such folder; give the folder of a checkpoint")
+    if is_int8_checkpoint(source):
+        raise ValueError(f"{source} is in int8, which only this package loads: export the float model it was made of")
     with new_folder(output, [source], overwrite, belongs_to_checkpoint) as folder:
         for path in (*(source / file for file in CONFIGURATION_FILES), *weight_files(source)):
             check_inside(path, source)
@@ -80,7 +83,8 @@ def export_checkpoint(
             text = card.read_text(encoding="utf-8")
             place = name or loadable_path(output)
             text = with_place(text, place)
-            card.write_text(with_code_snippet(text, place) if carries_code else text, encoding="utf-8")
+            text = with_code_snippet(text, place) if carries_code else text
+            card.write_text(with_requirements(text, folder), encoding="utf-8")
         try:
             if carries_code:
                 verify(folder)

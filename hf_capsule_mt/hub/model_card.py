@@ -48,6 +48,11 @@ print(translator("…"))
 # The model name in the snippets of a card.
 LOADED_NAME = re.compile(r"""(pipeline\("translation", model=)"(?:[^"\\\n]|\\.)*\"""")
 
+# What the template says that users without the package need; a tokenizer of sentencepiece needs one more.
+REQUIREMENTS = "with only torch, transformers and tokenizers."
+WITH_SENTENCEPIECE = "with only torch, transformers, tokenizers and sentencepiece."
+UNKNOWN_LICENSE = re.compile(r"---\n(?:(?!---\n).*\n)*?license: unknown\n")
+
 
 def model_card(
     results: dict[str, Any],
@@ -124,7 +129,9 @@ def write_model_card(folder: str | PathLike[str], name: str | None = None, **abo
     pushed = _name_of_push(results)
     place = name or pushed or loadable_path(folder)
     about = {"place": place, "carries_code": bool(code_files(folder)), **about}
-    model_card(results, name or pushed or folder.resolve().name, **about).save(path)
+    card = model_card(results, name or pushed or folder.resolve().name, **about)
+    card.text = with_requirements(card.text, folder)
+    card.save(path)
     return path
 
 
@@ -147,6 +154,19 @@ def with_code_snippet(card: str, place: str) -> str:
     if WITHOUT_PACKAGE.format(place=quoted) in card:
         return card
     return card.replace(snippet, f"{snippet}{WITHOUT_PACKAGE.format(place=quoted)}", 1)
+
+
+def with_requirements(card: str, folder: Path) -> str:
+    """The text of a card that names sentencepiece if the tokenizer in `folder` cannot be loaded without it."""
+    names = {path.name for path in folder.iterdir()}
+    if "tokenizer.json" in names or not any(name.endswith((".spm", ".model")) for name in names):
+        return card
+    return card.replace(REQUIREMENTS, WITH_SENTENCEPIECE)
+
+
+def has_unknown_license(card: str) -> bool:
+    """Whether the front matter of a card says so."""
+    return UNKNOWN_LICENSE.match(card) is not None
 
 
 def _name_of_push(results: dict[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from hf_capsule_mt.checkpoint_contents import CARD, TRANSLATIONS, belongs_to_checkpoint
 from hf_capsule_mt.hub.export import export_checkpoint
-from hf_capsule_mt.hub.model_card import loadable_path, model_card
+from hf_capsule_mt.hub.model_card import loadable_path, model_card, with_requirements
 from hf_capsule_mt.outputs import check_folder, new_folder
 
 MOST_BYTES = 12_000_000
@@ -126,6 +126,7 @@ def pack_checkpoint(
         card = model_card(
             results, output.name, license=license, place=place, data_source=data_source, storage=f"{storage}."
         )
+        card.text = with_requirements(card.text, packed)
         card.save(packed / CARD)
         sizes = {path.name: path.stat().st_size for path in sorted(packed.iterdir())}
         if sum(sizes.values()) > most_bytes:

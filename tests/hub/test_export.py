@@ -14,6 +14,7 @@ from transformers import MarianConfig, MarianMTModel
 import hf_capsule_mt.hub.export as export
 from hf_capsule_mt.data import train_tokenizer
 from hf_capsule_mt.hub.model_card import WITH_PACKAGE, WITHOUT_PACKAGE
+from hf_capsule_mt.modeling.saving.int8_checkpoints import INT8_METHOD
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export_to_hub.py"
 
@@ -193,6 +194,40 @@ def test_other_models_are_refused(verified, tmp_path):
     with pytest.raises(ValueError, match="MarianMTModel, which is not a model of hf_capsule_mt"):
         export.export_checkpoint(tmp_path / "marian", tmp_path / "new")
     assert not verified and not (tmp_path / "new").exists()
+
+
+def test_the_card_names_sentencepiece_if_the_tokenizer_needs_it(trained, verified, tmp_path):
+    """A fast tokenizer does not need it, also if the files of the slow one are there."""
+    without, with_it = "transformers and tokenizers.", "transformers, tokenizers and sentencepiece."
+    (trained / "README.md").write_text(f"Here, with only torch, {without} Then")
+    (trained / "source.spm").touch()
+    for expected in (without, with_it):
+        export.export_checkpoint(trained, tmp_path / "new", overwrite=True)
+        assert (tmp_path / "new" / "README.md").read_text() == f"Here, with only torch, {expected} Then"
+        (trained / "tokenizer.json").unlink(missing_ok=True)
+
+
+def test_an_int8_model_is_refused_with_the_fix(trained, verified, tmp_path):
+    config = json.loads((trained / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": INT8_METHOD}
+    (trained / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="trained is in int8, .*: export the float model it was made of"):
+        export.export_checkpoint(trained, tmp_path / "new")
+    assert not verified and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("card", "warned"),
+    [
+        ("---\nlanguage: en\nlicense: unknown\n---\nText", True),
+        ("---\nlanguage: en\nlicense: mit\n---\nlicense: unknown\n", False),
+        ("license: unknown\n", False),
+    ],
+)
+def test_a_push_warns_of_an_unknown_licence(card, warned, trained, verified, monkeypatch, capsys):
+    (trained / "README.md").write_text(card)
+    assert run_script(monkeypatch, trained, "--push", "me/model", "--dry-run") == 0
+    assert ("warning: README.md says license: unknown; name the licence" in capsys.readouterr().err) is warned
 
 
 def test_a_dry_run_pushes_nothing(trained, verified, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 
 from hf_capsule_mt import families
 from hf_capsule_mt.hub import model_card, write_model_card
-from hf_capsule_mt.hub.model_card import TEMPLATE, names_on_hub, with_code_snippet
+from hf_capsule_mt.hub.model_card import TEMPLATE, has_unknown_license, names_on_hub, with_code_snippet
 
 BLEU, CHRF = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0", "nrefs:1|case:mixed|nc:6|nw:0|version:2.6.0"
 SCORES = {"bleu": 27.123, "bleu_signature": BLEU, "chrf": 54.321, "chrf_signature": CHRF, "sentences": 2000}
@@ -243,6 +243,20 @@ def test_it_is_written_beside_the_results(tmp_path):
     assert path == tmp_path / "README.md" and str(ModelCard.load(path)) == str(card())
     with_code = path.read_text(encoding="utf-8")
     assert with_code_snippet(without_code, "me/small") == with_code == with_code_snippet(with_code, "me/small")
+
+
+def test_a_run_with_a_sentencepiece_tokenizer_says_so(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    about = {"name": "me/small", "license": "mit"}
+    assert "transformers and tokenizers. This" in write_model_card(tmp_path, **about).read_text(encoding="utf-8")
+    (tmp_path / "source.spm").touch()
+    text = write_model_card(tmp_path, **about).read_text(encoding="utf-8")
+    assert "with only torch, transformers, tokenizers and sentencepiece. This" in text
+
+
+def test_an_unknown_licence_is_seen_in_a_card_of_the_package():
+    unknown = model_card(RESULTS, "me/small", license="unknown")
+    assert has_unknown_license(str(unknown)) and not has_unknown_license(str(card()))
 
 
 def loaded_by(card: str) -> list[str]:
