@@ -13,12 +13,14 @@ model. Files have one sentence a line; names in .gz are gzip files.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command
 
 FREQUENT, TRANSLATIONS, PAIRS = 100, 100, 200_000
+FEW_PAIRS = 20_000  # with fewer, the translations of rare words are missing
 
 
 def make_parser() -> CommandParser:
@@ -104,6 +106,9 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
 
     sizes = {name: getattr(arguments, name) for name in ("frequent", "translations", "min_probability")}
     sources = read_sentences(arguments.source)
+    pairs_used = min(len(sources), arguments.pairs)
+    if pairs_used < FEW_PAIRS:
+        print(f"warning: of {pairs_used:,} pairs, rare words will be missing: measure it with --test", file=sys.stderr)
     if arguments.from_model:
         options = {"num_beams": arguments.beam, "n_best": arguments.beam}
         return Shortlist.from_model(model, tokenizer, sources[: arguments.pairs], **options, **sizes)

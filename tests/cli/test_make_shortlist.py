@@ -36,7 +36,9 @@ def test_it_is_written_measured_and_used(
 ) -> None:
     test = ("--test", "train.en", "train.de", "--beam", "2")
     assert run(checkpoint, *CORPUS, *test, "--frequent", "2", "--translations", "3", monkeypatch=monkeypatch) == 0
-    said = capsys.readouterr().out
+    captured = capsys.readouterr()
+    said = captured.out
+    assert "warning: of 18 pairs, rare words will be missing: measure it with --test" in captured.err
     assert "model/shortlist.safetensors: Shortlist(" in said and "2 frequent of" in said
     for name in (
         "sentences                       18",
@@ -93,9 +95,11 @@ def test_the_ways_to_learn(
     """From given alignments of tokens, and from the model's own translations."""
     model, tokenizer = make_translator()
     (checkpoint / "links").write_text("0-0\n" * len(SOURCES))
+    monkeypatch.setattr(make_shortlist, "FEW_PAIRS", len(SOURCES))
     options = ("--output", "links.safetensors", "--alignments", "links", "--frequent", "0")
     assert run(checkpoint, *CORPUS, *options, monkeypatch=monkeypatch) == 0
     expected = Shortlist.from_alignments(model, tokenizer, SOURCES, TARGETS, [[(0, 0)]] * len(SOURCES), frequent=0)
+    assert "rare words" not in capsys.readouterr().err, "as many pairs as it takes"
     assert Shortlist.load("links.safetensors").translations.equal(expected.translations)
     options = ("--output", "new", "--from-model", "--beam", "2", "--pairs", "3")
     assert run(checkpoint, "--source", "train.en", *options, monkeypatch=monkeypatch) == 0
