@@ -247,7 +247,7 @@ def test_it_is_written_beside_the_results(tmp_path):
 
 def test_a_run_with_a_sentencepiece_tokenizer_says_so(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
-    about = {"name": "me/small", "license": "mit"}
+    about = {"name": "me/small", "license": "mit", "carries_code": True}
     assert "transformers and tokenizers. This" in write_model_card(tmp_path, **about).read_text(encoding="utf-8")
     (tmp_path / "source.spm").touch()
     text = write_model_card(tmp_path, **about).read_text(encoding="utf-8")
