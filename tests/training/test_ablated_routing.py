@@ -130,7 +130,7 @@ def test_a_recipe(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(recipe_run, "measure_bow_accuracy", count)
     results = run_small(name, tmp_path / "run", "--routing_ablation=uniform", "--max_steps=2", "--eval_steps=2")
     assert results["training"]["routing_ablation"] == "uniform"
-    assert "checkpoint does not say so" in capsys.readouterr().out
+    assert "card say so, the weights do not" in capsys.readouterr().out
     assert (measured[0] > 0) == ("gdr" in name)
     with pytest.raises(ValueError, match="routing_ablation"):
         run_small(name, tmp_path / "run", "--routing_ablation=random", "--max_steps=4", "--eval_steps=2")

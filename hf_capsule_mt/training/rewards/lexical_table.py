@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class TokenPairs:
     @classmethod
     def from_dataset(cls, dataset: Any, tokenizer: Any) -> "TokenPairs":
         """The pairs of rows with `input_ids` and `labels`, as `preprocess_pairs` makes them."""
-        if not isinstance(dataset, Sized) or len(dataset) == 0:
+        if not hasattr(dataset, "__len__") or len(dataset) == 0:
             raise ValueError(
                 f"the training set is a {type(dataset).__name__} without a length, or has no rows: coverage is "
                 "learned from all training pairs before training; give a data set with a length, or use the reward "
