@@ -11,7 +11,8 @@ from hf_capsule_mt.analysis.ablation.variant_scores import (
 from hf_capsule_mt.analysis.activation_spread import ActivationSpread
 from hf_capsule_mt.analysis.adequacy import AdequacyTable, adequacy_table, align_systems
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
-from hf_capsule_mt.analysis.explain import Coverage, Explanation, explain
+from hf_capsule_mt.analysis.coverage import Coverage, measure_coverage_scales
+from hf_capsule_mt.analysis.explain import Explanation, explain
 from hf_capsule_mt.analysis.heat_map import plot_assignments
 from hf_capsule_mt.analysis.input_shares import InputShares, input_shares
 from hf_capsule_mt.analysis.length_scores import LengthScores, scores_by_length
@@ -34,6 +35,7 @@ __all__ = [
     "align_systems",
     "capsule_attention",
     "explain",
+    "measure_coverage_scales",
     "input_shares",
     "iteration_scores",
     "plot_assignments",

@@ -3,7 +3,6 @@
 Legend: `T` target words and the end token, `S` source words, `N` iterations of routing, `C` capsules.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from hf_capsule_mt.analysis.coverage import Coverage, coverage_evidence
 from hf_capsule_mt.analysis.maps import ShownAsMap, past_future_map
 from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, long_frame, text_table
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
@@ -20,88 +20,7 @@ from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 Shares = NDArray[np.float32]
 SITE = "past_future"
 EXPLAINED = ("guided_routing", "classifier", "attention")  # values of `past_future` that assign source words
-# Share of the words of correct translations that get a warning, by accuracy. Measured on a small model of the
-# synthetic pair during training; about 0.85 is fully trained.
-#   accuracy  0.35  0.49  0.61  0.74  0.85
-#   warned    81 %  62 %  43 %  29 %  20 %
-LEAST_BOW_ACCURACY = 0.6
-DEFAULT_THRESHOLD = 0.5  # scores above it are warnings
 END = "</s>"
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """A warning for each source word: how likely it was left out, and how likely it was translated twice.
-
-    Each target word gives one credit in total to the source words. A source word gets more credit if it, as the only
-    word in the past, predicts this target word better (the bag-of-words head of section 3.3, GDR).
-
-    Args:
-        words: the source words.
-        untranslated: 1 minus the largest credit that a source word gets from a target word.
-        repeated: its second largest credit.
-        bow_accuracy: `bow_accuracy` of the model's configuration, the share of words that the bag-of-words head
-            predicts; None if training did not measure it.
-    """
-
-    words: tuple[str, ...]
-    untranslated: tuple[float, ...]
-    repeated: tuple[float, ...]
-    bow_accuracy: float | None = None
-
-    @property
-    def is_reliable(self) -> bool:
-        """False if the bag-of-words head is too inaccurate for useful warnings."""
-        return self.bow_accuracy is None or self.bow_accuracy >= LEAST_BOW_ACCURACY
-
-    @property
-    def reliability(self) -> str:
-        """The accuracy behind the warnings, in words."""
-        if self.bow_accuracy is None:
-            return "the accuracy of this model's bag of words was not measured"
-        accuracy = f"this model's bag of words names {self.bow_accuracy:.0%} of the words"
-        no_warnings = f"no warnings: {accuracy}, and {LEAST_BOW_ACCURACY:.0%} are needed; train longer"
-        return accuracy if self.is_reliable else no_warnings
-
-    def warnings(self, threshold: float = DEFAULT_THRESHOLD) -> list[str]:
-        """One line for each word whose score is above `threshold`; no lines if `is_reliable` is False."""
-        lines: list[str] = []
-        if not self.is_reliable:
-            return lines
-        for kind, scores in (("probably not translated", self.untranslated), ("probably repeated", self.repeated)):
-            for index, score in enumerate(scores):
-                if score > threshold:
-                    lines.append(f"word {index + 1}, {self.words[index]!r}: {kind} ({score:.2f}; {self.reliability})")
-        return lines
-
-    @classmethod
-    def joined(cls, parts: Iterable["Coverage"]) -> "Coverage":
-        """The coverage of a text, joined from its sentences."""
-        parts = list(parts)
-        return cls(
-            words=tuple(word for part in parts for word in part.words),
-            untranslated=tuple(score for part in parts for score in part.untranslated),
-            repeated=tuple(score for part in parts for score in part.repeated),
-            bow_accuracy=parts[0].bow_accuracy if parts else None,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings for JSON, with the warnings."""
-        return {
-            "words": list(self.words),
-            "untranslated": list(self.untranslated),
-            "repeated": list(self.repeated),
-            "bow_accuracy": self.bow_accuracy,
-            "warnings": self.warnings(),
-        }
-
-    def __str__(self) -> str:
-        rows = [["source word", "untranslated", "repeated"]]
-        rows += [
-            [word, f"{untranslated:.2f}", f"{repeated:.2f}"]
-            for word, untranslated, repeated in zip(self.words, self.untranslated, self.repeated, strict=True)
-        ]
-        return f"{text_table(rows)}\n({self.reliability})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +30,9 @@ class Explanation(ShownAsMap):
     Arrays are `[T, S]`; the last row belongs to the end token. `past[t, s]` is the share of source word `s` in the
     past after target word `t`. Past, future and redundant sum to 1. With `past_future="attention"` instead, past and
     future each sum to 1 over the source words and their end token. `credits[t, s]` is the credit of source word `s`
-    for target word `t`, see [`Coverage`]; None without a bag-of-words loss. `bow_accuracy` is from the model's
-    configuration. `by_iteration` `[N, T, S, 3]` has past, future and redundant of each iteration of routing; the last
-    one is the three arrays. `uniform` is what past, future and redundant would be if routing decided nothing.
+    for target word `t`, and `coverage` has the scores of words left out or repeated, see [`Coverage`]; both need a
+    bag-of-words loss. `by_iteration` `[N, T, S, 3]` has past, future and redundant of each iteration of routing; the
+    last one is the three arrays. `uniform` is what past, future and redundant would be if routing decided nothing.
 
     A notebook shows an explanation as an interactive map. `save_html(path)` writes this map as a page.
     """
@@ -124,23 +43,19 @@ class Explanation(ShownAsMap):
     future: Shares
     redundant: Shares
     credits: Shares | None = None
-    bow_accuracy: float | None = None
+    measured_coverage: Coverage | None = None
     by_iteration: Shares | None = None
     uniform: tuple[float, float, float] = (1 / 3, 1 / 3, 1 / 3)
 
     @property
     def coverage(self) -> Coverage:
         """The source words that were probably left out or repeated."""
-        if self.credits is None:
+        if self.measured_coverage is None:
             raise ValueError(
                 "bow_loss_weight is 0 in this model's configuration: coverage needs the bag-of-words predictions; "
                 "train the model with that loss"
             )
-        # Without the end token, which translates nothing; padded to two rows for short targets; largest first.
-        padded = np.concatenate([self.credits[:-1], np.zeros_like(self.credits[:1]), np.zeros_like(self.credits[:1])])
-        ranked = -np.sort(-padded, axis=0)
-        untranslated, repeated = tuple(map(float, 1.0 - ranked[0])), tuple(map(float, ranked[1]))
-        return Coverage(self.source_words, untranslated, repeated, self.bow_accuracy)
+        return self.measured_coverage
 
     def __str__(self) -> str:
         """A table with one row per target word. Each cell is past / future in percent."""
@@ -236,15 +151,18 @@ def explain(
         target_ids.append(end)  # some tokenizers add no end token
     encoded, decoded = (torch.tensor([ids], device=model.device) for ids in (source_ids, target_ids))
     mask = torch.ones_like(encoded)
-    credits = None
+    credits = coverage = None
     with evaluation_mode(model), torch.no_grad():
         encoder_outputs = model.get_encoder()(encoded, attention_mask=mask, return_dict=True)
         outputs = model(encoder_outputs=encoder_outputs, attention_mask=mask, labels=decoded, output_routings=True)
         if model.config.bow_loss_weight > 0:
             scores = model.word_credits(encoder_outputs.source_votes, decoded)
-            shares = scores[0].float().softmax(dim=-1).cpu().numpy()  # [target tokens, source tokens]
+            log_shares = scores[0].double().log_softmax(dim=-1).cpu().numpy()  # [target tokens, source tokens]
+            shares = np.exp(log_shares).astype(np.float32)
             by_word = np.stack([shares[:, rows].sum(axis=1) for rows in source_rows], axis=1)
             credits = np.stack([by_word[rows].mean(axis=0) for rows in [*target_rows, [-1]]])
+            evidence = coverage_evidence(log_shares, source_rows, target_rows)
+            coverage = Coverage.from_evidence(source_words, evidence, model.config)
     assignments = outputs.routings[SITE][:, 0].float().cpu().numpy()  # [N, target tokens, source tokens, C]
     groups = _groups(model.config, kind, assignments)
     last_tokens = [rows[-1] for rows in target_rows] + [len(target_ids) - 1]
@@ -260,7 +178,7 @@ def explain(
         future=by_iteration[-1, ..., 1],
         redundant=by_iteration[-1, ..., 2],
         credits=credits,
-        bow_accuracy=getattr(model.config, "bow_accuracy", None),
+        measured_coverage=coverage,
         by_iteration=by_iteration,
         uniform=(uniform[0], uniform[1], uniform[2]),
     )

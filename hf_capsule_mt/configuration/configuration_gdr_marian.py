@@ -40,6 +40,9 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
         bow_accuracy (`float`, *optional*):
             A recipe measures it after training: the share of the words so far that are among the best guesses of the
             past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] depend on it.
+        coverage_scales (`list[float]`, *optional*):
+            A recipe measures them after training: from how many nats of evidence on a word counts as left out, and as
+            repeated, in the coverage warnings of [`explain`].
 
     Example:
 
@@ -66,6 +69,7 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
     bca_loss_weight: float | int = 1.0
     bow_reduction: str = "sum"
     bow_accuracy: float | int | None = None
+    coverage_scales: list[float] | None = None
 
     @classmethod
     def find_problems(cls, values: Values) -> list[str]:

@@ -82,6 +82,9 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
         bow_accuracy (`float`, *optional*):
             A recipe measures it after training: the share of the words so far that are among the best guesses of the
             past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] depend on it.
+        coverage_scales (`list[float]`, *optional*):
+            A recipe measures them after training: from how many nats of evidence on a word counts as left out, and as
+            repeated, in the coverage warnings of [`explain`].
 
     Example:
 
@@ -131,6 +134,7 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
     bca_loss_weight: float | int = 1.0
     bow_reduction: str = "sum"
     bow_accuracy: float | int | None = None
+    coverage_scales: list[float] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size

@@ -8,6 +8,7 @@ from hf_capsule_mt.configuration.config_checks import (
     check_integer,
     check_number,
     is_integer,
+    is_number,
     problem,
 )
 
@@ -48,4 +49,12 @@ def past_future_problems(values: Values, choices: tuple[str, ...]) -> list[str]:
     if values["bow_accuracy"] is not None:
         rule = "must be a share from 0 to 1, or None if it was not measured"
         problems += check_number(values, "bow_accuracy", lambda share: 0 <= share <= 1, rule, "leave it out")
+    scales = values["coverage_scales"]
+    if scales is not None and not (
+        isinstance(scales, list | tuple)
+        and len(scales) == 2
+        and all(is_number(scale) and 0 < scale < math.inf for scale in scales)
+    ):
+        rule = "must be two finite numbers above 0, or None if they were not measured"
+        problems.append(problem("coverage_scales", scales, rule, "leave it out"))
     return problems

@@ -1,4 +1,4 @@
-"""Measures the accuracy of a trained model's bag-of-words predictions. Coverage warnings depend on it."""
+"""Measures what the coverage warnings of a trained model depend on, and writes it to the configuration."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_capsule_mt.analysis import measure_coverage_scales
 from hf_capsule_mt.evaluation import overlap_rates
 
 SENTENCES = 200
@@ -28,6 +29,18 @@ def measure_bow_accuracy(
     rates = overlap_rates(model, tokenizer, sources, targets)
     model.config.bow_accuracy = round(rates.past, 4)
     return model.config.bow_accuracy
+
+
+def write_coverage_scales(
+    model: Any, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[dict[str, str]], source: str, target: str
+) -> None:
+    """Measures `coverage_scales` on the first of `pairs` and writes them to the configuration.
+
+    Does nothing for a model without a bag-of-words loss, or if no pair has two sentences.
+    """
+    if _predicts_words(model):
+        scales = measure_coverage_scales(model, tokenizer, ((row[source], row[target]) for row in pairs))
+        model.config.coverage_scales = None if scales is None else [round(scale, 3) for scale in scales]
 
 
 def _predicts_words(model: Any) -> bool:

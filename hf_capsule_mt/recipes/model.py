@@ -37,7 +37,7 @@ FROM_TOKENIZER = (
     "bos_token_id",
     "decoder_start_token_id",
 )
-MEASURED = ("bow_accuracy",)  # measured at the end of training, not set by the recipe
+MEASURED = ("bow_accuracy", "coverage_scales")  # measured at the end of training, not set by the recipe
 
 
 class BuiltModel(NamedTuple):

@@ -21,7 +21,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 from hf_capsule_mt.analysis.curve_pictures import plot_learning_curves
 from hf_capsule_mt.evaluation.logged_losses import logged_losses
 from hf_capsule_mt.evaluation.scores import corpus_scores
-from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy
+from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy, write_coverage_scales
 from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, print_once
 from hf_capsule_mt.recipes.fields import RecipeTrainingArguments
 from hf_capsule_mt.recipes.lengths import fit_lengths
@@ -92,9 +92,10 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
         raise Interrupted(step, trainer.interrupted_by or signal.SIGTERM)
     if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # there no process holds the whole model
         split = "validation" if "validation" in data.corpora else "train"
-        pairs = (row["translation"] for row in data.corpora[split].pairs)
         with trainer.ablated_routing.in_model(built.model):
-            measure_bow_accuracy(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
+            for measure in (measure_bow_accuracy, write_coverage_scales):
+                pairs = (row["translation"] for row in data.corpora[split].pairs)
+                measure(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
     # Score before saving the model: a loss that is not finite ends the run here.
     splits = [split for split in ("validation", "test") if split in data.pairs]
     scores: dict[str, Any] = {split: score_split(trainer, recipe, data, split) for split in splits}

@@ -124,8 +124,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     ) -> Any:
         """As in Transformers; `resume_from_checkpoint=True` takes the last complete checkpoint of `output_dir`."""
         checkpoint = self.keeper.checkpoint_to_resume(resume_from_checkpoint)
-        if getattr(self.model.config, "bow_accuracy", None) is not None:
-            self.model.config.bow_accuracy = None  # measured on weights that change now
+        for field in ("bow_accuracy", "coverage_scales"):  # measured on weights that change now
+            if getattr(self.model.config, field, None) is not None:
+                setattr(self.model.config, field, None)
         self.meter.reset()
         self.averager.reset(checkpoint)
         self.position.reset(checkpoint)

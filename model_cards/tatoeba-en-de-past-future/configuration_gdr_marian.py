@@ -562,6 +562,14 @@ def past_future_problems(values: Values, choices: tuple[str, ...]) -> list[str]:
     if values["bow_accuracy"] is not None:
         rule = "must be a share from 0 to 1, or None if it was not measured"
         problems += check_number(values, "bow_accuracy", lambda share: 0 <= share <= 1, rule, "leave it out")
+    scales = values["coverage_scales"]
+    if scales is not None and not (
+        isinstance(scales, list | tuple)
+        and len(scales) == 2
+        and all(is_number(scale) and 0 < scale < math.inf for scale in scales)
+    ):
+        rule = "must be two finite numbers above 0, or None if they were not measured"
+        problems.append(problem("coverage_scales", scales, rule, "leave it out"))
     return problems
 
 
@@ -587,6 +595,7 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
     bca_loss_weight: float | int = 1.0
     bow_reduction: str = "sum"
     bow_accuracy: float | int | None = None
+    coverage_scales: list[float] | None = None
 
     @classmethod
     def find_problems(cls, values: Values) -> list[str]:

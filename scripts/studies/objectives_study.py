@@ -4,8 +4,8 @@
 
 Trains the plain Marian of each seed for 1,500 steps, then goes on from it for 200: by adequacy-oriented learning, by
 minimum risk, and by likelihood, for comparison. Each run is a shipped recipe, in a folder and with a log of its own
-below `--runs`. The validation and test sets have 2,000 sentences, since the differences are small. A finished run is not repeated, and one that was cut off goes on from its last checkpoint. Arguments after
-`--` go to every training.
+below `--runs`. The validation and test sets have 2,000 sentences, since the differences are small. A finished run is
+not repeated, and one that was cut off goes on from its last checkpoint. Arguments after `--` go to every training.
 
 All runs are scored in the same way: BLEU, chrF and coverage (CDR by the lexicon of the training pairs) of their
 translations, and the rewards of samples of the model on the unseen test sentences. All models sample with the same

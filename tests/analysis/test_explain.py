@@ -1,6 +1,7 @@
 """`explain`: what it says is what the routing did, word by word."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from web_page import WebPage, framed_page
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, train_tokenizer
 from hf_capsule_mt.analysis import Coverage, explain
+from hf_capsule_mt.analysis.coverage import sentence_evidence
 from hf_capsule_mt.data import marian_token_ids, synthetic_lines
 
 SOURCE, TARGET = "The unforgettable doctor sees a river.", "Der  unvergessliche Arzt sieht einen Fluss."
@@ -132,12 +134,15 @@ def test_credits_are_shared_out_by_the_bag_of_words(tokenizer: Any):
 
 
 def test_coverage_counts_credits(tokenizer: Any):
-    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
-    coverage = found.coverage
-    for index in range(6):
-        first, second = sorted(found.credits[:-1, index], reverse=True)[:2]
-        assert coverage.untranslated[index] == pytest.approx(1.0 - first)
-        assert coverage.repeated[index] == pytest.approx(second)
+    net = model(tokenizer)
+    coverage = explain(net, tokenizer, SOURCE, TARGET).coverage
+    evidence = sentence_evidence(net, tokenizer, SOURCE, TARGET)
+    for scores, numbers in zip((coverage.untranslated, coverage.repeated), evidence, strict=True):
+        assert scores == pytest.approx([one / (one + math.log(2.0)) for one in numbers], rel=1e-4)
+    net.config.coverage_scales = [3.0, 5.0]
+    scaled = explain(net, tokenizer, SOURCE, TARGET).coverage
+    for scale, scores, numbers in zip((3.0, 5.0), (scaled.untranslated, scaled.repeated), evidence, strict=True):
+        assert scores == pytest.approx([one / (one + scale) for one in numbers], rel=1e-4)
     lines = coverage.warnings(0.0)
     assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.1) == []
     assert len(str(coverage).splitlines()) == 8

@@ -24,6 +24,7 @@ CHANGED = {
     "bca_loss_weight": 0,
     "bow_reduction": "mean",
     "bow_accuracy": 0.75,
+    "coverage_scales": [2.5, 40.0],
 }
 OWN = sorted(CHANGED)
 CHOICES = {"past_future": PAST_FUTURES, "bow_reduction": BOW_REDUCTIONS}
@@ -134,6 +135,12 @@ def test_bow_accuracy_is_a_share(value: object) -> None:
     assert [GDRMarianConfig(bow_accuracy=share).bow_accuracy for share in (0, 1.0, None)] == [0, 1.0, None]
 
 
+@pytest.mark.parametrize("value", [[], [1.0, 2.0, 3.0], [0.0, 1.0], [1.0, math.inf], [1.0, math.nan], [1.0, "2"], 3.0])
+def test_coverage_scales_are_two_positive_numbers(value: object) -> None:
+    assert_only_problem("coverage_scales", value, "must be two finite numbers above 0, or None if they were not")
+    assert GDRMarianConfig(coverage_scales=[1, 2.5]).coverage_scales == [1, 2.5]
+
+
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in CHOICES for value in CHOICES[field]])
 def test_every_choice_builds(field: str, value: str) -> None:
     assert getattr(GDRMarianConfig(**{field: value}), field) == value
@@ -188,6 +195,7 @@ def test_all_problems_are_reported_at_once_with_the_inherited_ones() -> None:
         "bca_loss_weight": math.inf,
         "bow_reduction": "max",
         "bow_accuracy": 1.5,
+        "coverage_scales": [1.0],
         "layer_aggregation": "em",
         "d_model": 0,
         "dropout": 1.0,

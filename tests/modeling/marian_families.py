@@ -250,7 +250,7 @@ GDR_MARIAN = Family(
         "hf_capsule_mt.modeling.capsules.past_future:guided_routing",
         "hf_capsule_mt.modeling.capsules.past_future:guided_pooling",
     ),
-    fixed_fields=("bow_accuracy",),
+    fixed_fields=("bow_accuracy", "coverage_scales"),
     chosen=("guided_with_aggregation", "guided", "classifier"),
     covering=("guided_with_aggregation", "classifier", "attention"),
     shallow=AGGREGATED_MARIAN.shallow,

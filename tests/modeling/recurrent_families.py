@@ -104,6 +104,7 @@ GDR_RNMT = Family(
         "decoder_start_token_id",
         "forced_eos_token_id",
         "bow_accuracy",
+        "coverage_scales",
     ),
     make_cache=lambda config: RecurrentCache(),
     attentions=("eager",),

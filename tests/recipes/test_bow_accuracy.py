@@ -67,17 +67,19 @@ def test_a_run_keeps_it_in_the_configuration(tmp_path: Path) -> None:
     accuracy = json.loads((tmp_path / "run" / "config.json").read_text())["bow_accuracy"]
     assert 0.0 <= accuracy < 0.5, "it has learned nothing yet"
     assert json.loads((tmp_path / "run" / "results.json").read_text())["model"]["config"]["bow_accuracy"] == accuracy
+    scales = json.loads((tmp_path / "run" / "config.json").read_text())["coverage_scales"]
+    assert len(scales) == 2 and all(scale >= 0.693 for scale in scales)
     with pytest.raises(ValueError, match="no key 'config.bow_accuracy' in family gdr_marian"):
         parse_recipe([str(tmp_path / "recipe.yaml"), "--config.bow_accuracy=0.9"])
 
 
-def test_training_makes_the_accuracy_that_was_measured_before_unknown(tmp_path: Path) -> None:
+def test_training_makes_what_was_measured_before_unknown(tmp_path: Path) -> None:
     sources, targets = synthetic_lines(20, seed=1)
     tokenizer = train_tokenizer([*sources, *targets], vocab_size=300)
-    config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_accuracy=0.9)
+    config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_accuracy=0.9, coverage_scales=[3.0, 4.0])
     model = GDRMarianForConditionalGeneration(config)
     arguments = CapsuleSeq2SeqTrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none")
     pairs = preprocess_pairs(synthetic_dataset(8), tokenizer)
     collate = DataCollatorForSeq2Seq(tokenizer, model=model)
     CapsuleSeq2SeqTrainer(model=model, args=arguments, data_collator=collate, train_dataset=pairs).train()
-    assert model.config.bow_accuracy is None
+    assert model.config.bow_accuracy is None is model.config.coverage_scales

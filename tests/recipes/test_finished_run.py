@@ -105,13 +105,15 @@ def test_what_a_run_measures_of_its_model_is_no_setting(tmp_path: Path) -> None:
     """Each seed of a GDR model has another accuracy of its bag of words."""
     places = []
     for seed, accuracy in ((7, 0.61), (8, 0.64)):
-        model = {"family": "gdr_marian", "config": {"d_model": 16, "bow_accuracy": accuracy}}
+        config = {"d_model": 16, "bow_accuracy": accuracy, "coverage_scales": [accuracy, 2.0]}
+        model = {"family": "gdr_marian", "config": config}
         changes = {"model": model, "training": RESULTS["training"] | {"seed": seed}, "seeds": {"run": seed}}
         places.append(write_run(tmp_path / f"gdr-seed{seed}", **changes))
     (system,) = group_runs([read_run(place) for place in places])
     assert (system.name, len(system.runs)) == ("gdr", 2)
     systems = group_runs([read_run(write_run(tmp_path / "a")), *system.runs])
-    assert "config.bow_accuracy" not in {row.name for row in compare_systems(systems, metrics=["bleu"]).settings}
+    settings = {row.name for row in compare_systems(systems, metrics=["bleu"]).settings}
+    assert not settings & {"config.bow_accuracy", "config.coverage_scales"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ _MARKS = ".,;:!?…"
 
 @dataclass(frozen=True)
 class DamagedPair:
-    """A sentence pair, and its reference without one constituent.
+    """A sentence pair, its reference without one constituent, and its reference with this constituent twice.
 
     Args:
         source, reference, damaged: the source, the whole reference and the damaged one.
@@ -22,6 +22,7 @@ class DamagedPair:
         deleted: its words.
         omitted: the numbers of the source words that only deleted words translate; None without alignments.
         kept: the numbers of the source words that another word of the reference translates; None likewise.
+        repeated: the reference that says the constituent twice.
     """
 
     source: str
@@ -31,6 +32,7 @@ class DamagedPair:
     deleted: str
     omitted: frozenset[int] | None = None
     kept: frozenset[int] | None = None
+    repeated: str = ""
 
 
 def damaged_pairs(
@@ -98,7 +100,9 @@ def _deletions(source: str, reference: str, alignment: Alignment | None) -> list
             if not omitted:
                 continue
         deleted = " ".join(words[constituent.first : constituent.end])
-        pairs.append(DamagedPair(source, reference, " ".join(damaged), constituent.rule, deleted, omitted, kept))
+        repeated = " ".join([*words[: constituent.end], *words[constituent.first :]])
+        texts = source, reference, " ".join(damaged)
+        pairs.append(DamagedPair(*texts, constituent.rule, deleted, omitted, kept, repeated))
     return pairs
 
 

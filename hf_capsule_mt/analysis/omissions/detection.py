@@ -1,4 +1,4 @@
-"""How well the coverage scores of a model find what damaged references leave out.
+"""How well the coverage scores of a model find what damaged references leave out or repeat.
 
 A score belongs to one source word, see `word_scores.py`. A warning is a score above a threshold. The score of a
 sentence is its largest one.
@@ -8,15 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hf_capsule_mt.analysis.coverage import MOST_FALSE_WARNINGS
 from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
-from hf_capsule_mt.analysis.omissions.word_scores import word_scores
-
-MOST_FALSE_WARNINGS = 0.1  # a sentence: one false warning in ten sentences
+from hf_capsule_mt.analysis.omissions.word_scores import REPEATED, word_scores
 
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """The scores of the source words of a pair: with the whole reference, and with the damaged one."""
+    """The scores of the source words of a pair: with the whole reference, and with a damaged one."""
 
     pair: DamagedPair
     whole: tuple[float, ...]
@@ -55,17 +54,19 @@ class Detection:
 def score_pairs(
     model: Any, tokenizer: Any, pairs: Sequence[DamagedPair], targets_of: Sequence[DamagedPair] | None = None
 ) -> dict[str, list[ScoredPair]]:
-    """The scores of each pair, for every name in `SCORES`.
+    """The scores of each pair, for every name in `SCORES`. The damage for `REPEATED` is the constituent said twice.
 
     `targets_of` gives other references, whole and damaged, in place of the pairs' own: `targets_of=rotated(pairs)`
     is the contrast of a source that has nothing to do with its reference.
     """
     scored: dict[str, list[ScoredPair]] = {}
     for pair, other in zip(pairs, pairs if targets_of is None else targets_of, strict=True):
-        whole, damaged = (
-            word_scores(model, tokenizer, pair.source, text) for text in (other.reference, other.damaged)
+        whole, shorter, longer = (
+            word_scores(model, tokenizer, pair.source, text)
+            for text in (other.reference, other.damaged, other.repeated)
         )
         for name, scores in whole.items():
+            damaged = longer if name == REPEATED else shorter
             scored.setdefault(name, []).append(ScoredPair(pair, scores, damaged[name]))
     return scored
 

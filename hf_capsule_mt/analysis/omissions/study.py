@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hf_capsule_mt.analysis.explain import DEFAULT_THRESHOLD, LEAST_BOW_ACCURACY
+from hf_capsule_mt.analysis.coverage import DEFAULT_THRESHOLD, LEAST_BOW_ACCURACY, MOST_FALSE_WARNINGS
 from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
 from hf_capsule_mt.analysis.omissions.detection import (
-    MOST_FALSE_WARNINGS,
     Detection,
     ScoredPair,
     best_threshold,
@@ -18,7 +17,7 @@ from hf_capsule_mt.analysis.omissions.detection import (
     rotated,
     score_pairs,
 )
-from hf_capsule_mt.analysis.omissions.word_scores import CREDIT
+from hf_capsule_mt.analysis.omissions.word_scores import CREDIT, REPEATED
 from hf_capsule_mt.analysis.sentence_words import text_table
 
 COLUMNS = (
@@ -118,7 +117,9 @@ def omission_study(
     if validation:
         on_validation = score_pairs(model, tokenizer, validation)
         chosen = {name: best_threshold(those, most_false_warnings) for name, those in on_validation.items()}
-    measurements = measure(TRAINED, scored, {CREDIT: threshold} if chosen else dict.fromkeys(scored, threshold))
+    measurements = measure(
+        TRAINED, scored, dict.fromkeys((CREDIT, REPEATED), threshold) if chosen else dict.fromkeys(scored, threshold)
+    )
     measurements += measure(TRAINED, scored, chosen)
     if contrasts:
         thresholds = chosen or dict.fromkeys(scored, threshold)

@@ -1,8 +1,9 @@
-"""Scores of the source words of a pair: the higher, the more likely the target leaves the word out.
+"""Scores of the source words of a pair: the higher, the more likely the target leaves the word out, or repeats it.
 
 Legend: `S` source tokens, `T` target tokens, `V` target vocabulary.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -11,16 +12,16 @@ from hf_capsule_mt.analysis.explain import explain
 from hf_capsule_mt.analysis.sentence_words import encode_words
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
-CREDIT, BEST_WORD, FUTURE = "credit", "best word", "future"
-SCORES = (CREDIT, BEST_WORD, FUTURE)
+CREDIT, BEST_WORD, FUTURE, REPEATED = "credit", "best word", "future", "repeated"
+SCORES = (CREDIT, BEST_WORD, FUTURE, REPEATED)
 
 
 def word_scores(model: Any, tokenizer: Any, source: str, target: str) -> dict[str, tuple[float, ...]]:
     """One score of each kind in `SCORES` for each source word.
 
-    `credit` is `Coverage.untranslated`, which gives warnings. `best word` compares the target words with the word that
-    the source word predicts best, see `best_word_scores`. `future` is the share of the future in past and future at
-    the end of the target, from the assignments of routing.
+    `credit` is `Coverage.untranslated` and `repeated` is `Coverage.repeated`, which give warnings. `best word`
+    compares the target words with the word that the source word predicts best, see `best_word_scores`. `future` is
+    the share of the future in past and future at the end of the target, from the assignments of routing.
     """
     explanation = explain(model, tokenizer, source, target)
     credit = explanation.coverage.untranslated
@@ -34,11 +35,12 @@ def word_scores(model: Any, tokenizer: Any, source: str, target: str) -> dict[st
         CREDIT: credit,
         BEST_WORD: best_word_scores(model, tokenizer, source, target),
         FUTURE: tuple(map(float, future / (past + future).clip(1e-9))),
+        REPEATED: explanation.coverage.repeated,
     }
 
 
 def best_word_scores(model: Any, tokenizer: Any, source: str, target: str) -> tuple[float, ...]:
-    """`1 - max_t p(y_t | s) / max_v p(v | s)` for each source word `s`, mean over its tokens.
+    """`log max_v p(v | s) - log max_t p(y_t | s)` in nats for each source word `s`, mean over its tokens.
 
     `p(v | s)` is `p_pre` of section 3.3, GDR, with the source token alone in the past. Unlike credits it does not make
     source words compete: a word is covered if the target has a word that is nearly as probable as its best one.
@@ -54,12 +56,11 @@ def best_word_scores(model: Any, tokenizer: Any, source: str, target: str) -> tu
         scores = model.word_credits(votes, every_word[None])[0].float()  # [V, S]
     ordinary = [token for token in every_word.tolist() if token not in special]
     best = scores[ordinary].amax(dim=0)  # [S]
-    covered = torch.zeros_like(best, dtype=torch.float64)
-    if target_ids:
-        covered = (scores[target_ids].amax(dim=0) - best).double().exp()
+    # A logarithm: the probabilities of a trained model are often too small for a difference from 1.
+    missing = best - scores[target_ids].amax(dim=0) if target_ids else torch.full_like(best, math.inf)
     has_letters = [any(letter.isalnum() for letter in tokenizer.decode([token])) for token in source_ids]
     means = []
     for row in rows:
         tokens = [position for position in row if has_letters[position]] or row
-        means.append(1.0 - float(covered[tokens].mean()))
+        means.append(float(missing[tokens].mean()))
     return tuple(means)

@@ -1,0 +1,183 @@
+"""Warnings for source words that a translation leaves out or repeats, from the bag-of-words head (section 3.3, GDR).
+
+Legend: `T` target tokens, `S` source tokens, `W` source words, `E` target words.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from hf_capsule_mt.analysis.sentence_words import encode_words, text_table
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+
+# Share of the words of correct translations that get a warning without `coverage_scales`, by accuracy. Measured on a
+# small model of the synthetic pair during training; about 0.85 is fully trained.
+#   accuracy  0.35  0.49  0.61  0.74  0.85
+#   warned    81 %  62 %  43 %  29 %  20 %
+LEAST_BOW_ACCURACY = 0.6
+DEFAULT_THRESHOLD = 0.5  # scores above it are warnings
+# Nats; without `coverage_scales` a score of 0.5 means that the word has half of a credit.
+DEFAULT_SCALE = math.log(2.0)
+MOST_FALSE_WARNINGS = 0.1  # a correct translation: one false warning in ten sentences
+SHARES = (0.8, 0.2)  # of false warnings, for omissions and repetitions: omissions are the more common error
+SENTENCES = 500  # for `coverage_scales`
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A warning for each source word: how likely it was left out, and how likely it was translated twice.
+
+    Each target token gives one credit in total to the source tokens. A source token gets more credit if it, as the
+    only one in the past, predicts this target token better (the bag-of-words head of section 3.3, GDR). The evidence
+    that a word was left out is minus the logarithm of its largest credit. The evidence that it was repeated is minus
+    the logarithm of what its credit for a second target word lacks to 1. A score is `evidence / (evidence + scale)`,
+    from 0 to 1. The scales are `coverage_scales` of the model's configuration, see [`measure_coverage_scales`].
+
+    Args:
+        words: the source words.
+        untranslated: the score of being left out.
+        repeated: the score of being translated twice.
+        bow_accuracy: `bow_accuracy` of the model's configuration, the share of words that the bag-of-words head
+            predicts; None if training did not measure it.
+    """
+
+    words: tuple[str, ...]
+    untranslated: tuple[float, ...]
+    repeated: tuple[float, ...]
+    bow_accuracy: float | None = None
+
+    @classmethod
+    def from_evidence(cls, words: Sequence[str], evidence: tuple[Numbers, Numbers], config: Any) -> "Coverage":
+        """The scores of the evidence `([W], [W])` of omission and of repetition, for a model of `config`."""
+        scales = getattr(config, "coverage_scales", None) or (DEFAULT_SCALE, DEFAULT_SCALE)
+        untranslated, repeated = (
+            tuple(map(float, 1.0 - scale / (scale + one))) for scale, one in zip(scales, evidence, strict=True)
+        )
+        return cls(tuple(words), untranslated, repeated, getattr(config, "bow_accuracy", None))
+
+    @property
+    def is_reliable(self) -> bool:
+        """False if the bag-of-words head is too inaccurate for useful warnings."""
+        return self.bow_accuracy is None or self.bow_accuracy >= LEAST_BOW_ACCURACY
+
+    @property
+    def reliability(self) -> str:
+        """The accuracy behind the warnings, in words."""
+        if self.bow_accuracy is None:
+            return "the accuracy of this model's bag of words was not measured"
+        accuracy = f"this model's bag of words names {self.bow_accuracy:.0%} of the words"
+        no_warnings = f"no warnings: {accuracy}, and {LEAST_BOW_ACCURACY:.0%} are needed; train longer"
+        return accuracy if self.is_reliable else no_warnings
+
+    def warnings(self, threshold: float = DEFAULT_THRESHOLD) -> list[str]:
+        """One line for each word whose score is above `threshold`; no lines if `is_reliable` is False."""
+        lines: list[str] = []
+        if not self.is_reliable:
+            return lines
+        for kind, scores in (("probably not translated", self.untranslated), ("probably repeated", self.repeated)):
+            for index, score in enumerate(scores):
+                if score > threshold:
+                    lines.append(f"word {index + 1}, {self.words[index]!r}: {kind} ({score:.2f}; {self.reliability})")
+        return lines
+
+    @classmethod
+    def joined(cls, parts: Iterable["Coverage"]) -> "Coverage":
+        """The coverage of a text, joined from its sentences."""
+        parts = list(parts)
+        return cls(
+            words=tuple(word for part in parts for word in part.words),
+            untranslated=tuple(score for part in parts for score in part.untranslated),
+            repeated=tuple(score for part in parts for score in part.repeated),
+            bow_accuracy=parts[0].bow_accuracy if parts else None,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists, numbers and strings for JSON, with the warnings."""
+        return {
+            "words": list(self.words),
+            "untranslated": list(self.untranslated),
+            "repeated": list(self.repeated),
+            "bow_accuracy": self.bow_accuracy,
+            "warnings": self.warnings(),
+        }
+
+    def __str__(self) -> str:
+        rows = [["source word", "untranslated", "repeated"]]
+        rows += [
+            [word, f"{untranslated:.2f}", f"{repeated:.2f}"]
+            for word, untranslated, repeated in zip(self.words, self.untranslated, self.repeated, strict=True)
+        ]
+        return f"{text_table(rows)}\n({self.reliability})"
+
+
+def coverage_evidence(
+    log_credits: Numbers, source_rows: Sequence[Sequence[int]], target_rows: Sequence[Sequence[int]]
+) -> tuple[Numbers, Numbers]:
+    """The evidence of omission and of repetition, `([W], [W])` in nats, see [`Coverage`].
+
+    `log_credits` `[T, S]` are logarithms of the shares of the source tokens in the credit of each target token. The
+    rows are the tokens of each word. Credits of a trained model are often smaller than 1e-15, so everything stays a
+    logarithm. A source word counts as left out if one of its tokens is. A target word that has several tokens repeats
+    by their mean.
+    """
+    words = len(source_rows)
+    target_tokens = sorted({token for row in target_rows for token in row})
+    if not target_tokens:
+        return np.full(words, np.inf), np.zeros(words)
+    best = log_credits[target_tokens].max(axis=0)  # [S]
+    left_out = np.array([-best[list(row)].min() for row in source_rows])
+    repeated = np.zeros(words)
+    if len(target_rows) > 1:
+        for word, row in enumerate(source_rows):
+            others = np.delete(log_credits, list(row), axis=1)  # [T, S - tokens of the word]
+            lacking = np.logaddexp.reduce(others, axis=1, initial=-np.inf)  # [T], log of 1 minus the word's credit
+            repeated[word] = np.sort([-lacking[list(tokens)].mean() for tokens in target_rows])[-2]  # of [E]
+    return np.maximum(left_out, 0.0), np.maximum(repeated, 0.0)
+
+
+def sentence_evidence(
+    model: Any, tokenizer: PreTrainedTokenizerBase, source: str, target: str
+) -> tuple[Numbers, Numbers]:
+    """The evidence for each source word of a pair, as [`coverage_evidence`]."""
+    source_ids, _, source_rows = encode_words(tokenizer, text=source)
+    target_ids, _, target_rows = encode_words(tokenizer, text_target=target)
+    encoded, decoded = (torch.tensor([ids], device=model.device) for ids in (source_ids, target_ids))
+    with evaluation_mode(model), torch.no_grad():
+        votes = model.get_encoder()(encoded, attention_mask=torch.ones_like(encoded), return_dict=True).source_votes
+        log_credits = model.word_credits(votes, decoded)[0].double().log_softmax(dim=-1).cpu().numpy()
+    return coverage_evidence(log_credits, source_rows, target_rows)
+
+
+def measure_coverage_scales(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Iterable[tuple[str, str]],
+    most_false_warnings: float = MOST_FALSE_WARNINGS,
+) -> tuple[float, float] | None:
+    """The scales of [`Coverage`], from the first `SENTENCES` pairs of correct translations that training did not see.
+
+    With them and the default threshold these translations have at most `most_false_warnings` warnings on average,
+    80 % of them for omissions and 20 % for repetitions. Set them as `coverage_scales` of the model's configuration.
+    None without pairs.
+    """
+    if not most_false_warnings >= 0:
+        raise ValueError(f"most_false_warnings={most_false_warnings}: must be 0 or more")
+    some = islice((pair for pair in pairs if pair[0].strip() and pair[1].strip()), SENTENCES)
+    measured = [sentence_evidence(model, tokenizer, *pair) for pair in some]
+    if not measured:
+        return None
+    scales = []
+    for share, numbers in zip(SHARES, zip(*measured, strict=True), strict=True):
+        evidence = np.sort(np.concatenate(numbers))[::-1]
+        allowed = int(share * most_false_warnings * len(measured))
+        # At least the default: half of a credit is no evidence of an omission, however rare it is.
+        scales.append(max([DEFAULT_SCALE, *evidence[allowed:][:1].tolist()]))
+    return scales[0], scales[1]
