@@ -1,4 +1,4 @@
-"""Do coverage warnings find what a translation leaves out? Deletes one constituent of each reference and measures.
+"""Do coverage warnings find what a translation leaves out or repeats? Damages one constituent of each reference.
 
     python scripts/studies/coverage_study.py --model runs/recipes/tatoeba/gdr_em --test data/tatoeba/test \
         --validation data/tatoeba/valid --align-with data/tatoeba/train --output model_cards/coverage
@@ -37,7 +37,9 @@ def make_parser() -> argparse.ArgumentParser:
     links.add_argument("--align-with", type=Path, help="corpus to learn links from, such as the training corpus")
     parser.add_argument("--reversed", action="store_true", help="the links of --alignments name the target first")
     parser.add_argument("--pairs", type=at_least_one, default=500, help="pairs to damage, in each corpus")
-    parser.add_argument("--threshold", type=finite_number, help="of warnings; default: that of the package")
+    parser.add_argument(
+        "--thresholds", type=finite_number, nargs="+", help="of warnings; default: that of the package alone"
+    )
     parser.add_argument("--most-false-warnings", type=finite_number, default=0.1, help="a sentence, in validation")
     parser.add_argument("--seed", type=int, default=0, help="draws the pairs and the constituents")
     parser.add_argument("--output", type=Path, help="folder to write to; default: only print")
@@ -74,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         tokenizer,
         pairs["test"],
         pairs.get("validation"),
-        DEFAULT_THRESHOLD if arguments.threshold is None else arguments.threshold,
+        arguments.thresholds or [DEFAULT_THRESHOLD],
         arguments.most_false_warnings,
         seed=arguments.seed,
     )
@@ -163,19 +165,23 @@ def most_probable(source: list[int], target: list[int], chances: dict[tuple[int,
 def page(study: Any, settings: dict[str, Any]) -> str:
     """The page for readers."""
     options = {key: value for key, value in settings.items() if value not in (None, False)}
-    command = " ".join(f"--{key.replace('_', '-')} {shlex.quote(str(value))}" for key, value in options.items())
+    command = " ".join(
+        shlex.join([f"--{key.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])])
+        for key, value in options.items()
+    )
     accuracy = "was not measured" if study.bow_accuracy is None else f"is {study.bow_accuracy:.2f}"
     shown = "shows warnings" if study.shows_warnings else "shows no warnings, because that is too low"
-    return f"""# Coverage warnings on references with one constituent deleted
+    return f"""# Coverage warnings on references with one constituent deleted or repeated
 
 The accuracy of the model's bag of words {accuracy}: it {shown}.
 
 {study.markdown()}
 
-Rows of `credit` with the default threshold are the warnings of the package. The other thresholds were chosen on the
-validation corpus. `precision` and `recall` are those of warnings above the threshold; `false` is the number of
-warnings for a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference
-fewer words can cover a source word.
+Rows of `credit` (left out) and `repeated` with the default threshold are the warnings of the package. For `repeated`
+the reference says the constituent twice, for all others it is deleted. `best word` is in nats. The other thresholds
+were chosen on the validation corpus. `precision` and `recall` are those of warnings above the threshold; `false` is
+the number of warnings for a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a
+shorter reference fewer words can cover a source word.
 
     python scripts/studies/coverage_study.py {command}
 """

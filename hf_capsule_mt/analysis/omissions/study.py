@@ -52,7 +52,7 @@ class OmissionStudy:
     """The result of `omission_study`.
 
     Args:
-        measurements: of the model at the default threshold of warnings, then at the threshold that validation pairs
+        measurements: of the model at the given thresholds of warnings, then at the threshold that validation pairs
             chose, then of the contrasts.
         bow_accuracy: of the model's configuration.
         shows_warnings: whether `Coverage.warnings` shows warnings at this accuracy.
@@ -94,16 +94,17 @@ def omission_study(
     tokenizer: Any,
     pairs: Sequence[DamagedPair],
     validation: Sequence[DamagedPair] | None = None,
-    threshold: float = DEFAULT_THRESHOLD,
+    thresholds: Sequence[float] = (DEFAULT_THRESHOLD,),
     most_false_warnings: float = MOST_FALSE_WARNINGS,
     contrasts: bool = True,
     seed: int = 0,
 ) -> OmissionStudy:
     """Measure how well the coverage scores of `model` find the omissions in `pairs`.
 
-    With `validation` pairs, which share no pair with `pairs`, it also chooses a threshold for each score there.
-    `contrasts` adds references of other sources, and an untrained model, whose weights `seed` draws. Their AUC may
-    exceed 0.5 too: in a shorter reference fewer words can cover a source word.
+    `thresholds` are those of warnings, the default one first. With `validation` pairs, which share no pair with
+    `pairs`, it also chooses a threshold for each score there. `contrasts` adds references of other sources, and an
+    untrained model, whose weights `seed` draws. Their AUC may exceed 0.5 too: in a shorter reference fewer words can
+    cover a source word.
     """
     known = {(pair.source, pair.reference) for pair in pairs}
     for pair in validation or ():
@@ -117,17 +118,18 @@ def omission_study(
     if validation:
         on_validation = score_pairs(model, tokenizer, validation)
         chosen = {name: best_threshold(those, most_false_warnings) for name, those in on_validation.items()}
-    measurements = measure(
-        TRAINED, scored, dict.fromkeys((CREDIT, REPEATED), threshold) if chosen else dict.fromkeys(scored, threshold)
-    )
+    measurements: list[Measurement] = []
+    for threshold in thresholds:
+        shown = (CREDIT, REPEATED) if chosen else tuple(scored)
+        measurements += measure(TRAINED, scored, dict.fromkeys(shown, threshold), rules=threshold == thresholds[0])
     measurements += measure(TRAINED, scored, chosen)
     if contrasts:
-        thresholds = chosen or dict.fromkeys(scored, threshold)
+        limits = chosen or dict.fromkeys(scored, thresholds[0])
         for name, net, targets in (
             (OTHER_SOURCE, model, rotated(pairs)),
             (UNTRAINED, untrained_model(model, seed), pairs),
         ):
-            measurements += measure(name, score_pairs(net, tokenizer, pairs, targets), thresholds, rules=False)
+            measurements += measure(name, score_pairs(net, tokenizer, pairs, targets), limits, rules=False)
     accuracy = bow_accuracy(model)
     is_reliable = accuracy is None or accuracy >= LEAST_BOW_ACCURACY
     return OmissionStudy(tuple(measurements), accuracy, is_reliable, chosen)
