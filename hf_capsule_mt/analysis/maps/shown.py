@@ -1,21 +1,22 @@
 """What shows itself as an interactive map: in a notebook, as a page, as a file."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.analysis.maps.page import map_page, notebook_frame
 
 
-class ShownAsMap:
+class ShownAsMap(ABC):
     """Mixin: a subclass gives its maps and a title, and can then be shown."""
 
+    @abstractmethod
     def maps(self) -> list[dict[str, Any]]:
         """The maps as plain data, see `past_future_map`, `capsule_map` and `routing_map`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def map_title(self) -> str:
         """The title of the page."""
-        raise NotImplementedError
 
     def to_html(self) -> str:
         """One HTML page without other files: hover or focus a word, step through the iterations of routing."""

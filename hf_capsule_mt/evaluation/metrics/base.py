@@ -3,6 +3,7 @@
 A module imports this file, not its class: `evaluate` uses the first class in the module.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, check_translat
 Texts = Sequence[str] | Sequence[Sequence[str]]
 
 
-class CorpusMetricModule(evaluate.Metric):
+class CorpusMetricModule(evaluate.Metric, ABC):
     """A metric of `hf_capsule_mt` for `evaluate`. Subclasses make the metric from the options of `compute`."""
 
     description = ""
@@ -30,9 +31,9 @@ class CorpusMetricModule(evaluate.Metric):
             features=[datasets.Features(form) for form in forms],
         )
 
+    @abstractmethod
     def make_metric(self, **options: Any) -> CorpusMetric:
         """The metric with the options of `compute`."""
-        raise NotImplementedError
 
     def _compute(self, predictions: Sequence[str], references: Texts, **options: Any) -> dict[str, Any]:
         sets = sets_of(references)
