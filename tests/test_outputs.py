@@ -37,7 +37,7 @@ SIZES = {
 
 
 def write(path: Path, text: str = "new", **options: object) -> None:
-    with new_file(path, **options) as file:  # type: ignore[arg-type]
+    with new_file(path, **options) as file:
         file.write(text)
 
 
@@ -193,7 +193,7 @@ def old_output(folder: Path, old: bool) -> Iterator[Path]:
     shutil.rmtree(output.with_name(".out.unfinished"), ignore_errors=True)
 
 
-def check_kills(folder: Path, work, old: bool) -> int:  # type: ignore[no-untyped-def]
+def check_kills(folder: Path, work, old: bool) -> int:
     """`work(output)` leaves the old or the new at every step, whole; it also succeeds after a kill."""
     with old_output(folder, old) as output:
         before = contents(output)

@@ -46,7 +46,7 @@ def captured() -> Iterator[Callable[[], str]]:
     """Standard output as bytes in memory, which programs may also reconfigure."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     with redirect_stdout(stream):
-        yield lambda: stream.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
+        yield lambda: stream.buffer.getvalue().decode("utf-8")
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def wrong_systems(folder: Path) -> dict[str, System]:
     translations = damaged(report_pairs()[1])
     return {
         "2 translations of second and 12 sources": System("second", translations=["a", "b"]),
-        r"translations of second\[0\] is of type int": System("second", translations=[1] * 12),  # type: ignore[list-item]
+        r"translations of second\[0\] is of type int": System("second", translations=[1] * 12),
         "its learning curves cannot be read": System("second", translations, folder=folder),
         "system 'second': its record cannot be read": System("second", translations, record={"loss": [[1, 2.0]]}),
     }

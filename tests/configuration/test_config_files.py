@@ -40,7 +40,7 @@ def logged_warnings() -> Iterator[list[str]]:
     """The messages that Transformers logs as warnings or errors."""
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())
     logger = logging.getLogger("transformers")
     logger.addHandler(handler)
     yield messages

@@ -102,9 +102,9 @@ def test_what_is_no_corpus_in_memory_is_named() -> None:
     with pytest.raises(ValueError, match="no split 'test'; it has dev"):
         load_corpus(datasets.DatasetDict(dev=rows), split="test")
     with pytest.raises(ValueError, match="is of type list and must be a name, a path, a Dataset or a DatasetDict"):
-        load_corpus([("a", "A")])  # type: ignore[arg-type]
+        load_corpus([("a", "A")])
     with pytest.raises(ValueError, match="is a stream; pass streaming=True"):
-        load_corpus(rows.to_iterable_dataset())  # type: ignore[arg-type]
+        load_corpus(rows.to_iterable_dataset())
     with pytest.raises(ValueError, match="Dataset, row 1: no text 'en' .*the value is not a text"):
         load_corpus(datasets.Dataset.from_dict({"en": ["a", None], "de": ["A", "B"]}))
     for wrong in ({"source_column": "en"}, {"source_column": "en", "target_column": "en"}):
@@ -245,4 +245,4 @@ def test_preprocess_pairs_takes_two_columns() -> None:
         wrong = datasets.Dataset.from_dict(columns("first text", "second", [*KEPT[:2], ("a", None)]))
         preprocess_pairs(wrong, tokenizer, **BOTH)
     with pytest.raises(ValueError, match="is of type DatasetDict and must be a Dataset; pass one split"):
-        preprocess_pairs(datasets.DatasetDict(train=nested), tokenizer)  # type: ignore[arg-type]
+        preprocess_pairs(datasets.DatasetDict(train=nested), tokenizer)

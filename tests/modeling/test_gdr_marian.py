@@ -175,7 +175,7 @@ def warnings_of() -> Any:
     """What this package logs as a warning."""
     found: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: found.append(record.getMessage())
     auxiliary_losses.logger.addHandler(handler)
     transformers.utils.logging.warning_once.cache_clear()
     yield found

@@ -164,7 +164,7 @@ def test_defaults_have_the_types_of_their_fields() -> None:
 
 def test_cleaning_rules_check_their_truth_values_in_python_too() -> None:
     with pytest.raises(ValueError, match="drop_duplicates='no' must be True or False; max_words=0 must be"):
-        CleaningRules(drop_duplicates="no", max_words=0)  # type: ignore[arg-type]
+        CleaningRules(drop_duplicates="no", max_words=0)
 
 
 def test_a_nested_key_that_is_also_written_with_a_dot_is_a_conflict(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_scores_are_those_of_a_softmax_over_the_shortlist(shortlisted: Shortlist
 def lists(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The words of each call of `generate` with a shortlist."""
     chosen: list[Tensor] = []
-    original = ShortlistedLinear.of_head.__func__  # type: ignore[attr-defined]
+    original = ShortlistedLinear.of_head.__func__
 
     def watched(cls: Any, head: Any, rows: Any, words: Tensor) -> Any:
         chosen.append(words)

@@ -119,7 +119,7 @@ def test_what_attention_cannot_do(name: str, model: Any, message: str) -> None:
 
 def test_special_tokens_are_needed() -> None:
     class NoEnd(Tokenizer):
-        eos_token_id = None  # type: ignore[assignment]
+        eos_token_id = None
 
     with pytest.raises(ValueError, match="no eos_token"):
         AttentionCoverageReward(marian(), NoEnd(), RewardSettings())

@@ -37,7 +37,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> RewardSettings:
 
 def make(settings: RewardSettings, **changed: Any) -> Any:
     settings = replace(settings, **changed)
-    return closing(make_reward("learned_cdr", WordTokenizer(), settings, pairs=PAIRS))  # type: ignore[type-var]
+    return closing(make_reward("learned_cdr", WordTokenizer(), settings, pairs=PAIRS))
 
 
 def correlation(settings: RewardSettings, scores: list[float]) -> float:
