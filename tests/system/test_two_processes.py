@@ -1,18 +1,19 @@
-"""Two processes on CPUs, by `accelerate launch` and without: the same training, exact resume, FSDP."""
+"""Two processes on CPUs, by `accelerate launch` and without: the same training, exact resume, FSDP.
+
+The launcher's processes are forks of it, see `forked_launch.py`. `test_distill.py` starts it as a user does.
+"""
 
 import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from commands import free_port, run_processes
+from commands import free_port, run_processes, run_script
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from training_run import PAD, corpus, history, run, weights
@@ -29,9 +30,8 @@ pytestmark = pytest.mark.system
 def launch(folder: Path, config: Path, **options: Any) -> list[dict[str, Any]]:
     """What both processes found."""
     options = {"output_dir": str(folder), "use_cpu": True} | options
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    command += ["--main_process_port", free_port(), str(PROGRAM), json.dumps(options)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    arguments = ["--config_file", str(config), "--main_process_port", free_port(), str(PROGRAM), json.dumps(options)]
+    result = run_script("tests/forked_launch.py", *arguments)
     assert result.returncode == 0, result.stderr
     return found_in(folder)
 
