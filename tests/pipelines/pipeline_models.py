@@ -7,14 +7,9 @@ import pytest
 import torch
 from family_cases import AGGREGATED_MARIAN, END, FAMILIES, GDR_MARIAN, PAD, Case, spread_weights
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedTokenizerFast,
-    pipeline,
-)
+from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast, pipeline
 
-from hf_capsule_mt import CapsuleTranslationPipeline, translate
+from hf_capsule_mt import CapsuleTranslationPipeline, score_pairs, translate
 
 MARIAN = "marian"
 NAMES = [MARIAN, *(family.name for family in FAMILIES)]
@@ -84,3 +79,21 @@ def texts_of(found: Any) -> list[str]:
 def joined(texts: list[str]) -> str:
     """As the translations of a text's sentences are; some are empty."""
     return " ".join(text for text in texts if text)
+
+
+def count(text: str) -> int:
+    """Tokens of a translation as the model wrote it: it may have been stopped before the end token."""
+    return min(LONGEST, len(TOKENIZER(text)["input_ids"]))
+
+
+def assert_scores(model: Any, sources: list[str], found: list[dict[str, Any]], penalty: float) -> None:
+    """Those of translations that end by themselves, by the other route."""
+    ended = [
+        (source, one)
+        for source, one in zip(sources, found, strict=True)
+        if len(one["translation_text"].split()) < LONGEST
+    ]
+    assert len(ended) >= 2
+    targets = [one["translation_text"] for _, one in ended]
+    scores = score_pairs(model, TOKENIZER, [source for source, _ in ended], targets, length_penalty=penalty)
+    assert [one["score"] for _, one in ended] == pytest.approx(scores, abs=1e-5)

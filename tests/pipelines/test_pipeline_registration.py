@@ -10,10 +10,7 @@ import transformers.pipelines as there
 from commands import run_script
 from family_cases import CAPS_NMT
 from pipeline_models import MARIAN, TEXTS, TOKENIZER, built, expected, texts_of
-from transformers import (
-    Pipeline,
-    pipeline,
-)
+from transformers import Pipeline, pipeline
 from transformers.pipelines.base import PipelineRegistry
 
 from hf_capsule_mt import CapsuleTranslationPipeline

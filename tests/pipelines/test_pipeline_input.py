@@ -1,0 +1,100 @@
+"""`pipeline("translation")`: the forms of its input."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from family_cases import CAPS_NMT, GDR_MARIAN
+from pipeline_models import MARIAN, NAMES, TEXTS, built, expected, make, make_tokenizer, texts_of
+from transformers import pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+
+from hf_capsule_mt import CapsuleTranslationPipeline
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_from_a_folder_without_any_flag(name: str, folders: dict[str, str]) -> None:
+    translator = pipeline("translation", model=folders[name], device="cpu")
+    assert type(translator) is CapsuleTranslationPipeline and type(translator.model) is type(built(name))
+    assert len(set(expected(name))) >= 4, "the sentences must differ in their translations"
+    assert texts_of(translator(TEXTS)) == expected(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("side", "beams"), [("right", 3), ("left", 1)])
+def test_a_batch_is_translated_as_its_sentences_are(name: str, side: str, beams: int) -> None:
+    translator = make(name, make_tokenizer(padding_side=side))
+    alone = [translator(text, num_beams=beams) for text in TEXTS]
+    assert [texts_of(one) for one in alone] == [[text] for text in expected(name, num_beams=beams)]
+    for size in (2, 8):
+        assert texts_of(translator(TEXTS, batch_size=size, num_beams=beams)) == [
+            text for [text] in map(texts_of, alone)
+        ]
+    assert translator.tokenizer.padding_side == side
+
+
+def test_forms_of_input(folders: dict[str, str], tmp_path: Path) -> None:
+    translator = pipeline("translation_en_to_de", model=folders[CAPS_NMT.name], batch_size=2, device="cpu")
+    assert translator.task == "translation_en_to_de"
+    wanted = expected(CAPS_NMT.name)
+    assert translator(TEXTS[0]) == [{"translation_text": wanted[0]}]
+    data = datasets.Dataset.from_dict({"en": TEXTS, "number": range(5)})
+    for whole in (TEXTS, tuple(TEXTS), data["en"]):
+        assert translator(whole) == [{"translation_text": text} for text in wanted]
+    path = tmp_path / "source.txt"
+    path.write_text("\n".join(TEXTS))
+    with open(path) as lines:
+        streams = [KeyDataset(data, "en"), (text for text in TEXTS), map(str, TEXTS), lines]
+        for stream in streams:
+            assert list(translator(stream)) == [[{"translation_text": text}] for text in wanted]
+    assert translator([]) == []
+
+
+def test_a_generator_is_read_as_its_results_are_taken() -> None:
+    read: list[int] = []
+
+    def endless() -> Iterator[str]:
+        for number in range(10**9):
+            read.append(number)
+            yield TEXTS[number % 5]
+
+    found = iter(make(CAPS_NMT.name)(endless(), batch_size=2))
+    first = [next(found), next(found)]
+    assert len(read) <= 3, "two sentences, and the first of a generator is looked at"
+    assert [texts_of(one) for one in first] == [[text] for text in expected(CAPS_NMT.name)[:2]]
+
+
+@pytest.mark.parametrize("wrong", [3, None, {"en": "ba"}, ["ba", 3], [["ba"]]])
+def test_what_is_no_text_is_named(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="must be a string"):
+        make(MARIAN)(wrong)
+
+
+@pytest.mark.parametrize("blank", ["", "  \n"])
+def test_blank_text_has_the_empty_translation(blank: str) -> None:
+    translator, wanted = make(GDR_MARIAN.name), expected(GDR_MARIAN.name)
+    assert translator(blank) == [{"translation_text": ""}]
+    found = translator([blank, *TEXTS, blank], batch_size=3)
+    assert texts_of(found) == ["", *wanted, ""]
+    reports = {"return_scores": True, "return_routings": True, "return_coverage": True}
+    found = translator(blank, num_beams=2, num_return_sequences=2, **reports)
+    empty = {"translation_text": "", "score": 0.0, "routings": {}}
+    assert [{key: value for key, value in one.items() if key != "coverage"} for one in found] == [empty, empty]
+    assert found[0]["coverage"] == {
+        "words": [],
+        "untranslated": [],
+        "repeated": [],
+        "bow_accuracy": None,
+        "warnings": [],
+    }
+
+
+@pytest.mark.parametrize("text", ["ba \ud83d de", "\udcff"])
+def test_half_a_character_is_named(text: str) -> None:
+    place = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").index("\ufffd")
+    for given in (text, ["ba", text]):
+        with pytest.raises(ValueError, match=f"at position {place}: a lone surrogate is half of a character"):
+            make(MARIAN)(given)
+    assert texts_of(make(MARIAN)(["ba \U0001f600 de"])), "a whole one is a character"

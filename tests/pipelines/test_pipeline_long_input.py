@@ -1,0 +1,90 @@
+"""`pipeline("translation")`: texts that are longer than a model reads."""
+
+import warnings
+from typing import Any
+
+import pytest
+from family_cases import CAPS_NMT, GDR_RNMT
+from pipeline_models import (
+    LONG,
+    MARIAN,
+    TOKENIZER,
+    WITH_POSITIONS,
+    built,
+    expected,
+    joined,
+    make,
+    make_tokenizer,
+    texts_of,
+)
+
+from hf_capsule_mt.pipelines import split_sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two! Three? Four… five", ["One.", "Two!", "Three?", "Four…", "five"]),
+        ("It is 3.5 m, e.g.this. Yes", ["It is 3.5 m, e.g.this.", "Yes"]),
+        ('He said: "Go!" She went. ', ['He said: "Go!"', "She went."]),
+        ("Really?! Yes...\nNo.", ["Really?!", "Yes...", "No."]),
+        ("他来了。她走了！「好。」真的？", ["他来了。", "她走了！", "「好。」", "真的？"]),
+        ("no end", ["no end"]),
+        (". .", [".", "."]),
+    ],
+)
+def test_sentences(text: str, sentences: list[str]) -> None:
+    assert split_sentences(text) == sentences
+    assert "".join(sentences).replace(" ", "") == "".join(text.split()), "nothing may be lost"
+
+
+@pytest.mark.parametrize("name", WITH_POSITIONS)
+def test_long_text_is_translated_sentence_by_sentence(name: str) -> None:
+    sentences = split_sentences(LONG)
+    cut = "so so su" + " sa" * 30 + "."
+    assert sentences == ["ba de fi.", "go lu ma ne!", "pi ro?", cut, "de"] and len(TOKENIZER(cut)["input_ids"]) == 35
+    translator = make(name)
+    first, *inner, last = expected(name, ["go lu", *sentences, "de"])
+    whole = joined(inner)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in (1, 3, 20):
+            assert texts_of(translator(["go lu", LONG, "de"], batch_size=size)) == [first, whole, last]
+            assert texts_of(translator(LONG, batch_size=size)) == [whole]
+
+
+def test_a_sentence_that_is_too_long_is_cut_with_a_warning() -> None:
+    translator = make(MARIAN)
+    short = "ba de fi go lu. "
+    with pytest.warns(UserWarning, match="'ro so so.*'… has 53 tokens and is cut off after 40"):
+        found = translator(short + "ro so" + " so" * 50)
+    assert texts_of(found) == [joined(expected(MARIAN, [short, "ro so" + " so" * 37]))]
+
+
+def test_truncation() -> None:
+    long = "ba de fi. " + "go " * 50
+    cut = "ba de fi. " + "go " * 35
+    assert len(TOKENIZER(cut)["input_ids"]) == 40
+    with pytest.warns(UserWarning, match="has 52 tokens"):  # <unk> is a special token, but none to keep
+        assert texts_of(make(MARIAN)("ba" + " xx" * 50, long_input="truncate")) == expected(
+            MARIAN, ["ba" + " xx" * 38]
+        )
+    tokenizer = make_tokenizer()
+    before = tokenizer.backend_tokenizer.to_str()
+    makes: tuple[dict[str, Any], ...] = ({"long_input": "truncate"}, {})
+    for always, once in (makes, makes[::-1]):
+        with pytest.warns(UserWarning, match="'ba de fi.*has 55 tokens and is cut off after 40"):
+            assert texts_of(make(MARIAN, tokenizer, **always)(long, **once)) == expected(MARIAN, [cut])
+    assert tokenizer.backend_tokenizer.to_str() == before, "a limit must not stay with the tokenizer"
+
+
+@pytest.mark.parametrize("name", [GDR_RNMT.name, CAPS_NMT.name])
+def test_recurrent_models_read_any_length(name: str) -> None:
+    translator = make(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = texts_of(translator(LONG))
+        pieces = texts_of(translator(LONG, max_source_length=36))
+    tokens = built(name).generate(**TOKENIZER(LONG, return_tensors="pt"))
+    assert whole == TOKENIZER.batch_decode(tokens, skip_special_tokens=True)
+    assert pieces == [joined(expected(name, split_sentences(LONG)))] != whole

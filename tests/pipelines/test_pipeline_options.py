@@ -1,0 +1,72 @@
+"""`pipeline("translation")`: its options, and those of generation."""
+
+import copy
+from typing import Any
+
+import pytest
+from family_cases import AGGREGATED_MARIAN, CAPS_NMT, GDR_MARIAN
+from pipeline_models import MARIAN, TEXTS, TOKENIZER, built, expected, make, texts_of
+from transformers import GenerationConfig, pipeline
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (MARIAN, {"long_input": "wrap"}, "long_input='wrap': must be 'split' or 'truncate'"),
+        (MARIAN, {"max_source_length": 41}, "max_source_length=41: .*at most 40"),
+        (CAPS_NMT.name, {"max_source_length": 1}, "max_source_length=1: must be at least 2"),
+        (MARIAN, {"return_routings": True}, "MarianMTModel routes nothing"),
+        (GDR_MARIAN.name, {"return_routings": "json"}, "return_routings='json': must be True, False or 'lists'"),
+        (MARIAN, {"return_coverage": True}, "return_coverage=True: MarianMTModel"),
+        (CAPS_NMT.name, {"return_coverage": True}, "past_future=None"),
+    ],
+)
+def test_wrong_options_are_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(name, **options)
+    with pytest.raises(ValueError, match=message):
+        make(name)("ba", **options)
+
+
+def test_generation_parameters_of_all_calls_of_a_call_and_of_a_config() -> None:
+    name = AGGREGATED_MARIAN.name
+    short, long = expected(name, max_length=4), expected(name, max_length=9)
+    assert short != long
+    translator = make(name, max_length=4, num_beams=1)
+    config = GenerationConfig(max_length=9, return_dict_in_generate=True)
+    kept = copy.deepcopy((config.to_dict(), built(name).generation_config.to_dict()))
+    assert texts_of(translator(TEXTS)) == short
+    assert texts_of(translator(TEXTS, max_length=9)) == long
+    assert texts_of(translator(TEXTS)) == short
+    assert texts_of(make(name)(TEXTS, generation_config=config)) == long
+    assert texts_of(make(name, generation_config=config)(TEXTS)) == long
+    assert (config.to_dict(), built(name).generation_config.to_dict()) == kept
+
+
+def test_unlimited_translations_are_limited_by_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limits(name: str, texts: Any, **options: Any) -> list[int]:
+        model = copy.deepcopy(built(name))
+        model.generation_config.max_length = None
+        asked: list[int] = []
+        generate = model.generate
+
+        def watched(**settings: Any) -> Any:
+            asked.append(settings.get("max_new_tokens") or settings["generation_config"].max_new_tokens)
+            return generate(**{**settings, "max_new_tokens": 3})
+
+        monkeypatch.setattr(model, "generate", watched)
+        pipeline("translation", model=model, tokenizer=TOKENIZER, device="cpu", **options)(texts)
+        return asked
+
+    assert limits(CAPS_NMT.name, ["ba", "ba de fi"], batch_size=2) == [58]
+    assert limits(CAPS_NMT.name, ["ba", "ba de fi"]) == [54, 58]
+    assert limits(MARIAN, ["ba"]) == [40]
+    assert limits(MARIAN, ["ba"], max_new_tokens=5) == [5]
+
+
+def test_a_model_in_training_is_left_in_training() -> None:
+    model = copy.deepcopy(built(AGGREGATED_MARIAN.name)).train()
+    for layer in model.modules():
+        layer.dropout = 0.9 if isinstance(getattr(layer, "dropout", None), float) else getattr(layer, "dropout", None)
+    translator = pipeline("translation", model=model, tokenizer=TOKENIZER, device="cpu")
+    assert texts_of(translator(TEXTS)) == expected(AGGREGATED_MARIAN.name) and model.training
