@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hf_capsule_mt.recipes import run
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
-from hf_capsule_mt.recipes.run import run_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "hf_capsule_mt" / "recipes"
 RECURRENT = ["recurrent_dim", "attention_dim", "decoder_ffn_dim"]
@@ -43,8 +45,12 @@ def small_recipe(name: str, folder: Path, *more: str) -> Recipe:
     return parse_recipe([*small_arguments(name, folder), *more])
 
 
-def run_small(name: str, folder: Path, *more: str) -> dict[str, Any]:
-    return run_recipe(small_recipe(name, folder, *more))
+def run_small(name: str, folder: Path, *more: str, pictures: bool = False) -> dict[str, Any]:
+    """Most tests leave out the pictures of the learning curves: they take a third of such a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not pictures:
+            patch.setattr(run, "draw_learning_curves", lambda folder: None)
+        return run.run_recipe(small_recipe(name, folder, *more))
 
 
 def file_states(folder: Path) -> dict[str, tuple[bytes, int]]:

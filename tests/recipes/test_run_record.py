@@ -115,11 +115,11 @@ def test_a_finished_run_says_so_and_writes_nothing(finished: Path) -> None:
 def test_a_run_draws_its_learning_curves_or_says_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_small(MARIAN, tmp_path / "run")
+    run_small(MARIAN, tmp_path / "run", pictures=True)
     assert (tmp_path / "run" / "loss_curve.png").is_file() and (tmp_path / "run" / "bleu_curve.png").is_file()
     assert "learning curves" not in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    run_small(MARIAN, tmp_path / "without")
+    run_small(MARIAN, tmp_path / "without", pictures=True)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "learning curves" in line]
     assert "plots need matplotlib: pip install 'hf_capsule_mt[plot]'" in line
     assert (tmp_path / "without" / "results.json").is_file() and not (tmp_path / "without" / "loss_curve.png").exists()
