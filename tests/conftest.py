@@ -10,11 +10,6 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import torch
-
-if not torch.cuda.is_available():  # said before anything imports Triton, which transformers does
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 from hypothesis import HealthCheck, settings
 
 # `derandomize` draws the same examples each time; `print_blob` prints what replays a failing one.
@@ -29,6 +24,13 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-xdist's processes that run tests import PyTorch; the one that waits for them need not."""
+    if not getattr(config.option, "numprocesses", None):
+        import interpreted_kernels  # noqa: F401
+
+
 gc.disable()  # until all tests are there, see pytest_collection_finish
 
 
@@ -39,6 +41,13 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_of_earlier_files() -> None:
+    """What earlier tests imported and compiled stays as well: every training looks through the rest for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

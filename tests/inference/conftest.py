@@ -1,5 +1,6 @@
 """Settings shared by the tests of inference."""
 
+import interpreted_kernels  # noqa: F401
 import pytest
 import torch
 
