@@ -2,10 +2,11 @@
 
     python scripts/studies/objectives_study.py --seeds 1 2 3 --output model_cards/objectives -- --use_cpu
 
-Trains the plain Marian of each seed for 1,500 steps, then goes on from it for 200: by adequacy-oriented learning, by
-minimum risk, and by likelihood, for comparison. Each run is a shipped recipe, in a folder and with a log of its own
-below `--runs`. The validation and test sets have 2,000 sentences, since the differences are small. A finished run is
-not repeated, and one that was cut off goes on from its last checkpoint. Arguments after `--` go to every training.
+Trains the plain Marian of each seed for 1,500 steps (`--baseline-steps`), then goes on from it for 200: by
+adequacy-oriented learning, by minimum risk, and by likelihood, for comparison (`--systems`). Each run is a shipped
+recipe, in a folder and with a log of its own below `--runs`. The validation and test sets have 2,000 sentences, since
+the differences are small. A finished run is not repeated, and one that was cut off goes on from its last checkpoint.
+Arguments after `--` go to every training.
 
 All runs are scored in the same way: BLEU, chrF and coverage (CDR by the lexicon of the training pairs) of their
 translations, and the rewards of samples of the model on the unseen test sentences. All models sample with the same
@@ -28,12 +29,11 @@ from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_comman
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE, AOL, MINIMUM_RISK, LIKELIHOOD = "marian", "aol", "minimum_risk", "likelihood"
 CORPORA = ("--validation", "synthetic:2000:8", "--test", "synthetic:2000:8")
-# More than the 600 steps of the recipe: a model that still gains much from its references says little about rewards.
-CONVERGED = ("--max_steps", "1500", "--eval_steps", "500", "--save_steps", "500")
+BASELINE_STEPS = 1500  # more than the 600 of the recipe, after which a model still gains much from its references
 # The same steps and learning rate as the recipes of rewards.
 AS_LONG = ("--max_steps", "200", "--learning_rate", "2e-4", "--warmup_steps", "20")
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
-    BASELINE: ("synthetic/marian", CONVERGED),
+    BASELINE: ("synthetic/marian", ()),
     AOL: ("synthetic/aol", ()),
     MINIMUM_RISK: ("synthetic/minimum_risk", ()),
     LIKELIHOOD: ("synthetic/marian", AS_LONG),
@@ -56,11 +56,15 @@ SAMPLED = (
 )
 
 
-def command_of(system: str, seed: int, runs: Path, extra: list[str]) -> list[str]:
+def command_of(
+    system: str, seed: int, runs: Path, extra: list[str], baseline_steps: int = BASELINE_STEPS
+) -> list[str]:
     """The command that trains a system."""
     recipe, options = SYSTEMS[system]
     command = [sys.executable, "-m", "hf_capsule_mt", "train", recipe, "--seed", str(seed), *CORPORA, *options]
-    if system != BASELINE:
+    if system == BASELINE:
+        command += ["--max_steps", str(baseline_steps)]
+    else:
         command += ["--init_from", str(folder_of(BASELINE, seed, runs))]
     return [*command, "--output_dir", str(folder_of(system, seed, runs)), *extra]
 
@@ -73,7 +77,7 @@ def is_finished(folder: Path) -> bool:
     return (folder / "results.json").is_file()
 
 
-def train(system: str, seed: int, runs: Path, extra: list[str]) -> None:
+def train(system: str, seed: int, runs: Path, extra: list[str], baseline_steps: int) -> None:
     """Run the training, if it is not finished."""
     if is_finished(folder_of(system, seed, runs)):
         return
@@ -83,7 +87,7 @@ def train(system: str, seed: int, runs: Path, extra: list[str]) -> None:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("a", encoding="utf-8") as file:
         done = subprocess.run(
-            command_of(system, seed, runs, extra),
+            command_of(system, seed, runs, extra, baseline_steps),
             stdout=file,
             stderr=subprocess.STDOUT,
             env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths},
@@ -185,7 +189,12 @@ def write_tables(file: Path, tables: str) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    after = [name for name in SYSTEMS if name != BASELINE]
+    parser.add_argument("--systems", nargs="+", choices=after, default=after, help="default: all")
     parser.add_argument("--runs", type=Path, default=Path("runs/objectives"), help="folder of the trainings")
+    parser.add_argument(
+        "--baseline-steps", type=at_least_one, default=BASELINE_STEPS, help="of the baseline's training"
+    )
     parser.add_argument("--samples", type=at_least_one, default=4, help="samples of a test sentence")
     parser.add_argument("--no-training", action="store_true", help="score the finished runs alone")
     parser.add_argument("--output", type=Path, help="folder of results.json and README.md; default: only print")
@@ -196,8 +205,8 @@ def make_parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_training:
         for seed in arguments.seeds:
-            for system in SYSTEMS:
-                train(system, seed, arguments.runs, arguments.recipe_arguments)
+            for system in (BASELINE, *(one for one in SYSTEMS if one in arguments.systems)):
+                train(system, seed, arguments.runs, arguments.recipe_arguments, arguments.baseline_steps)
     results = measured(arguments.seeds, arguments.runs, arguments.samples)
     if not results:
         raise ValueError(f"--runs {arguments.runs}: no run of these seeds is finished; leave out --no-training")
