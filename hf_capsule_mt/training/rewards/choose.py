@@ -5,10 +5,11 @@ from typing import Any
 from hf_capsule_mt.training.rewards.attention_reward import AttentionCoverageReward
 from hf_capsule_mt.training.rewards.coverage_reward import CoverageReward
 from hf_capsule_mt.training.rewards.learned_reward import LearnedCoverageReward
-from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, TokenPairs
+from hf_capsule_mt.training.rewards.lexical_table import LexicalTable
 from hf_capsule_mt.training.rewards.reward import Reward
 from hf_capsule_mt.training.rewards.settings import REWARDS, RewardSettings
 from hf_capsule_mt.training.rewards.text_reward import TextReward
+from hf_capsule_mt.training.rewards.token_pairs import TokenPairs
 
 
 def make_reward(
@@ -43,11 +44,10 @@ def make_reward(
         )
     sizes = vocabularies(tokenizer)
     for side, sentences, size in (("source", pairs.sources, sizes[0]), ("target", pairs.targets, sizes[1])):
-        largest = max(max(sentence, default=0) for sentence in sentences)
-        if largest >= size:
+        if sentences.largest >= size:
             raise ValueError(
-                f"a {side} of the training pairs has token {largest}, and the tokenizer has {size}: must be those of "
-                "this tokenizer"
+                f"a {side} of the training pairs has token {sentences.largest}, and the tokenizer has {size}: must "
+                "be those of this tokenizer"
             )
     table = LexicalTable.for_pairs(pairs, settings)
     if name == "cdr":

@@ -10,10 +10,11 @@ from torch import Tensor
 from hf_capsule_mt.training.rewards.coverage_reward import coverage_pool
 from hf_capsule_mt.training.rewards.damage import damaged, random_numbers
 from hf_capsule_mt.training.rewards.estimator import CoverageEstimator, estimator_loss, padded
-from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, TokenPairs
+from hf_capsule_mt.training.rewards.lexical_table import LexicalTable
 from hf_capsule_mt.training.rewards.reward import SampledBatch
 from hf_capsule_mt.training.rewards.sentence_samples import samples_by_sentence
 from hf_capsule_mt.training.rewards.settings import RewardSettings
+from hf_capsule_mt.training.rewards.token_pairs import TokenPairs
 
 FIRST, LATER = 0, 1  # streams of random numbers: before the first sample, and beside the model
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,59 +21,12 @@ from hf_capsule_mt.inference.shortlist import lexicon
 from hf_capsule_mt.training.rewards.scorers import coverage_scorer
 from hf_capsule_mt.training.rewards.scorers.coverage_scorer import CoverageScorer, pair_digest
 from hf_capsule_mt.training.rewards.settings import RewardSettings
+from hf_capsule_mt.training.rewards.token_pairs import TokenPairs
 
 SMALLEST_PROBABILITY = 1e-3  # smaller ones are left out: they are below that of the empty word
 COMPLETE = "complete"
-ROWS = 1000  # of a data set, read together
 TABLE = (coverage_scorer.KEYS, coverage_scorer.PROBABILITIES, coverage_scorer.COLUMNS)
 PAIRS = (coverage_scorer.PAIR_DIGESTS, coverage_scorer.PAIR_STARTS, coverage_scorer.PAIR_COVERAGE)
-
-
-@dataclass(frozen=True)
-class TokenPairs:
-    """Training pairs as token ids without special tokens."""
-
-    sources: Sequence[Sequence[int]]  # [P]
-    targets: Sequence[Sequence[int]]  # [P]
-
-    def __post_init__(self) -> None:
-        if len(self.sources) != len(self.targets):
-            raise ValueError(f"{len(self.sources)} sources and {len(self.targets)} targets: must be as many")
-        if not any(s and t for s, t in zip(self.sources, self.targets, strict=True)):
-            raise ValueError("no training pair has words on both sides: coverage is learned from sentence pairs")
-
-    @classmethod
-    def from_dataset(cls, dataset: Any, tokenizer: Any) -> "TokenPairs":
-        """The pairs of rows with `input_ids` and `labels`, as `preprocess_pairs` makes them."""
-        if not hasattr(dataset, "__len__") or len(dataset) == 0:
-            raise ValueError(
-                f"the training set is a {type(dataset).__name__} without a length, or has no rows: coverage is "
-                "learned from all training pairs before training; give a data set with a length, or use the reward "
-                "bleu or chrf"
-            )
-        names = getattr(dataset, "column_names", None) or list(dataset[0])
-        missing = [name for name in ("input_ids", "labels") if name not in names]
-        if missing:
-            raise ValueError(
-                f"the training set has the columns {', '.join(names)} and no {' and no '.join(missing)}: tokenize it "
-                "with preprocess_pairs"
-            )
-        left_out = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id} | {-100}
-        sides: list[list[list[int]]] = [[], []]
-        for row in rows_of(dataset):
-            for side, tokens in zip(sides, row, strict=True):
-                side.append([int(token) for token in tokens if int(token) not in left_out])
-        return cls(*sides)
-
-
-def rows_of(dataset: Any) -> Iterator[tuple[Any, Any]]:
-    """`input_ids` and `labels` of all rows. A `datasets.Dataset` gives many at a time, which is faster."""
-    if not isinstance(dataset, datasets.Dataset):
-        yield from ((row["input_ids"], row["labels"]) for row in dataset)
-        return
-    columns = dataset.select_columns(["input_ids", "labels"]).with_format(None)
-    for rows in columns.iter(batch_size=ROWS):
-        yield from zip(rows["input_ids"], rows["labels"], strict=True)
 
 
 @dataclass(frozen=True)
@@ -112,14 +65,14 @@ def digest(pairs: TokenPairs, settings: RewardSettings) -> str:
     for file in (__file__, lexicon.__file__, coverage_scorer.__file__):
         result.update(Path(file).read_bytes())
     result.update(repr((settings.lexicon_rounds, settings.lexicon_cells, settings.coverage_threshold)).encode())
-    for source, target in zip(pairs.sources, pairs.targets, strict=True):
+    for source, target in pairs:
         result.update(np.array([len(source), len(target), *source, *target], dtype="<i8").tobytes())
     return result.hexdigest()[:24]
 
 
 def learned_from(pairs: TokenPairs, cells: int) -> list[int]:
     """The numbers of evenly spread pairs with about so many cells, at least of one pair with words on both sides."""
-    sizes = np.array([len(s) * len(t) for s, t in zip(pairs.sources, pairs.targets, strict=True)], dtype=np.float64)
+    sizes = pairs.sizes
     share = min(1.0, cells / max(1.0, float(sizes.sum())))
     numbers = np.arange(len(sizes))
     is_chosen = np.floor((numbers + 1) * share) > np.floor(numbers * share)
@@ -151,9 +104,7 @@ def write_folder(folder: Path, pairs: TokenPairs, settings: RewardSettings) -> N
 def learn(pairs: TokenPairs, numbers: Iterable[int], rounds: int) -> tuple[Any, Any, Any]:
     """Keys `[E]`, ascending, probabilities `[E]` and the number of columns of IBM model 1."""
     chosen = [*numbers]
-    table = lexicon.ibm_model_1(
-        [list(pairs.sources[n]) for n in chosen], [list(pairs.targets[n]) for n in chosen], rounds
-    )
+    table = lexicon.ibm_model_1([pairs.sources[n] for n in chosen], [pairs.targets[n] for n in chosen], rounds)
     keep = table.weights >= SMALLEST_PROBABILITY
     sources, targets, weights = (field[keep].numpy() for field in table)
     columns = 1 + int(targets.max(initial=0))
@@ -164,9 +115,11 @@ def learn(pairs: TokenPairs, numbers: Iterable[int], rounds: int) -> tuple[Any, 
 
 def reference_coverage(pairs: TokenPairs, scorer: CoverageScorer) -> tuple[Any, Any, Any]:
     """Digests of the pairs `[P]`, ascending; where the coverage of each starts `[P]`; the coverage of all, bool."""
-    digests = np.array([pair_digest(s, t) for s, t in zip(pairs.sources, pairs.targets, strict=True)], dtype=np.uint64)
-    lengths = np.array([len(source) for source in pairs.sources], dtype=np.int64)
+    lengths = pairs.sources.lengths
     starts = np.cumsum(lengths) - lengths
-    coverage = [scorer.covered(s, t) for s, t in zip(pairs.sources, pairs.targets, strict=True)]
+    digests, coverage = np.empty(len(pairs), dtype=np.uint64), np.zeros(int(lengths.sum()), dtype=bool)
+    for number, (source, target) in enumerate(pairs):
+        digests[number] = pair_digest(source, target)
+        coverage[starts[number] : starts[number] + len(source)] = scorer.covered(source, target)
     order = np.argsort(digests, kind="stable")
-    return digests[order], starts[order], np.concatenate([*coverage, np.zeros(0, dtype=bool)])
+    return digests[order], starts[order], coverage
