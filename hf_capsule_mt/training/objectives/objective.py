@@ -290,7 +290,9 @@ def named_reward(args: Any, tokenizer: Any, model: Any, pairs: Any) -> Reward:
     settings = RewardSettings.from_mapping(args.reward_settings)
     pairs = TokenPairs.from_dataset(pairs, tokenizer) if args.reward in ("cdr", "learned_cdr") else None
     with main_first():  # which writes the files that the others read
-        return make_reward(args.reward, tokenizer, settings, model, pairs)
+        return make_reward(
+            args.reward, tokenizer, settings, model, pairs, budget=getattr(args, "max_tokens_per_batch", None)
+        )
 
 
 def _source(inputs: dict[str, Any], padding: int) -> dict[str, Tensor]:

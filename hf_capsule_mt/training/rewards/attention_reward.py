@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches
 from hf_capsule_mt.training.rewards.reward import SampledBatch
 from hf_capsule_mt.training.rewards.sentence_samples import samples_by_sentence
 from hf_capsule_mt.training.rewards.settings import RewardSettings
@@ -23,13 +23,14 @@ class AttentionCoverageReward:
 
     The model force-decodes references and samples without dropout. Attention is the mean over the heads of one layer,
     at the step that writes the target token. What falls on the end token of the source covers nothing. The coverage of
-    a reference changes while the model trains, so that it is computed anew each time.
+    a reference changes while the model trains, so that it is computed anew each time. A pass of the model reads at
+    most `budget` tokens, source and target with padding; None is one pass for all.
     """
 
     name = "cdr"
 
-    def __init__(self, model: Any, tokenizer: Any, settings: RewardSettings) -> None:
-        self.model, self.settings = model, settings
+    def __init__(self, model: Any, tokenizer: Any, settings: RewardSettings, budget: int | None = None) -> None:
+        self.model, self.settings, self.budget = model, settings, budget
         self.end, self.padding = tokenizer.eos_token_id, tokenizer.pad_token_id
         missing = [name for name, value in (("eos", self.end), ("pad", self.padding)) if value is None]
         if missing:
@@ -51,11 +52,16 @@ class AttentionCoverageReward:
 
     def covered(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         """Which source tokens each target covers, `[N, S]`, bool; false for the end token and for padding."""
-        attention = self._attention(sources, targets)  # [N, T, S]
-        best = attention.amax(dim=1)
-        lengths = torch.tensor([len(source) for source in sources], device=best.device)
-        is_source = torch.arange(best.shape[1], device=best.device) < lengths.unsqueeze(1)
-        return (best >= self.settings.coverage_threshold) & is_source
+        width = 1 + max(map(len, sources))  # with the end token
+        covered = torch.zeros(len(sources), width, dtype=torch.bool, device=self.model.device)
+        for rows in length_batches([width + max(1, len(target)) for target in targets], max_tokens=self.budget):
+            block = [sources[row] for row in rows]
+            best = self._attention(block, [targets[row] for row in rows]).amax(dim=1)  # [block, its S]
+            lengths = torch.tensor([len(source) for source in block], device=best.device)
+            is_source = torch.arange(best.shape[1], device=best.device) < lengths.unsqueeze(1)
+            places = torch.tensor(rows, device=best.device)
+            covered[places, : best.shape[1]] = (best >= self.settings.coverage_threshold) & is_source
+        return covered
 
     @torch.no_grad()
     def _attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:

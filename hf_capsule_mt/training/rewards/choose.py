@@ -18,6 +18,7 @@ def make_reward(
     settings: RewardSettings | None = None,
     model: Any = None,
     pairs: TokenPairs | None = None,
+    budget: int | None = None,
 ) -> Reward:
     """The reward `bleu`, `chrf`, `cdr` or `learned_cdr`. Call `close` when training ends, also after an error.
 
@@ -25,6 +26,7 @@ def make_reward(
         model: the model that trains, for `coverage="attention"`; the estimate of `learned_cdr` computes on its device.
         pairs: the training pairs, `TokenPairs.from_dataset(train_dataset, tokenizer)`; `cdr` and `learned_cdr` learn
             from them which source tokens a translation covers.
+        budget: most tokens of a pass of the model, source and target with padding, for `coverage="attention"`.
     """
     settings = RewardSettings() if settings is None else settings
     if name not in REWARDS:
@@ -36,7 +38,7 @@ def make_reward(
             raise ValueError("coverage='attention': learned_cdr learns from the lexicon; leave coverage out")
         if model is None:
             raise ValueError("coverage='attention': the reward reads the attention of the model; pass it")
-        return AttentionCoverageReward(model, tokenizer, settings)
+        return AttentionCoverageReward(model, tokenizer, settings, budget)
     if pairs is None:
         raise ValueError(
             f"reward={name!r}: coverage is learned from the training pairs; pass "

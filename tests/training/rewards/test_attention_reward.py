@@ -33,9 +33,9 @@ def marian() -> Any:
     return model.train()
 
 
-def make(model: Any, threshold: float = 0.35, layer: int = -1) -> Any:
+def make(model: Any, threshold: float = 0.35, layer: int = -1, budget: int | None = None) -> Any:
     settings = RewardSettings(coverage="attention", coverage_threshold=threshold, attention_layer=layer)
-    return make_reward("cdr", Tokenizer(), settings, model)
+    return make_reward("cdr", Tokenizer(), settings, model, budget=budget)
 
 
 def scores_by_hand(model: Any, threshold: float) -> list[float]:
@@ -81,6 +81,23 @@ def test_marian_in_training() -> None:
     model = marian()
     make(model).submit(BATCH)()
     assert model.training and model.config._attn_implementation == implementation
+
+
+@pytest.mark.parametrize("budget", [20, 1])
+def test_a_pass_of_the_model_keeps_the_budget_of_tokens(budget: int) -> None:
+    """A translation that is longer than the budget has a pass of its own. Scores do not depend on the budget."""
+    model, sizes = marian(), list[tuple[int, int]]()
+    expected = make(model, 0.25).submit(BATCH)()
+    reward = make(model, 0.25, budget=budget)
+
+    def note(module: Any, args: Any, inputs: dict[str, Any]) -> None:
+        rows = len(inputs["input_ids"])
+        sizes.append((rows, inputs["input_ids"].numel() + inputs["decoder_input_ids"].numel()))
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    assert reward.submit(BATCH)() == pytest.approx(expected) and len(set(expected)) > 2
+    assert sum(rows for rows, _ in sizes) == 7 and max(rows for rows, _ in sizes) == (2 if budget == 20 else 1)
+    assert all(tokens <= budget for rows, tokens in sizes if rows > 1)
 
 
 def test_the_end_token_is_not_covered() -> None:
