@@ -138,6 +138,11 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
             for name in ("gradient_accumulation_steps", "per_device_train_batch_size", "per_device_eval_batch_size")
             if getattr(self, name) < 1
         ]
+        if self.auto_find_batch_size and self.max_tokens_per_batch is not None:
+            problems.append(
+                "auto_find_batch_size=True: it lowers per_device_train_batch_size, which has no effect with "
+                f"max_tokens_per_batch={self.max_tokens_per_batch}; leave one of the two out"
+            )
         if not isinstance(warmup, int) or warmup < 0:
             problems.append(
                 f"auxiliary_warmup_steps={self.auxiliary_warmup_steps!r}: must be an integer of at least 0"

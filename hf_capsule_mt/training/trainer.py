@@ -81,7 +81,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.averager = WeightAverager(self.args, self.accelerator, sharded)
         self.finiteness = FinitenessWatch(self.args)
         order = EpochOrder(self.batches.data_seed)
-        for callback in (self.stopper, self.position, order, self.averager, self.finiteness, self.objective):
+        # The objective forgets earlier rewards before the position loads those of a checkpoint.
+        for callback in (self.stopper, self.objective, self.position, order, self.averager, self.finiteness):
             self.add_callback(callback)
         if getattr(self.args, "early_stopping_patience", None) is not None:
             self.add_callback(PatientEarlyStopping(self.args.early_stopping_patience))
@@ -133,7 +134,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.attention.log()
         self._ignored_keys = ignore_keys_for_eval
         try:
-            self.objective.begin(checkpoint, self.model, self.processing_class, self.train_dataset)
+            self.objective.begin(checkpoint, self.processing_class, self.train_dataset)
             name = None if checkpoint is None else str(checkpoint)
             with self.ablated_routing.in_model(self.model), freed_memory_kept(self.args.device):
                 output = super().train(name, trial, ignore_keys_for_eval, **kwargs)

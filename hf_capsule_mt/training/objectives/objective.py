@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import TrainerCallback
-from transformers.utils import ModelOutput, logging
+from transformers.utils import ModelOutput
 
 from hf_capsule_mt.training.objectives.arguments import (
     GREEDY,
@@ -49,15 +49,12 @@ from hf_capsule_mt.training.objectives.model_access import (
     repeated,
 )
 from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers, step_number
+from hf_capsule_mt.training.objectives.run_reward import load_reward, named_reward
 from hf_capsule_mt.training.objectives.sampling import Sampler
-from hf_capsule_mt.training.objectives.state_files import load_state, save_state
+from hf_capsule_mt.training.objectives.state_files import save_state
 from hf_capsule_mt.training.objectives.statistics import RewardStatistics
-from hf_capsule_mt.training.processes import main_first
-from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, make_reward
 from hf_capsule_mt.training.rewards.reward import Reward, SampledBatch
 from hf_capsule_mt.training.training_loss import Share
-
-logger = logging.get_logger(__name__)
 
 Likelihood = Callable[[dict[str, Any]], tuple[Tensor, Any]]  # from inputs of the model to its loss and its outputs
 
@@ -66,7 +63,7 @@ class SequenceObjective(TrainerCallback):
     """Computes the loss of a batch under `minimum_risk` or `policy_gradient`. See [`ObjectiveArguments`].
 
     `reward` is an object of the caller, which the caller closes. None makes the reward that the arguments name, at the
-    beginning of each training, and closes it at the end.
+    beginning of each training, for the model that trains, and closes it at the end.
     """
 
     def __init__(self, args: Any, accelerator: Accelerator, reward: Reward | None = None) -> None:
@@ -75,25 +72,38 @@ class SequenceObjective(TrainerCallback):
         self.statistics = RewardStatistics(accelerator)
         self.sampler = Sampler(getattr(args, "max_tokens_per_batch", None))
         self.sentences: Tensor | int | None = None  # of the step; None where each batch has its own mean
+        self._checkpoint: Path | None = None
+        self._tokenizer: Any = None
+        self._pairs: Any = None
 
     @property
     def is_on(self) -> bool:
         """Whether the run has such an objective."""
         return getattr(self.args, "objective", LIKELIHOOD) != LIKELIHOOD
 
-    def begin(self, checkpoint: Path | None, model: Any, tokenizer: Any, pairs: Any) -> None:
-        """Training on `pairs` begins, from `checkpoint` if it is resumed."""
+    def begin(self, checkpoint: Path | None, tokenizer: Any, pairs: Any) -> None:
+        """`train` is called on `pairs`; from `checkpoint` if it is resumed."""
+        self._checkpoint, self._tokenizer, self._pairs = checkpoint, tokenizer, pairs
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """The steps begin, with the model of `model_init`; for `auto_find_batch_size` again with each batch size."""
         if not self.is_on:
             return
         self.statistics.reset()
         if self._makes_reward:
-            self.reward = named_reward(self.args, tokenizer, model, pairs)
-        if checkpoint is not None and self.reward is not None:
-            self._load_reward(checkpoint, self.reward)
+            self._close_reward()
+            self.reward = named_reward(self.args, self._tokenizer, model, self._pairs)
+        if self._checkpoint is not None and self.reward is not None:
+            load_reward(self.reward, self._checkpoint, self.args.process_index)
 
     def end(self) -> None:
         """Training has ended."""
-        if self._makes_reward and self.reward is not None:
+        self._tokenizer = self._pairs = None
+        if self._makes_reward:
+            self._close_reward()
+
+    def _close_reward(self) -> None:
+        if self.reward is not None:
             self.reward.close()
             self.reward = None
 
@@ -165,17 +175,6 @@ class SequenceObjective(TrainerCallback):
         """Write the reward's state of this process into a checkpoint."""
         if self.is_on and self.reward is not None:
             save_state(self.reward.state(), folder, self.args.process_index)
-
-    def _load_reward(self, checkpoint: Path, reward: Reward) -> None:
-        state = load_state(checkpoint, self.args.process_index)
-        if state is None:
-            state = load_state(checkpoint, 0)
-            logger.warning(
-                f"{checkpoint} has no reward of process {self.args.process_index}: "
-                + ("that of process 0 is used" if state is not None else "a new one begins")
-            )
-        if state is not None:
-            reward.load(state)
 
     def _candidates(
         self, model: Any, encoded: ModelOutput, source: dict[str, Tensor], labels: Tensor, step: int
@@ -278,21 +277,6 @@ class SequenceObjective(TrainerCallback):
             mean = self.statistics.running_mean()
             baselines = rewards if mean is None else torch.full_like(rewards, mean)
         return policy_gradient_losses(log_probabilities, chosen[0], counted, baselines[places], chosen[1], sentences)
-
-
-def named_reward(args: Any, tokenizer: Any, model: Any, pairs: Any) -> Reward:
-    """The reward that the arguments name; `pairs` is the tokenised training set."""
-    if tokenizer is None:
-        raise ValueError(
-            f"reward={args.reward!r}: rewards read texts; give the trainer the tokenizer as processing_class, or a "
-            "reward of your own"
-        )
-    settings = RewardSettings.from_mapping(args.reward_settings)
-    pairs = TokenPairs.from_dataset(pairs, tokenizer) if args.reward in ("cdr", "learned_cdr") else None
-    with main_first():  # which writes the files that the others read
-        return make_reward(
-            args.reward, tokenizer, settings, model, pairs, budget=getattr(args, "max_tokens_per_batch", None)
-        )
 
 
 def _source(inputs: dict[str, Any], padding: int) -> dict[str, Tensor]:

@@ -1,0 +1,41 @@
+"""The reward of a run: the one that the arguments name, and its state in a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from hf_capsule_mt.training.objectives.state_files import load_state
+from hf_capsule_mt.training.processes import main_first
+from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, make_reward
+from hf_capsule_mt.training.rewards.reward import Reward
+
+logger = logging.get_logger(__name__)
+
+
+def named_reward(args: Any, tokenizer: Any, model: Any, pairs: Any) -> Reward:
+    """The reward that the arguments name, for the model that trains; `pairs` is the tokenised training set."""
+    if tokenizer is None:
+        raise ValueError(
+            f"reward={args.reward!r}: rewards read texts; give the trainer the tokenizer as processing_class, or a "
+            "reward of your own"
+        )
+    settings = RewardSettings.from_mapping(args.reward_settings)
+    pairs = TokenPairs.from_dataset(pairs, tokenizer) if args.reward in ("cdr", "learned_cdr") else None
+    with main_first():  # which writes the files that the others read
+        return make_reward(
+            args.reward, tokenizer, settings, model, pairs, budget=getattr(args, "max_tokens_per_batch", None)
+        )
+
+
+def load_reward(reward: Reward, checkpoint: Path, process: int) -> None:
+    """Give a reward the state that this process, or else process 0, has saved in the checkpoint."""
+    state = load_state(checkpoint, process)
+    if state is None:
+        state = load_state(checkpoint, 0)
+        logger.warning(
+            f"{checkpoint} has no reward of process {process}: "
+            + ("that of process 0 is used" if state is not None else "a new one begins")
+        )
+    if state is not None:
+        reward.load(state)
