@@ -47,7 +47,8 @@ class ObjectiveArguments:
         reward_settings (`dict`, *optional*):
             Fields of `RewardSettings`.
         equal_reward_steps (`int`, defaults to 100):
-            Stop with an error when all rewards of so many steps are equal: nothing is learned from them.
+            Stop with an error after so many steps in which no sentence has different rewards: nothing is learned from
+            them. With one sample a sentence and the `"running_mean"`, rewards are compared with that mean.
     """
 
     objective: str = field(
@@ -82,7 +83,7 @@ class ObjectiveArguments:
         default=None, metadata={"help": "Fields of RewardSettings, as a mapping."}
     )
     equal_reward_steps: int = field(
-        default=100, metadata={"help": "Stop when all rewards of so many steps are equal."}
+        default=100, metadata={"help": "Stop after so many steps in which no sentence has different rewards."}
     )
 
 

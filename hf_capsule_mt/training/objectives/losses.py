@@ -59,3 +59,10 @@ def means_of_other_samples(rewards: Tensor, counts: Tensor, sentence_of: Tensor,
     totals = sums_by_sentence(counts * rewards, sentence_of, sentences)
     samples = sums_by_sentence(counts, sentence_of, sentences)
     return (totals[sentence_of] - rewards) / (samples[sentence_of] - 1).clamp(min=1)
+
+
+def some_rewards_differ(rewards: Tensor, sentence_of: Tensor, sentences: int) -> bool:
+    """Whether two candidates of one sentence have different `rewards` `[N]`."""
+    lowest = rewards.new_full((sentences,), torch.inf).scatter_reduce(0, sentence_of, rewards, "amin")
+    highest = rewards.new_full((sentences,), -torch.inf).scatter_reduce(0, sentence_of, rewards, "amax")
+    return bool((highest > lowest).any())

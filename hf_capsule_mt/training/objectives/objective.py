@@ -39,6 +39,7 @@ from hf_capsule_mt.training.objectives.losses import (
     means_of_other_samples,
     minimum_risk_losses,
     policy_gradient_losses,
+    some_rewards_differ,
 )
 from hf_capsule_mt.training.objectives.model_access import (
     decoder_without_dropout,
@@ -159,11 +160,15 @@ class SequenceObjective(TrainerCallback):
             return
         self.statistics.finish_step(self.reward.after_step)
         if self.statistics.equal_steps >= args.equal_reward_steps:
+            equal = "every reward was the running mean"
+            if not self._has_one_candidate:
+                equal = "no sentence had samples with different rewards"
             raise ValueError(
-                f"equal_reward_steps={args.equal_reward_steps}: all rewards of the last {self.statistics.equal_steps} "
-                f"steps, up to step {state.global_step}, are {self.statistics.equal_value:g}, so nothing is learned "
-                f"from them. The reward {args.reward!r} cannot tell the samples apart, as those of an untrained "
-                "model: start from a trained one"
+                f"equal_reward_steps={args.equal_reward_steps}: in the last {self.statistics.equal_steps} steps, up "
+                f"to step {state.global_step}, {equal}, so nothing is learned from them. The reward "
+                f"{self.reward.name!r} cannot tell the samples apart, as those of an untrained model: start from a "
+                "trained one. Or all samples of a sentence are equal: then distinct_samples in the log is low, and "
+                "training on rewards has reached its end"
             )
 
     def add_to(self, logs: dict[str, float]) -> None:
@@ -203,6 +208,13 @@ class SequenceObjective(TrainerCallback):
     @property
     def _has_greedy_baseline(self) -> bool:
         return self.args.objective != MINIMUM_RISK and self.args.reward_baseline == GREEDY
+
+    @property
+    def _has_one_candidate(self) -> bool:
+        """Whether a sentence has one sample alone, which is compared with the running mean."""
+        args = self.args
+        is_compared = args.objective == MINIMUM_RISK or self._has_greedy_baseline
+        return args.samples_per_sentence == 1 and not is_compared
 
     def _learns_from(self, candidates: Candidates, place: int) -> bool:
         """Of a greedy translation only the reward is needed."""
@@ -259,7 +271,13 @@ class SequenceObjective(TrainerCallback):
         places = torch.tensor(learned, device=device)
         counts = torch.tensor(candidates.counts, dtype=rewards.dtype, device=device)
         sentence_of = torch.tensor(candidates.sentence_of, device=device)
-        self.statistics.add_rewards(rewards, counts)
+        if self._has_one_candidate:
+            mean = self.statistics.running_mean()
+            expected = rewards.mean() if mean is None else rewards.new_tensor(mean)
+            differ = not torch.isclose(rewards, expected).all()
+        else:
+            differ = some_rewards_differ(rewards, sentence_of, sentences)
+        self.statistics.add_rewards(rewards, counts, differ)
         lengths = torch.tensor([len(candidates.words[place]) for place in learned], device=device)
         counted = counts[places]
         self.statistics.add(entropy=-(counted * log_probabilities.detach()).sum(), tokens=(counted * lengths).sum())

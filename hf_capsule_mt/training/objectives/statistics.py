@@ -21,6 +21,7 @@ from torch import Tensor
 DECAY = 0.99  # of the running mean, in a step
 SUMS: tuple[str, ...] = ("samples", "reward", "squared_reward", "entropy", "tokens", "distinct", "cut")
 SUMS += ("sentences", "expected", "likelihood", "likelihood_steps")
+OF_THIS_PROCESS, OF_ALL_PROCESSES = ("sums", "learned"), ("mean", "mean_weight", "equal_steps")
 
 
 class RewardStatistics:
@@ -30,8 +31,7 @@ class RewardStatistics:
     _has_references: bool
     _total: float
     _samples: float
-    _lowest: float
-    _highest: float
+    _some_differ: bool
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
@@ -43,33 +43,39 @@ class RewardStatistics:
         self.learned: dict[str, list[float]] = {}  # sum and number of what the reward reported, by name
         self._begin_step()
         self.mean, self.mean_weight = 0.0, 0.0  # of the rewards of earlier steps
-        self.equal_value: float | None = None  # all rewards of the last steps
-        self.equal_steps = 0
+        self.equal_steps = 0  # last steps in which no rewards differed
 
     def state(self) -> dict[str, Any]:
         """For JSON, in which floats are exact."""
-        names = ("sums", "learned", "mean", "mean_weight", "equal_value", "equal_steps")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*OF_THIS_PROCESS, *OF_ALL_PROCESSES)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        """Go on from what `state` returned in this process."""
+        for name in OF_THIS_PROCESS:
+            setattr(self, name, state[name])
+        self.load_shared(state)
+
+    def load_shared(self, state: dict[str, Any]) -> None:
+        """Go on from what all processes knew, by what `state` returned in any of them."""
+        for name in OF_ALL_PROCESSES:
+            setattr(self, name, state[name])
 
     def add(self, **values: Tensor | float) -> None:
         """Add to the sums of their names."""
         for name, value in values.items():
             self.sums[name] += float(value)
 
-    def add_rewards(self, rewards: Tensor, counts: Tensor) -> None:
-        """Of the candidates of a batch, both `[N]`; a candidate with the count 0 is no sample."""
+    def add_rewards(self, rewards: Tensor, counts: Tensor, some_differ: bool) -> None:
+        """Of the candidates of a batch, both `[N]`; a candidate with the count 0 is no sample.
+
+        `some_differ` says whether something is learned from them: whether a reward differs from what it is compared
+        with, the other rewards of its sentence or the running mean.
+        """
         counts, rewards = counts.double(), rewards.double()
         total, samples = float((counts * rewards).sum()), float(counts.sum())
         self.add(samples=samples, reward=total, squared_reward=(counts * rewards.square()).sum())
         self._total, self._samples = self._total + total, self._samples + samples
-        if len(rewards):
-            self._lowest = min(self._lowest, float(rewards.min()))
-            self._highest = max(self._highest, float(rewards.max()))
+        self._some_differ |= some_differ
 
     def running_mean(self) -> float | None:
         """The mean reward of earlier steps, in which later ones count more; None before the first step ends."""
@@ -82,16 +88,13 @@ class RewardStatistics:
 
     def finish_step(self, learn: Callable[[], dict[str, float]]) -> None:
         """Take in a step of all processes. In one with samples, `learn` lets the reward learn."""
-        step = torch.tensor([[self._total, self._samples, self._lowest, self._highest]], dtype=torch.float64)
+        step = torch.tensor([[self._total, self._samples, self._some_differ]], dtype=torch.float64)
         step = self._gathered(step)
         samples, total = float(step[:, 1].sum()), float(step[:, 0].sum())
         if samples:
             self.mean = DECAY * self.mean + (1 - DECAY) * total / samples
             self.mean_weight = DECAY * self.mean_weight + (1 - DECAY)
-            lowest, highest = float(step[:, 2].min()), float(step[:, 3].max())
-            same = lowest == highest and self.equal_value in (None, lowest)
-            self.equal_steps = self.equal_steps + 1 if same else int(lowest == highest)
-            self.equal_value = lowest if lowest == highest else None
+            self.equal_steps = 0 if step[:, 2].any() else self.equal_steps + 1
             for name, value in learn().items():
                 total_before, count = self.learned.get(name, (0.0, 0))
                 self.learned[name] = [total_before + value, count + 1]
@@ -119,8 +122,7 @@ class RewardStatistics:
         self.sums, self.learned = dict.fromkeys(SUMS, 0.0), {}
 
     def _begin_step(self) -> None:
-        self._has_references, self._total, self._samples = False, 0.0, 0.0
-        self._lowest, self._highest = math.inf, -math.inf
+        self._has_references, self._total, self._samples, self._some_differ = False, 0.0, 0.0, False
 
     def _gathered(self, row: Tensor) -> Tensor:
         """A row for each process."""

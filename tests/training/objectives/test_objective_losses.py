@@ -122,3 +122,11 @@ def test_a_candidate_that_was_not_sampled_has_no_effect():
     loss.sum().backward()
     assert loss.item() == pytest.approx(-0.9)
     torch.testing.assert_close(log_probabilities.grad, torch.tensor([-0.7, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "differ"),
+    [([0.1, 0.4, 0.4, 0.1, 0.4, 0.1], False), ([0.1, 0.4, 0.4, 0.1, 0.5, 0.1], True), ([0.1] * 6, False)],
+)
+def test_rewards_are_compared_within_a_sentence(rewards: list[float], differ: bool):
+    assert losses.some_rewards_differ(torch.tensor(rewards), SENTENCE_OF, 3) is differ

@@ -208,13 +208,41 @@ def test_the_reward_rises(name: str, tmp_path: Path):
     assert trainer.objective.reward.closed is False, "the caller closes its own"
 
 
-def test_equal_rewards_stop_the_run(tmp_path: Path):
-    trainer = run(tmp_path, reward=WordShare(constant=0.25), equal_reward_steps=5, eval_strategy="no")
-    with pytest.raises(
-        ValueError, match=r"equal_reward_steps=5: all rewards of the last 5 steps, up to step 5, are 0.25"
-    ):
+class OfSentence(WordShare):
+    """A reward that says how long the reference is: it is the same for all samples of a sentence."""
+
+    def score(self, sample: Any, reference: Any) -> float:
+        return len(reference) / 10
+
+
+def test_rewards_that_are_equal_within_each_sentence_stop_the_run(tmp_path: Path):
+    trainer = run(tmp_path, reward=OfSentence(), equal_reward_steps=5, eval_strategy="no")
+    message = "equal_reward_steps=5: in the last 5 steps, up to step 5, no sentence had samples with different"
+    with pytest.raises(ValueError, match=message):
         trainer.train()
     assert trainer.state.global_step == 5 and checkpoints(tmp_path) == [4]
+
+
+@pytest.mark.parametrize(
+    ("reward", "settings", "steps"),
+    [
+        (OfSentence(), {"objective": "policy_gradient"}, 3),
+        (OfSentence(), {"objective": "minimum_risk", "include_reference": True}, 3),
+        (OfSentence(), {"objective": "policy_gradient", "samples_per_sentence": 1, "reward_baseline": "greedy"}, 3),
+        (WordShare(), {"objective": "policy_gradient", "samples_per_sentence": 1, "reward_baseline": "greedy"}, 0),
+        (WordShare(), {"objective": "minimum_risk", "samples_per_sentence": 1, "include_reference": True}, 0),
+        (WordShare(0.3), {"samples_per_sentence": 1, "reward_baseline": "running_mean"}, 3),
+        (OfSentence(), {"samples_per_sentence": 1, "reward_baseline": "running_mean"}, 0),
+        (OfSentence(), {"samples_per_sentence": 2, "reward_baseline": "running_mean"}, 3),
+    ],
+)
+def test_what_a_reward_is_compared_with(reward: Any, settings: dict[str, Any], steps: int, tmp_path: Path):
+    """The other candidates of its sentence; the running mean where a sentence has one sample alone."""
+    computed = objective(tmp_path, reward, **{"objective": "policy_gradient"} | settings)
+    for step in range(3):
+        gradient_of(computed, toy_model("marian"), step)
+        computed.statistics.finish_step(dict)
+    assert computed.statistics.equal_steps == steps
 
 
 def test_the_log_says_what_the_rewards_are_like(tmp_path: Path):

@@ -14,26 +14,29 @@ def statistics() -> RewardStatistics:
     return RewardStatistics(Accelerator(cpu=True))
 
 
-def step(kept: RewardStatistics, *rewards: float, counts: Any = None) -> None:
-    kept.add_rewards(torch.tensor(rewards), torch.tensor(counts or [1] * len(rewards)))
+def step(kept: RewardStatistics, *rewards: float, counts: Any = None, differ: bool = True) -> None:
+    kept.add_rewards(torch.tensor(rewards), torch.tensor(counts or [1] * len(rewards)), differ)
     kept.finish_step(dict)
 
 
-def test_only_steps_with_one_and_the_same_reward_count_as_equal():
+def test_only_steps_without_a_difference_count_as_equal():
     kept, seen = statistics(), []
-    for rewards in ([0.5, 0.5], [0.5], [0.5, 0.75], [0.5], [0.25], [0.25, 0.25], [0.25]):
-        step(kept, *rewards)
+    for differ in (False, False, True, False, False):
+        step(kept, 0.5, 0.75, differ=differ)
         seen.append(kept.equal_steps)
-    assert seen == [1, 2, 0, 1, 1, 2, 3]
+    assert seen == [1, 2, 0, 1, 2]
     kept.finish_step(dict)  # of references alone
-    assert kept.equal_steps == 3
+    assert kept.equal_steps == 2
+    kept.add_rewards(torch.tensor([0.5]), torch.tensor([1]), True)  # the first of two accumulated batches
+    step(kept, 0.5, differ=False)
+    assert kept.equal_steps == 0
 
 
-def test_a_candidate_that_was_not_sampled_shows_that_rewards_differ():
+def test_a_candidate_that_was_not_sampled_is_not_in_the_mean():
     """The reference, or the greedy translation."""
     kept = statistics()
     step(kept, 0.5, 1.0, counts=[2, 0])
-    assert kept.equal_steps == 0 and kept.running_mean() == pytest.approx(0.5)
+    assert kept.running_mean() == pytest.approx(0.5)
 
 
 def test_the_running_mean_prefers_late_steps_and_has_no_start():
@@ -50,7 +53,7 @@ def test_the_log_has_means_over_samples_and_begins_again():
     kept.add(entropy=30.0, tokens=20.0, distinct=3, cut=1)
     kept.add_likelihood(3.0)
     kept.add_likelihood(1.0)  # accumulated in one step
-    kept.add_rewards(torch.tensor([0.0, 1.0, 0.5]), torch.tensor([1, 1, 2]))
+    kept.add_rewards(torch.tensor([0.0, 1.0, 0.5]), torch.tensor([1, 1, 2]), True)
     kept.finish_step(lambda: {"error": 4.0})
     step(kept, 0.5)
     kept.add_to(logs)
@@ -71,3 +74,12 @@ def test_the_state_is_json_and_goes_on_exactly():
     for one in (kept, resumed):
         step(one, 0.7)
     assert resumed.state() == kept.state()
+
+
+def test_another_process_goes_on_with_what_all_knew():
+    """The running mean and the count of equal steps; not with sums of its own."""
+    kept, resumed = statistics(), statistics()
+    step(kept, 0.1, 0.7, differ=False)
+    resumed.load_shared(json.loads(json.dumps(kept.state())))
+    assert resumed.running_mean() == kept.running_mean() == pytest.approx(0.4) and resumed.equal_steps == 1
+    assert resumed.sums["samples"] == 0.0 and kept.sums["samples"] == 2.0
