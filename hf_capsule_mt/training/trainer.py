@@ -315,8 +315,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     def _save_run_files(self, folder: Path) -> None:
         sums = {"loss": float(self._tr_loss), "last_logged": self._globalstep_last_logged} | self.meter.state()
-        sums |= {"rewards": self.objective.statistics.state()} if self.objective.is_on else {}
-        self.position.save(folder, self.state.global_step, sums)
+        self.position.save(folder, self.state.global_step, sums | self.objective.sums())
         self.averager.save(folder)
         self.objective.save(folder)
 
@@ -325,8 +324,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self._globalstep_last_logged = sums["last_logged"]
         self._total_loss_scalar = -float(self.meter.mean_over_processes(self._tr_loss))  # not of this call's steps
         self.meter.load(sums, self.args.device)
-        if self.objective.is_on and "rewards" in sums:
-            self.objective.statistics.load(sums["rewards"])
+        self.objective.load_sums(sums)
 
     # Transformers 5.17 to 5.23: it warns of weights that no checkpoint holds, tied to others or computed from them.
     def _issue_warnings_after_load(self, load_result: Any) -> None:

@@ -50,6 +50,12 @@ from hf_capsule_mt.training.objectives.model_access import (
     repeated,
 )
 from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers, step_number
+from hf_capsule_mt.training.objectives.recorded_settings import (
+    has_other_reward,
+    objective_settings,
+    recorded_run,
+    warn_of_changes,
+)
 from hf_capsule_mt.training.objectives.run_reward import load_reward, named_reward
 from hf_capsule_mt.training.objectives.sampling import Sampler
 from hf_capsule_mt.training.objectives.state_files import save_state
@@ -74,6 +80,7 @@ class SequenceObjective(TrainerCallback):
         self.sampler = Sampler(getattr(args, "max_tokens_per_batch", None))
         self.sentences: Tensor | int | None = None  # of the step; None where each batch has its own mean
         self._checkpoint: Path | None = None
+        self._has_other_reward = False  # than the checkpoint
         self._tokenizer: Any = None
         self._pairs: Any = None
 
@@ -88,14 +95,35 @@ class SequenceObjective(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """The steps begin, with the model of `model_init`; for `auto_find_batch_size` again with each batch size."""
+        recorded = {} if self._checkpoint is None else recorded_run(self._checkpoint)
+        before, now = recorded.get("objective"), self._settings
+        self._has_other_reward = before is not None and has_other_reward(before, now)
+        if self._checkpoint is not None and before is not None:
+            warn_of_changes(self._checkpoint, before, now)
         if not self.is_on:
             return
         self.statistics.reset()
         if self._makes_reward:
             self._close_reward()
             self.reward = named_reward(self.args, self._tokenizer, model, self._pairs)
-        if self._checkpoint is not None and self.reward is not None:
-            load_reward(self.reward, self._checkpoint, self.args.process_index)
+        if self._checkpoint is None or self.reward is None or self._has_other_reward:
+            return
+        load_reward(self.reward, self._checkpoint, self.args.process_index)
+        if "rewards" in recorded:
+            self.statistics.load_shared(recorded["rewards"])
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return objective_settings(self.args, None if self._makes_reward else self.reward)
+
+    def sums(self) -> dict[str, Any]:
+        """What a checkpoint keeps for this process beside the state of the reward."""
+        return {"objective": self._settings} | ({"rewards": self.statistics.state()} if self.is_on else {})
+
+    def load_sums(self, sums: dict[str, Any]) -> None:
+        """Go on from the sums of this process in the checkpoint."""
+        if self.is_on and "rewards" in sums and not self._has_other_reward:
+            self.statistics.load(sums["rewards"])
 
     def end(self) -> None:
         """Training has ended."""

@@ -70,10 +70,12 @@ def run(output_dir: str | Path, **arguments: Any) -> Any:
 
 
 def main(options: dict[str, Any]) -> None:
+    resume = options.pop("resume", None)
     trainer = run(**options)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     report = {
         "history": training_run.history(trainer),
+        "mean_weight": trainer.objective.statistics.mean_weight,
         "weights": {name: value.flatten().tolist() for name, value in training_run.weights(trainer).items()},
     }
     file = Path(options["output_dir"]) / f"report_{trainer.args.process_index}.json"

@@ -1,0 +1,53 @@
+"""What a checkpoint records of the objective, so that a resumed run notices what has changed."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers.utils import logging
+
+from hf_capsule_mt.training.checkpoints.files import running_state
+from hf_capsule_mt.training.objectives.arguments import LIKELIHOOD, ObjectiveArguments
+from hf_capsule_mt.training.rewards import RewardSettings
+
+logger = logging.get_logger(__name__)
+
+WITHOUT_EFFECT = ("workers", "timeout_seconds", "cache_folder")  # on the rewards
+NAMES = [one.name for one in dataclasses.fields(ObjectiveArguments) if one.name != "reward_settings"]
+
+
+def objective_settings(args: Any, own_reward: Any) -> dict[str, Any]:
+    """The settings of the objective by name, for JSON. `own_reward` is a reward of the caller's, or None."""
+    if getattr(args, "objective", LIKELIHOOD) == LIKELIHOOD:
+        return {"objective": LIKELIHOOD}
+    settings = {name: getattr(args, name) for name in NAMES if name != "equal_reward_steps"}
+    if own_reward is not None:
+        return settings | {"reward": own_reward.name}
+    of_reward = dataclasses.asdict(RewardSettings.from_mapping(args.reward_settings))
+    return settings | {f"reward_settings.{name}": of_reward[name] for name in of_reward if name not in WITHOUT_EFFECT}
+
+
+def recorded_run(checkpoint: Path) -> dict[str, Any]:
+    """What the main process wrote about its run, for all processes, whatever their number is now."""
+    shared = [running_state(checkpoint)]
+    broadcast_object_list(shared)
+    return shared[0]
+
+
+def has_other_reward(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether the rewards of a checkpoint say nothing about those of this run."""
+    return before.get("reward") != now.get("reward")
+
+
+def warn_of_changes(checkpoint: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Warn if the settings of the checkpoint and of this run differ."""
+    names = [name for name in before if name in now and before[name] != now[name]]
+    changed = [f"{name} was {before[name]!r} and is {now[name]!r}" for name in names]
+    if not changed:
+        return
+    begins_anew = "; the state of the reward and the running mean of rewards begin anew"
+    logger.warning(
+        f"{checkpoint} is of a run with another objective ({', '.join(changed)}): training goes on with the new one"
+        + (begins_anew if "reward" in now and has_other_reward(before, now) else "")
+    )
