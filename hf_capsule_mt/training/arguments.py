@@ -10,7 +10,11 @@ from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments
 
 from hf_capsule_mt.analysis.ablation.routing_ablation import ABLATIONS
-from hf_capsule_mt.training.objectives.arguments import ObjectiveArguments, objective_problems
+from hf_capsule_mt.training.objectives.arguments import (
+    ObjectiveArguments,
+    has_steps_without_references,
+    objective_problems,
+)
 
 # Arguments that must be finite numbers of at least 0, and the bound that they must stay below.
 BELOW = {"learning_rate": math.inf, "warmup_steps": math.inf, "weight_decay": math.inf, "max_grad_norm": math.inf}
@@ -123,6 +127,8 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
             if self.metric_for_best_model is None:
                 self.metric_for_best_model, self.greater_is_better = "bleu", True
         super().__post_init__()
+        if self.ddp_find_unused_parameters is None and has_steps_without_references(self):
+            self.ddp_find_unused_parameters = True  # Transformers leaves it off with activation checkpointing
         problems = number_problems(vars(self), BELOW)
         problems += [
             f"{name}={value!r}: must be an integer of at least {least}, or None"

@@ -87,6 +87,11 @@ class ObjectiveArguments:
     )
 
 
+def has_steps_without_references(args: Any) -> bool:
+    """Whether some steps learn from samples alone. They leave out parameters of losses that only references have."""
+    return args.objective != LIKELIHOOD and (args.likelihood_steps or args.likelihood_weight == 0.0)
+
+
 def objective_problems(args: Any) -> list[str]:
     """What is wrong with the arguments of the objective."""
     problems = [

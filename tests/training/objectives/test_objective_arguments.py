@@ -65,6 +65,36 @@ def test_a_model_or_a_run_that_cannot_serve_is_an_error():
     assert objective_problems_with_model(SimpleNamespace(), decoder, True, True) == []
 
 
+def test_reentrant_checkpointing_in_several_processes_is_an_error():
+    settings: dict[str, Any] = {
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": True},
+    }
+    (problem,) = problems_of(**settings, world_size=2)
+    assert (
+        "objective='minimum_risk': with several processes, activation checkpointing must not be reentrant" in problem
+    )
+    assert problems_of(**settings, world_size=1) == []
+    assert problems_of(**settings | {"gradient_checkpointing": False}, world_size=2) == []
+    assert problems_of(**settings | {"gradient_checkpointing_kwargs": None}, world_size=2) == []
+
+
+def problems_of(**settings: Any) -> list[str]:
+    args = SimpleNamespace(objective="minimum_risk", **settings)
+    return objective_problems_with_model(args, toy_model("marian"), False, False)
+
+
+def test_steps_without_references_may_leave_parameters_out(tmp_path: Path):
+    """DDP would stop in the step after them. A value of the user's stays."""
+
+    def setting(**values: Any) -> Any:
+        return CapsuleSeq2SeqTrainingArguments(str(tmp_path), **values).ddp_find_unused_parameters
+
+    assert setting(**POLICY, likelihood_steps=True) is setting(**RISK, likelihood_weight=0.0) is True
+    assert setting(**POLICY) is setting(likelihood_steps=True) is None
+    assert setting(**POLICY, likelihood_steps=True, ddp_find_unused_parameters=False) is False
+
+
 def test_a_named_reward_needs_a_tokenizer(tmp_path: Path):
     trainer = run(tmp_path, objective="minimum_risk")
     with pytest.raises(ValueError, match="reward='bleu': rewards read texts; give the trainer the tokenizer"):

@@ -196,6 +196,19 @@ def test_two_processes_train_as_one(weight: float, tmp_path: Path):
             assert reports[0]["weights"][name] == pytest.approx(value.flatten().tolist(), abs=2e-4), name
 
 
+def test_two_processes_with_checkpointed_activations(tmp_path: Path):
+    """Parameters of auxiliary losses have no gradient in a step of samples alone, and one in the next step."""
+    options: dict[str, Any] = {"max_tokens_per_batch": None, "max_steps": 5, "logging_steps": 1, "use_cpu": True}
+    options |= {"eval_strategy": "no", "save_strategy": "no", "likelihood_steps": True, "likelihood_weight": 0.5}
+    given = json.dumps({"output_dir": str(tmp_path), **options, "gradient_checkpointing": True})
+    for done in run_processes(PROGRAM, given):
+        assert done.returncode == 0, done.stderr
+    reports = [json.loads((tmp_path / f"report_{index}.json").read_text()) for index in (0, 1)]
+    assert reports[0]["weights"] == reports[1]["weights"]
+    rows = reports[0]["history"]
+    assert len(rows) == 5 and 0 < sum("likelihood_loss" in row for row in rows) < 5
+
+
 @pytest.mark.parametrize("name", ["minimum_risk", exhaustive("policy_gradient")])
 def test_the_reward_rises(name: str, tmp_path: Path):
     """Alone, from random weights, on a reward that every sample can raise."""
