@@ -6,7 +6,9 @@ from hf_capsule_mt.training.ablated_routing import ablation_problems
 from hf_capsule_mt.training.objectives.checks import objective_problems_with_model
 
 
-def check_trainer(args: Any, model: Any, has_own_loss: bool, is_fsdp: bool, is_sharded: bool = False) -> None:
+def check_trainer(
+    args: Any, model: Any, has_own_loss: bool, is_fsdp: bool, is_sharded: bool = False, tokenizer: Any = None
+) -> None:
     """Raise one ValueError with everything that is wrong."""
     problems = []
     if args.enable_jit_checkpoint:
@@ -36,6 +38,6 @@ def check_trainer(args: Any, model: Any, has_own_loss: bool, is_fsdp: bool, is_s
             'set metric_for_best_model="loss"'
         )
     problems += ablation_problems(args, model)
-    problems += objective_problems_with_model(args, model, has_own_loss, is_fsdp or is_sharded)
+    problems += objective_problems_with_model(args, model, has_own_loss, is_fsdp or is_sharded, tokenizer)
     if problems:
         raise ValueError("\n".join(problems))

@@ -66,7 +66,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def __init__(self, *args: Any, reward: Reward | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        check_trainer(self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled, sharded)
+        checked = self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled, sharded
+        check_trainer(*checked, self.processing_class)
         self.batches = BatchMaker(self.args, self.accelerator)
         self.ablated_routing = AblatedRouting(self.args)
         self.training_loss = TrainingLoss(self.args, self.accelerator)

@@ -2,11 +2,16 @@
 
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from hf_capsule_mt.training.objectives.arguments import LIKELIHOOD
+from hf_capsule_mt.training.objectives.model_access import end_tokens, has_two_embeddings
 
 
-def objective_problems_with_model(args: Any, model: Any, has_own_loss: bool, is_sharded: bool) -> list[str]:
-    """What is wrong with the objective for this model."""
+def objective_problems_with_model(
+    args: Any, model: Any, has_own_loss: bool, is_sharded: bool, tokenizer: Any = None
+) -> list[str]:
+    """What is wrong with the objective for this model and its tokenizer."""
     objective = getattr(args, "objective", LIKELIHOOD)
     if objective == LIKELIHOOD:
         return []
@@ -29,6 +34,14 @@ def objective_problems_with_model(args: Any, model: Any, has_own_loss: bool, is_
             "because the model runs several times in a step; leave use_reentrant out of "
             "activation_checkpointing_kwargs"
         )
+    if not problems and isinstance(tokenizer, PreTrainedTokenizerBase) and has_two_embeddings(model):
+        end, ends = tokenizer.eos_token_id, end_tokens(model)
+        if end is not None and end not in ends:
+            problems.append(
+                f"objective={objective!r}: the tokenizer ends sentences with token {end}, and the model ends "
+                f"translations with {', '.join(map(str, ends))}. Its vocabularies are separate, and Transformers "
+                f"would end translations with {end} too; give the trainer the target's tokenizer as processing_class"
+            )
     return problems
 
 

@@ -21,6 +21,17 @@ def end_tokens(model: Any) -> list[int]:
     return [ends] if isinstance(ends, int) else list(ends or ())
 
 
+def has_two_embeddings(model: Any) -> bool:
+    """Whether source and target may have different vocabularies."""
+    return not getattr(model.config, "share_encoder_decoder_embeddings", True)
+
+
+def has_two_vocabularies(model: Any) -> bool:
+    """Whether the numbers of source and target tokens differ."""
+    sizes = model.config.vocab_size, getattr(model.config, "decoder_vocab_size", None)
+    return has_two_embeddings(model) and sizes[1] not in (None, sizes[0])
+
+
 def padding_token(model: Any) -> int:
     """The padding token; 0 where the model has none."""
     return int(model.config.pad_token_id or 0)

@@ -58,6 +58,7 @@ from hf_capsule_mt.training.objectives.recorded_settings import (
 )
 from hf_capsule_mt.training.objectives.run_reward import load_reward, named_reward
 from hf_capsule_mt.training.objectives.sampling import Sampler
+from hf_capsule_mt.training.objectives.source_ends import source_ends
 from hf_capsule_mt.training.objectives.state_files import save_state
 from hf_capsule_mt.training.objectives.statistics import RewardStatistics
 from hf_capsule_mt.training.rewards.reward import Reward, SampledBatch
@@ -81,6 +82,7 @@ class SequenceObjective(TrainerCallback):
         self.sentences: Tensor | int | None = None  # of the step; None where each batch has its own mean
         self._checkpoint: Path | None = None
         self._has_other_reward = False  # than the checkpoint
+        self._source_ends: list[int] | None = None  # None for those of translations
         self._tokenizer: Any = None
         self._pairs: Any = None
 
@@ -103,6 +105,7 @@ class SequenceObjective(TrainerCallback):
         if not self.is_on:
             return
         self.statistics.reset()
+        self._source_ends = source_ends(self._pairs, model)
         if self._makes_reward:
             self._close_reward()
             self.reward = named_reward(self.args, self._tokenizer, model, self._pairs)
@@ -165,7 +168,8 @@ class SequenceObjective(TrainerCallback):
             candidates, greedy = self._candidates(bare, encoded, source, labels, step)
             rewards_of = self.reward.submit(self._submitted(bare, source, labels, candidates))
             learned = [place for place in range(len(candidates)) if self._learns_from(candidates, place)]
-            # Older PyTorch keeps the weights that sampling has cast without gradients (pytorch#112583).
+            # By reports, PyTorch before pull request 165068 keeps the weights that sampling has cast without gradients
+            # (pytorch#112583). PyTorch 2.13 does not: the test passes without this line. No older one was tried.
             torch.clear_autocast_cache()
             # Distributed training gets ready for the gradients in the last call of the wrapped model.
             with decoder_without_dropout(bare):
@@ -252,9 +256,10 @@ class SequenceObjective(TrainerCallback):
         self, model: Any, source: dict[str, Tensor], labels: Tensor, candidates: Candidates
     ) -> SampledBatch:
         ends = end_tokens(model)
+        of_source = ends if self._source_ends is None else self._source_ends
         sources = source_words(source["input_ids"], source["attention_mask"], padding_token(model))
         return SampledBatch(
-            sources=[without_end(words, ends) for words in sources],
+            sources=[without_end(words, of_source) for words in sources],
             references=[without_end(words, ends) for words in reference_words(labels)],
             samples=[without_end(words, ends) for words in candidates.words],
             sentence_of=candidates.sentence_of,

@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers.utils import logging
 
+from hf_capsule_mt.training.objectives.model_access import has_two_vocabularies
 from hf_capsule_mt.training.objectives.state_files import load_state
 from hf_capsule_mt.training.processes import main_first
 from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, make_reward
@@ -21,7 +22,14 @@ def named_reward(args: Any, tokenizer: Any, model: Any, pairs: Any) -> Reward:
             "reward of your own"
         )
     settings = RewardSettings.from_mapping(args.reward_settings)
-    pairs = TokenPairs.from_dataset(pairs, tokenizer) if args.reward in ("cdr", "learned_cdr") else None
+    reads_sources = args.reward in ("cdr", "learned_cdr")
+    if reads_sources and has_two_vocabularies(model) and not getattr(tokenizer, "separate_vocabs", False):
+        raise ValueError(
+            f"reward={args.reward!r}: the model has two vocabularies, of {model.config.vocab_size} source and "
+            f"{model.config.decoder_vocab_size} target tokens, and the tokenizer one; give the trainer a tokenizer "
+            "with separate_vocabs, or use the reward bleu or chrf"
+        )
+    pairs = TokenPairs.from_dataset(pairs, tokenizer) if reads_sources else None
     with main_first():  # which writes the files that the others read
         return make_reward(
             args.reward, tokenizer, settings, model, pairs, budget=getattr(args, "max_tokens_per_batch", None)

@@ -31,6 +31,8 @@ def make_reward(
     settings = RewardSettings() if settings is None else settings
     if name not in REWARDS:
         raise ValueError(f"reward={name!r}: must be one of {', '.join(REWARDS)}")
+    if problem := special_token_problem(tokenizer):
+        raise ValueError(problem)
     if name in ("bleu", "chrf"):
         return TextReward(name, tokenizer, settings)
     if settings.coverage == "attention":
@@ -63,3 +65,19 @@ def vocabularies(tokenizer: Any) -> tuple[int, int]:
     source = len(tokenizer)
     has_two = getattr(tokenizer, "separate_vocabs", False)
     return source, len(tokenizer.target_encoder) if has_two else source
+
+
+def special_token_problem(tokenizer: Any) -> str | None:
+    """Why two vocabularies cannot be told apart: Transformers uses the source's numbers of special tokens for both."""
+    if not getattr(tokenizer, "separate_vocabs", False):
+        return None
+    target = tokenizer.target_encoder
+    word_of = {number: word for word, number in target.items()}
+    for token, number in zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True):
+        if word_of.get(number, token) != token or target.get(token, number) != number:
+            return (
+                f"the tokenizer's {token} is {number} in the source vocabulary, and in the target vocabulary "
+                f"{number} is {word_of.get(number)!r}: Transformers ends targets with the source's number, and leaves "
+                "it out of texts; give special tokens the same numbers in both vocabularies"
+            )
+    return None

@@ -41,3 +41,22 @@ def test_a_tokenizer_with_two_vocabularies() -> None:
     assert vocabularies(tokenizer) == (SIZE, SIZE)
     vars(tokenizer).update(separate_vocabs=True, target_encoder={"a": 0, "b": 1})
     assert vocabularies(tokenizer) == (SIZE, 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"</s>": 3, "a": 0, "<unk>": 1, "<pad>": 2}, "</s> is 0 in the source vocabulary, and .* 0 is 'a'"),
+        ({"</s>": 0, "<unk>": 1, "<pad>": 3}, "<pad> is 2 in the source vocabulary, and .* 2 is None"),
+        ({"</s>": 0, "<unk>": 1, "a": 2}, "<pad> is 2 in the source vocabulary, and .* 2 is 'a'"),
+    ],
+)
+def test_special_tokens_have_the_same_numbers_in_both_vocabularies(target: dict[str, int], message: str) -> None:
+    """MarianTokenizer ends targets with the source's number, and leaves this number out of texts."""
+    tokenizer = WordTokenizer()
+    vars(tokenizer).update(separate_vocabs=True, all_special_tokens=["</s>", "<unk>", "<pad>"], target_encoder=target)
+    with pytest.raises(ValueError, match=message):
+        make_reward("bleu", tokenizer, RewardSettings(workers=0))
+    vars(tokenizer).update(target_encoder={"</s>": 0, "<unk>": 1, "a": 3})  # and no padding
+    with closing(make_reward("bleu", tokenizer, RewardSettings(workers=0))) as reward:
+        assert reward.name == "bleu"

@@ -1,0 +1,78 @@
+"""Source and target with numbers of their own: what ends a source, a reference and a sample."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from objective_run import WordShare
+from sentence_pairs import END, PAD
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from toy_translation import LIMIT, toy_model
+from transformers import PreTrainedTokenizerFast
+
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.objectives.checks import objective_problems_with_model
+from hf_capsule_mt.training.objectives.objective import SequenceObjective
+from hf_capsule_mt.training.objectives.run_reward import named_reward
+from hf_capsule_mt.training.objectives.source_ends import source_ends
+from hf_capsule_mt.training.training_loss import Share
+
+SOURCE_END = 5
+TWO: dict[str, Any] = {"share_encoder_decoder_embeddings": False, "vocab_size": 6, "decoder_vocab_size": 4}
+ROWS = [{"input_ids": [2, END, 3, SOURCE_END], "labels": [3, END]}, {"input_ids": [3, 2, SOURCE_END], "labels": [2]}]
+
+
+def two_vocabularies() -> Any:
+    return toy_model("marian", **TWO)
+
+
+def test_each_side_loses_its_own_end_token(tmp_path: Path) -> None:
+    """The number that ends translations is a word of the source."""
+    settings: dict[str, Any] = {"objective": "policy_gradient", "likelihood_weight": 0.0, "max_sample_length": LIMIT}
+    args = CapsuleSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **settings)
+    reward, model = WordShare(), two_vocabularies()
+    computed = SequenceObjective(args, Accelerator(cpu=True), reward)
+    computed.begin(None, None, ROWS)
+    computed.on_train_begin(args, None, None, model=model)
+    inputs = {
+        "input_ids": torch.tensor([[2, END, 3, SOURCE_END], [3, 2, SOURCE_END, PAD]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
+        "labels": torch.tensor([[3, END, -100], [2, 3, END]]),
+    }
+    computed(model, inputs, 0, Share(1, 1), lambda inputs: (torch.zeros(()), {}))
+    (batch,) = reward.batches
+    assert batch.sources == [[2, END, 3], [3, 2]] and batch.references == [[3], [2, 3]]
+    assert batch.samples and all(END not in sample for sample in batch.samples)
+
+
+def test_the_end_of_sources_is_their_last_token() -> None:
+    model = two_vocabularies()
+    assert source_ends(ROWS, model) == [SOURCE_END]
+    assert source_ends([*ROWS, {"input_ids": [2, 3]}], model) == [], "they have no end token"
+    assert source_ends([*ROWS, {"input_ids": []}], model) == [SOURCE_END]
+    assert source_ends(ROWS, toy_model("marian")) == source_ends(iter(ROWS), model) == [END]
+
+
+def test_a_tokenizer_that_would_end_translations_at_a_word_is_an_error() -> None:
+    """Transformers adds its end token to those of the model."""
+    args: Any = SimpleNamespace(objective="minimum_risk")
+
+    def problems(end: int, model: Any) -> list[str]:
+        words = {"a": 2, "b": 3, "<pad>": PAD, "</s>": end}
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, "a")), eos_token="</s>")
+        return objective_problems_with_model(args, model, False, False, tokenizer)
+
+    (problem,) = problems(SOURCE_END, two_vocabularies())
+    assert f"ends sentences with token {SOURCE_END}, and the model ends translations with {END}" in problem
+    assert problems(END, two_vocabularies()) == [] == problems(SOURCE_END, toy_model("marian"))
+
+
+@pytest.mark.parametrize("name", ["cdr", "learned_cdr"])
+def test_coverage_needs_a_tokenizer_of_both_vocabularies(name: str) -> None:
+    args = SimpleNamespace(reward=name, reward_settings=None)
+    with pytest.raises(ValueError, match=f"reward='{name}': the model has two vocabularies, of 6 source and 4 target"):
+        named_reward(args, object(), two_vocabularies(), ROWS)
