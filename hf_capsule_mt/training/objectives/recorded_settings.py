@@ -14,14 +14,14 @@ from hf_capsule_mt.training.rewards import RewardSettings
 logger = logging.get_logger(__name__)
 
 WITHOUT_EFFECT = ("workers", "timeout_seconds", "cache_folder")  # on the rewards
-NAMES = [one.name for one in dataclasses.fields(ObjectiveArguments) if one.name != "reward_settings"]
+NAMES = {one.name for one in dataclasses.fields(ObjectiveArguments)} - {"reward_settings", "equal_reward_steps"}
 
 
 def objective_settings(args: Any, own_reward: Any) -> dict[str, Any]:
     """The settings of the objective by name, for JSON. `own_reward` is a reward of the caller's, or None."""
     if getattr(args, "objective", LIKELIHOOD) == LIKELIHOOD:
         return {"objective": LIKELIHOOD}
-    settings = {name: getattr(args, name) for name in NAMES if name != "equal_reward_steps"}
+    settings = {name: getattr(args, name) for name in sorted(NAMES)}
     if own_reward is not None:
         return settings | {"reward": own_reward.name}
     of_reward = dataclasses.asdict(RewardSettings.from_mapping(args.reward_settings))
