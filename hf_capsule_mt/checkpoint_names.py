@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
-from transformers.utils import cached_file
-
 CONFIGURATIONS = ("config.json", "adapter_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "source.spm")
 SHIPPED = "model_cards"  # the folder of the repository with the shipped checkpoints
@@ -20,24 +18,32 @@ def reading_checkpoint(name: str | PathLike[str]) -> Iterator[None]:
 
     A folder without a configuration or without a tokenizer is an error that names what the folder lacks.
     """
-    if Path(name).exists():
-        check_folder(Path(name))
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            if "tokenizer" in str(error) and not any((Path(name) / file).exists() for file in TOKENIZER_FILES):
-                raise OSError(f"{name} has no tokenizer: save it there with tokenizer.save_pretrained") from error
-            raise
-        return
-    missing = f"{name}: no such folder"
-    if Path(name).parts[:1] == (SHIPPED,):
-        missing += f" ({SHIPPED}/ is in the repository of hf_capsule_mt, and not in the installed package)"
-    if not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
-        raise OSError(f"{missing}; give a checkpoint folder, or a name on the Hub such as owner/model")
+    check_name(name)
+    exists = Path(name).exists()
     try:
         yield
-    except OSError as error:
-        raise OSError(f"{missing}, and loading it from the Hub failed: {error}") from error
+    except (OSError, ValueError) as error:
+        if exists:
+            if "tokenizer" in str(error) and not any((Path(name) / file).exists() for file in TOKENIZER_FILES):
+                raise OSError(f"{name} has no tokenizer: save it there with tokenizer.save_pretrained") from error
+        elif isinstance(error, OSError):
+            raise OSError(f"{missing_folder(name)}, and loading it from the Hub failed: {error}") from error
+        raise
+
+
+def check_name(name: str | PathLike[str]) -> None:
+    """Raises an `OSError` for a folder that is no checkpoint, or a name that is no folder and cannot be on the Hub."""
+    if Path(name).exists():
+        check_folder(Path(name))
+    elif not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
+        raise OSError(f"{missing_folder(name)}; give a checkpoint folder, or a name on the Hub such as owner/model")
+
+
+def missing_folder(name: str | PathLike[str]) -> str:
+    """The beginning of an error for a folder that does not exist."""
+    in_repository = Path(name).parts[:1] == (SHIPPED,)
+    hint = f" ({SHIPPED}/ is in the repository of hf_capsule_mt, and not in the installed package)"
+    return f"{name}: no such folder{hint if in_repository else ''}"
 
 
 def check_folder(folder: Path) -> None:
@@ -50,6 +56,8 @@ def check_folder(folder: Path) -> None:
 
 def check_checkpoint(name: str | PathLike[str]) -> None:
     """Raises an `OSError` unless `name` is a folder, or a name on the Hub with a config.json."""
+    from transformers.utils import cached_file  # imported late: it takes seconds, and the command line checks names
+
     with reading_checkpoint(name):
         if not Path(name).is_dir():
             cached_file(name, "config.json")

@@ -1,5 +1,5 @@
 """The commands of `capsule-mt`: each file has `make_parser()` and `main(argv)`, which returns the exit code.
 
-These files import only one another and `outputs.py` at the top, and everything else inside functions. So `--help`
-does not wait for PyTorch.
+These files import only one another, `outputs.py` and `checkpoint_names.py` at the top, and everything else inside
+functions. So `--help` and errors about missing input do not wait for PyTorch.
 """

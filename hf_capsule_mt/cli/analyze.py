@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.choices import LENGTH_EDGES
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
 from hf_capsule_mt.cli.metric_options import shows_progress
@@ -74,19 +75,31 @@ def make_parser() -> CommandParser:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: analyze(arguments), debug=arguments.debug)
+    return run_command(lambda: analyze(arguments), debug=arguments.debug, check=lambda: check(arguments))
+
+
+def input_files(arguments: argparse.Namespace) -> list[Path]:
+    files = [arguments.sources, arguments.references, arguments.translations, *(arguments.alignments or ())]
+    return [file for file in files if file is not None]
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for input that is missing, and for an output that exists."""
+    if arguments.alignments and arguments.translations is None:
+        raise ValueError("--alignments: name the translations that were aligned, with --translations")
+    files = input_files(arguments)
+    check_files(files)
+    check_models([arguments.model])
+    if arguments.output is not None:
+        check_folder(arguments.output, files)
 
 
 def analyze(arguments: argparse.Namespace) -> int:
     """Compute, print and write the tables; returns the exit code."""
     from hf_capsule_mt.evaluation.sentences import read_sentences
 
-    files = [arguments.sources, arguments.references, arguments.translations, *(arguments.alignments or ())]
-    inputs = [file for file in files if file is not None]
-    if arguments.alignments and arguments.translations is None:
-        raise ValueError("--alignments: name the translations that were aligned, with --translations")
+    inputs = input_files(arguments)
     if arguments.output is not None:
-        check_folder(arguments.output, inputs)
         check_pictures()
     sources, references = read_sentences(arguments.sources), read_sentences(arguments.references)
     translations = None if arguments.translations is None else read_sentences(arguments.translations)

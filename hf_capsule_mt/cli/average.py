@@ -26,6 +26,12 @@ def make_parser() -> CommandParser:
     return parser
 
 
+def check_folders(arguments: argparse.Namespace) -> None:
+    for folder in arguments.folders:
+        if not folder.exists():
+            raise OSError(f"{folder}: no such folder; name the folder of a checkpoint, or of a run")
+
+
 def average(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.training.checkpoints.average import average_checkpoints, best_checkpoints, last_checkpoints
 
@@ -47,4 +53,4 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("use --last or --best, not both")
     if (arguments.last is not None or arguments.best is not None) and len(arguments.folders) != 1:
         parser.error("--last and --best choose from one folder")
-    return run_command(lambda: average(arguments), debug=arguments.debug)
+    return run_command(lambda: average(arguments), debug=arguments.debug, check=lambda: check_folders(arguments))

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 
@@ -51,12 +52,20 @@ def named(text: str) -> tuple[str, str]:
     return name, place
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for options that exclude one another, and for input that is missing."""
+    if arguments.int8 and not arguments.device.startswith("cpu"):
+        raise ValueError(f"--int8 needs the CPU: leave out --device {arguments.device}")
+    if arguments.sources is None and arguments.references is not None:
+        raise ValueError("--references needs --sources: give both, or neither")
+    check_files([arguments.sources, arguments.references])
+    check_models(named(text)[1] for text in arguments.models)
+
+
 def load_models(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
     """Model and tokenizer by name."""
     from hf_capsule_mt import quantize_for_cpu
 
-    if arguments.int8 and not arguments.device.startswith("cpu"):
-        raise ValueError(f"--int8 needs the CPU: leave out --device {arguments.device}")
     models: dict[str, tuple[Any, Any]] = {}
     for text in arguments.models:
         name, place = named(text)
@@ -75,8 +84,6 @@ def sentences(arguments: argparse.Namespace) -> tuple[list[str], list[str] | Non
     from hf_capsule_mt.evaluation.sentences import read_sentences
 
     if arguments.sources is None:
-        if arguments.references is not None:
-            raise ValueError("--references needs --sources: give both, or neither")
         sources, targets = synthetic_lines(arguments.sentences, seed=1, split="test", max_words=8)
         references: list[str] | None = targets
     else:
@@ -119,4 +126,4 @@ def benchmark(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: benchmark(arguments), debug=arguments.debug)
+    return run_command(lambda: benchmark(arguments), debug=arguments.debug, check=lambda: check(arguments))

@@ -66,9 +66,12 @@ def usable_device(name: str) -> Any:
 
 
 def import_package() -> None:
-    """Import the package completely. `capsule_mt_command.py` created its module without running its code."""
+    """Import the package completely. The program has created its module without its imports.
+
+    `capsule_mt_command.py` does not run its code, and with `python -m hf_capsule_mt` its code leaves them out.
+    """
     package = sys.modules["hf_capsule_mt"]
-    if not hasattr(package, "__version__") and package.__spec__ is not None and package.__spec__.loader is not None:
+    if not hasattr(package, "register") and package.__spec__ is not None and package.__spec__.loader is not None:
         package.__spec__.loader.exec_module(package)
 
 
@@ -77,14 +80,19 @@ def run_command(
     state: str | Callable[[], str] = "nothing was written",
     debug: bool = False,
     needs_package: bool = True,
+    check: Callable[[], object] | None = None,
 ) -> int:
     """Run `work` and return its exit code.
+
+    `check` runs before the package is imported, which takes seconds: it raises for input that is missing.
 
     An error prints its message and gives 1; with `debug` also its traceback. Ctrl-C prints the `state` of the output
     and gives 130. If the reader of the output has gone, as `head` does, the command ends without an error.
     """
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
+        if check is not None:
+            check()
         if needs_package:
             import_package()
         code = work()

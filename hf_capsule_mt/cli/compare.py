@@ -19,6 +19,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_capsule_mt.cli.check_inputs import check_files
 from hf_capsule_mt.cli.choices import BOOTSTRAP_SAMPLES, COMPARISON_FORMATS, RANDOMIZATION_TRIALS, TESTS
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
 from hf_capsule_mt.cli.metric_options import (
@@ -59,15 +60,19 @@ def make_parser() -> CommandParser:
     return parser
 
 
+def name_and_place(text: str) -> tuple[str, str]:
+    """The parts of `[NAME=]PATH`; the name is empty where none is given."""
+    name, separator, place = text.partition("=")
+    return (name, place) if separator and not Path(text).exists() else ("", text)
+
+
 def named_run(text: str, split: str) -> "Run":
     """The run of `[NAME=]PATH`."""
     from hf_capsule_mt.evaluation.comparison.systems import Run
     from hf_capsule_mt.evaluation.sentences import read_sentences
     from hf_capsule_mt.recipes.finished_run import read_run
 
-    name, separator, place = text.partition("=")
-    if not separator or Path(text).exists():
-        name, place = "", text
+    name, place = name_and_place(text)
     path = Path(place)
     if path.is_dir() or path.suffix == ".json":
         return read_run(path, name or None, split)
@@ -115,6 +120,24 @@ def no_runs(arguments: argparse.Namespace) -> ValueError:
     return ValueError(f"no runs to compare: name them first, such as runs/marian runs/dla_em{reason}")
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for options that exclude one another, and for input that is missing."""
+    metric_arguments(arguments, [])
+    if arguments.saved is not None:
+        if arguments.runs:
+            raise ValueError("--from shows a saved comparison: give no runs with it")
+        for name in ("baseline", "group", "references"):
+            if getattr(arguments, name):
+                raise ValueError(f"--from shows a saved comparison: leave out --{name}")
+        check_files([arguments.saved])
+        return
+    if not arguments.runs and not arguments.group:
+        raise no_runs(arguments)
+    named_groups(arguments.group)
+    check_files([name_and_place(text)[1] for text in arguments.runs], "file or folder")
+    check_files(arguments.references or [])
+
+
 def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.evaluation.comparison.compare import compare_systems
     from hf_capsule_mt.evaluation.comparison.record import read_comparison
@@ -122,15 +145,8 @@ def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.evaluation.comparison.systems import group_runs
 
     if arguments.saved is not None:
-        if arguments.runs:
-            raise ValueError("--from shows a saved comparison: give no runs with it")
-        for name in ("baseline", "group", "references"):
-            if getattr(arguments, name):
-                raise ValueError(f"--from shows a saved comparison: leave out --{name}")
         comparison, inputs = read_comparison(arguments.saved), [arguments.saved]
     else:
-        if not arguments.runs and not arguments.group:
-            raise no_runs(arguments)
         groups = named_groups(arguments.group)
         runs = read_runs(arguments.runs, groups, arguments.split)
         inputs = [Path(one.place) for one in runs if one.place is not None]
@@ -151,4 +167,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments), debug=arguments.debug)
+    return run_command(lambda: run(arguments), debug=arguments.debug, check=lambda: check(arguments))

@@ -10,9 +10,11 @@ such as aggregation_output=replace, need --other-outputs.
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.choices import MARIAN_FAMILIES
 from hf_capsule_mt.cli.command_line import CommandParser, run_command
 
@@ -71,4 +73,6 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: convert(arguments), debug=arguments.debug)
+    names = [arguments.checkpoint]
+    check = partial(check_models, names, arguments.revision)
+    return run_command(lambda: convert(arguments), debug=arguments.debug, check=check)

@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
 
 HIGHEST_PORT = 65_535
@@ -71,6 +72,19 @@ def check_port(host: str, port: int | None) -> None:
         raise ValueError(f"{place}: cannot listen there ({error.strerror}); choose another host or port") from error
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for an address that cannot be used, and for input that is missing."""
+    if arguments.space is None:
+        check_port(arguments.host, arguments.port)
+        check_files([arguments.examples])
+        check_models(named_place(text) for text in arguments.models)
+
+
+def named_place(text: str) -> str:
+    """The place of `[NAME=]PLACE`."""
+    return text if Path(text).exists() else text.partition("=")[2] or text
+
+
 def demo(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.demo import load_models, write_space
 
@@ -84,7 +98,6 @@ def demo(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.demo.models import shipped_folders
     from hf_capsule_mt.demo.page import EXAMPLES, Page
 
-    check_port(arguments.host, arguments.port)  # before the models are loaded, which takes longer
     examples = read_examples(arguments.examples) or EXAMPLES
     device = usable_device(arguments.device)
     places = arguments.models or [str(folder) for folder in shipped_folders()]
@@ -109,4 +122,4 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: demo(arguments), debug=arguments.debug)
+    return run_command(lambda: demo(arguments), debug=arguments.debug, check=lambda: check(arguments))

@@ -12,8 +12,10 @@ CPUs `accelerate launch --cpu` always starts one; `torchrun --nproc-per-node 4` 
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
+from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
 
 STATE = "finished translations are kept; the same command continues from there"
@@ -73,4 +75,5 @@ def distill(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: distill(arguments), STATE, arguments.debug)
+    check = partial(check_models, [arguments.teacher])
+    return run_command(lambda: distill(arguments), STATE, arguments.debug, check=check)

@@ -16,6 +16,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_files
 from hf_capsule_mt.cli.choices import COMET_MODEL, COMET_PYTHON, SACREBLEU_METRICS
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
 from hf_capsule_mt.cli.metric_options import (
@@ -47,6 +48,14 @@ def make_parser() -> CommandParser:
     parser.rare.add_argument("--comet-batch-size", type=at_least_one, default=8, help="sentences of a batch")
     add_output_options(parser, ("text", "json"))
     return parser
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for options that exclude one another, and for input that is missing."""
+    metric_arguments(arguments, [])
+    check_files([arguments.translations, *(arguments.references or []), arguments.sources])
+    if arguments.references is None and not arguments.translations.is_dir():
+        raise ValueError(f"no references for {arguments.translations}: name them, --references FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -101,4 +110,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments), debug=arguments.debug)
+    return run_command(lambda: run(arguments), debug=arguments.debug, check=lambda: check(arguments))

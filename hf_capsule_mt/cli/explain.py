@@ -15,6 +15,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 from hf_capsule_mt.outputs import check_file, new_file
@@ -33,11 +34,16 @@ def make_parser() -> CommandParser:
     return parser
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for a model that is missing, and for a page that exists."""
+    if arguments.html is not None:
+        check_file(arguments.html, [Path(arguments.model)], arguments.overwrite)
+    check_models([arguments.model])
+
+
 def explain(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.analysis.sentence_routing import sentence_routing
 
-    if arguments.html is not None:
-        check_file(arguments.html, [Path(arguments.model)], arguments.overwrite)
     model, tokenizer = load_checkpoint(arguments.model, arguments.device)
     if is_int8(model):
         raise ValueError(f"{arguments.model} is in int8, which keeps no routing: name the float model")
@@ -59,4 +65,4 @@ def shown_name(model: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: explain(arguments), debug=arguments.debug)
+    return run_command(lambda: explain(arguments), debug=arguments.debug, check=lambda: check(arguments))

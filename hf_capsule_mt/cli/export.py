@@ -33,6 +33,12 @@ def make_parser() -> CommandParser:
     return parser
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for a folder that is missing."""
+    if arguments.space is None and not Path(arguments.folder).exists():
+        raise OSError(f"{arguments.folder}: no such folder; give the folder of a checkpoint")
+
+
 def export(arguments: argparse.Namespace) -> int:
     if arguments.space is not None:
         from hf_capsule_mt.demo import write_space
@@ -97,4 +103,6 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("use --output, --push or both, or --space")
     if arguments.space is not None and (arguments.output is not None or arguments.push is not None):
         parser.error("--space writes the files of a Space alone: leave out --output and --push")
-    return run_command(lambda: export(arguments), "nothing was pushed", arguments.debug)
+    return run_command(
+        lambda: export(arguments), "nothing was pushed", arguments.debug, check=lambda: check(arguments)
+    )

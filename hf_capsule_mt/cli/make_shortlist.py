@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command
 
 FREQUENT, TRANSLATIONS, PAIRS = 100, 100, 200_000
@@ -42,6 +43,21 @@ def make_parser() -> CommandParser:
     parser.add_argument("--beam", type=at_least_one, default=4, help="beams of --test and --from-model")
     parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch in --test")
     return parser
+
+
+def check_inputs(arguments: argparse.Namespace) -> None:
+    """Raises an error for wrong combinations of options, and for input that is missing."""
+    if arguments.source is None and arguments.test is None:
+        raise ValueError("give --source and --target to make a shortlist, or --test to measure one")
+    if arguments.source is not None:
+        if arguments.target is None and not arguments.from_model:
+            raise ValueError("--source needs --target, its translations, or --from-model")
+        if arguments.target is not None and arguments.from_model:
+            raise ValueError("--from-model translates the sources itself: leave out --target")
+        if arguments.output is None and not Path(arguments.model).is_dir():
+            raise ValueError(f"--model {arguments.model} is no folder: name an --output")
+    check_models([arguments.model])
+    check_files([arguments.source, arguments.target, arguments.alignments, *(arguments.test or ())])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,22 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise before the model is loaded: combinations of options, and an output that exists."""
+    """Raise before the model is loaded: sizes, and an output that exists."""
     from hf_capsule_mt.inference.shortlist.file import FILE_NAME
     from hf_capsule_mt.inference.shortlist.shortlist import check_sizes
 
     check_sizes(arguments.frequent, arguments.translations, arguments.min_probability)
     if arguments.source is None:
-        if arguments.test is None:
-            raise ValueError("give --source and --target to make a shortlist, or --test to measure one")
         return
-    if arguments.target is None and not arguments.from_model:
-        raise ValueError("--source needs --target, its translations, or --from-model")
-    if arguments.target is not None and arguments.from_model:
-        raise ValueError("--from-model translates the sources itself: leave out --target")
     output = arguments.output or Path(arguments.model)
-    if arguments.output is None and not output.is_dir():
-        raise ValueError(f"--model {arguments.model} is no folder: name an --output")
     path = output if output.suffix == ".safetensors" else output / FILE_NAME
     if path.exists() and not arguments.overwrite:
         raise ValueError(f"{path} exists: name another --output, or replace it (--overwrite)")
@@ -128,4 +136,5 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments), "a shortlist is written only when it is complete", arguments.debug)
+    state = "a shortlist is written only when it is complete"
+    return run_command(lambda: run(arguments), state, arguments.debug, check=lambda: check_inputs(arguments))

@@ -12,6 +12,7 @@ verified without this package, and small enough.
 import argparse
 from pathlib import Path
 
+from hf_capsule_mt.cli.check_inputs import check_files
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command
 
 
@@ -30,6 +31,15 @@ def make_parser() -> CommandParser:
     parser.rare.add_argument("--most-mb", type=finite_number, default=12, help="megabytes of all files together")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     return parser
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for input that is missing."""
+    if not arguments.run.is_dir():
+        raise OSError(f"{arguments.run}: no such folder; give the output folder of a finished training")
+    check_files([arguments.sentences])
+    if arguments.test is not None:
+        check_files(_side(arguments.test, language) for language in (arguments.source, arguments.target))
 
 
 def pack(arguments: argparse.Namespace) -> int:
@@ -60,11 +70,16 @@ def pack(arguments: argparse.Namespace) -> int:
 def _read_side(prefix: Path, language: str) -> list[str]:
     from hf_capsule_mt.evaluation.sentences import read_sentences
 
+    return read_sentences(_side(prefix, language))
+
+
+def _side(prefix: Path, language: str) -> Path:
+    """The file of one side of a corpus."""
     names = [Path(f"{prefix}.{language}{ending}") for ending in ("", ".gz")]
-    return read_sentences(next((name for name in names if name.is_file()), names[0]))
+    return next((name for name in names if name.is_file()), names[0])
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     state = "a checkpoint appears only when it is complete"
-    return run_command(lambda: pack(arguments), state, debug=arguments.debug)
+    return run_command(lambda: pack(arguments), state, debug=arguments.debug, check=lambda: check(arguments))

@@ -22,6 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
 
 NAME = re.compile(r"[\w.+-]+")
@@ -160,6 +161,13 @@ def write(results: Any, folder: Path) -> None:
             file.write(text)
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for checkpoints that are missing, and for names that cannot be used."""
+    check_models(named_checkpoints(arguments.model, []).values())
+    if not arguments.data.exists():
+        raise OSError(f"{arguments.data}: no such folder; name the folder with the files of the tasks")
+
+
 def probe(arguments: argparse.Namespace, command: str, say: Callable[[str], None]) -> int:
     from hf_capsule_mt.evaluation import probing
     from hf_capsule_mt.training.checkpoints.folder_lock import only_run
@@ -197,4 +205,4 @@ def main(argv: list[str] | None = None) -> int:
         print(line, file=sys.stderr, flush=True)
 
     state = f"finished results are in {arguments.output / 'results.json'}; the same command continues"
-    return run_command(lambda: probe(arguments, command, say), state, arguments.debug)
+    return run_command(lambda: probe(arguments, command, say), state, arguments.debug, check=lambda: check(arguments))

@@ -10,6 +10,7 @@ the folder of the model is copied too, if you give `--shortlist`.
 import argparse
 from pathlib import Path
 
+from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 from hf_capsule_mt.outputs import check_folder, new_folder
@@ -23,10 +24,15 @@ def make_parser() -> CommandParser:
     return parser
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for a model that is missing, and for an output that exists."""
+    check_folder(arguments.output, [Path(arguments.model)])
+    check_models([arguments.model])
+
+
 def quantize(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt import quantize_for_cpu
 
-    check_folder(arguments.output, [Path(arguments.model)])
     model, tokenizer = load_checkpoint(arguments.model)
     if is_int8(model):
         raise ValueError(f"{arguments.model} is in int8 already: name the float model")
@@ -41,4 +47,4 @@ def quantize(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: quantize(arguments), debug=arguments.debug)
+    return run_command(lambda: quantize(arguments), debug=arguments.debug, check=lambda: check(arguments))

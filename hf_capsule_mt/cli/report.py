@@ -16,9 +16,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.choices import REPORT_METRICS
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
 from hf_capsule_mt.cli.metric_options import shows_progress
+from hf_capsule_mt.outputs import check_file, new_file
 
 OUTPUT = Path("report.html")
 
@@ -148,16 +150,25 @@ def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
     return test_set
 
 
+def input_places(arguments: argparse.Namespace) -> list[Path]:
+    places = [Path(named(text)[1]) for text in arguments.models]
+    places += [Path(named_file(text)[1]) for text in arguments.translations]
+    return places + [place for place in (arguments.sources, arguments.references) if place is not None]
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for a page that exists, and for input that is missing."""
+    check_file(arguments.output, input_places(arguments), arguments.overwrite)
+    check_files([named_file(text)[1] for text in arguments.translations])
+    check_files([arguments.sources, arguments.references])
+    check_models(named(text)[1] for text in arguments.models)
+
+
 def run(arguments: argparse.Namespace) -> int:
     from transformers.utils import logging
 
     from hf_capsule_mt.analysis.report import ReportOptions, report_data, report_page
-    from hf_capsule_mt.outputs import check_file, new_file
 
-    inputs = [Path(named(text)[1]) for text in arguments.models]
-    inputs += [Path(named_file(text)[1]) for text in arguments.translations]
-    inputs += [place for place in (arguments.sources, arguments.references) if place is not None]
-    check_file(arguments.output, inputs, arguments.overwrite)  # before hours of work
     shown = shows_progress(arguments)
     if not shown:
         logging.disable_progress_bar()  # Transformers' own bar for loading
@@ -178,7 +189,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     page = report_page(report_data(systems, sources, references, options))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(arguments.output, inputs, arguments.overwrite) as file:
+    with new_file(arguments.output, input_places(arguments), arguments.overwrite) as file:
         file.write(page)
     print(f"{arguments.output}: open it in a browser")
     return 0
@@ -186,4 +197,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments), debug=arguments.debug)
+    return run_command(lambda: run(arguments), debug=arguments.debug, check=lambda: check(arguments))

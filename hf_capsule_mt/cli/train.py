@@ -67,7 +67,30 @@ def main(argv: list[str] | None = None) -> int:
     if {"--help-all", "--help_all"} & {*arguments}:
         return run_command(print_all_keys)
     arguments, debug = without_debug(arguments)
-    return run_command(lambda: train(arguments), STATE, debug)
+    if problems := option_problems(arguments):
+        print(f"error: {problems}", file=sys.stderr)
+        return WRONG_USE
+    return run_command(lambda: train(arguments), STATE, debug, check=lambda: check(arguments))
+
+
+def option_problems(arguments: list[str]) -> str:
+    """A line for each option that is no key of a recipe, with the closest key. It needs no PyTorch."""
+    from hf_capsule_mt.recipes.file import closest
+    from hf_capsule_mt.recipes.key_names import nested_keys, top_level_keys, unknown_options
+
+    lines = []
+    for name in unknown_options(arguments):
+        close = closest(name, [*top_level_keys(), *nested_keys()])
+        lines.append(f"command line: no argument {name}" + (f"; did you mean --{close}?" if close else ""))
+    return "\n".join(lines)
+
+
+def check(arguments: list[str]) -> None:
+    """Raises a `ValueError` for a recipe that does not exist or cannot be read."""
+    from hf_capsule_mt.recipes.file import read_settings, recipe_path
+
+    if not arguments[0].startswith("-"):
+        read_settings(recipe_path(arguments[0]))
 
 
 def print_all_keys() -> int:

@@ -23,8 +23,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
+from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
-from hf_capsule_mt.outputs import new_file
+from hf_capsule_mt.outputs import check_file, new_file
 
 
 class Progress:
@@ -65,7 +66,26 @@ def read_lines(files: list[Path]) -> Iterator[str]:
                 yield text.removesuffix("\n").removesuffix("\r")
 
 
-def check_files(files: list[Path], targets: Path | None, model: str) -> None:
+def check(arguments: argparse.Namespace) -> None:
+    """Raises an error for wrong combinations of options, missing input, and an output that exists."""
+    check_texts(arguments.files, arguments.score, arguments.model)
+    if arguments.no_shortlist and arguments.shortlist is not None:
+        raise ValueError("--no-shortlist and --shortlist: choose one")
+    if arguments.score is not None and arguments.shortlist is not None:
+        raise ValueError("--score computes the probabilities of all words: leave out --shortlist")
+    if arguments.score is not None and arguments.json:
+        raise ValueError("--score writes numbers, one a line, which programs can read: leave out --json")
+    check_models([arguments.model])
+    if arguments.output is not None:
+        check_file(arguments.output, input_places(arguments), arguments.overwrite)
+
+
+def input_places(arguments: argparse.Namespace) -> list[Path]:
+    others = [Path(each) for each in (arguments.score, arguments.shortlist) if each not in (None, True)]
+    return [*arguments.files, *others, Path(arguments.model)]
+
+
+def check_texts(files: list[Path], targets: Path | None, model: str) -> None:
     """Raises OSError for a file that does not exist. Who gave a sentence instead learns how to translate one."""
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
@@ -130,10 +150,6 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     from hf_capsule_mt.checkpoint_names import reading_checkpoint
     from hf_capsule_mt.evaluation.streaming import one_line, score_pairs, translate_lines
 
-    if arguments.no_shortlist and arguments.shortlist is not None:
-        raise ValueError("--no-shortlist and --shortlist: choose one")
-    if arguments.score is not None and arguments.shortlist is not None:
-        raise ValueError("--score computes the probabilities of all words: leave out --shortlist")
     if progress.bar.disable:
         logging.disable_progress_bar()  # Transformers' own bar for loading
     device = usable_device(arguments.device)
@@ -147,8 +163,6 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         options["length_penalty"] = arguments.length_penalty
     lines = progress.counted(read_lines(arguments.files))
     if arguments.score is not None:
-        if arguments.json:
-            raise ValueError("--score writes numbers, one a line, which programs can read: leave out --json")
         for score in score_pairs(model, tokenizer, list(lines), list(read_lines([arguments.score])), **options):
             print(f"{score:.6f}", file=output)
         return
@@ -253,20 +267,18 @@ def translate(arguments: argparse.Namespace) -> int:
 
     def work() -> int:
         nonlocal progress
-        check_files(arguments.files, arguments.score, arguments.model)
         shown = sys.stderr.isatty() if arguments.progress is None else arguments.progress
         with ExitStack() as stack:
             output: TextIO = sys.stdout
             progress = Progress(count_lines(arguments.files) if shown else None, shown)
             stack.callback(progress.bar.close)
             if arguments.output is not None:
-                others = [Path(each) for each in (arguments.score, arguments.shortlist) if each not in (None, True)]
-                sources = [*arguments.files, *others, Path(arguments.model)]
-                output = stack.enter_context(new_file(arguments.output, sources, arguments.overwrite))
+                file = new_file(arguments.output, input_places(arguments), arguments.overwrite)
+                output = stack.enter_context(file)
             elif hasattr(output, "reconfigure"):
                 output.reconfigure(encoding="utf-8")
             run(arguments, output, progress)
             output.flush()
         return 0
 
-    return run_command(work, state, arguments.debug)
+    return run_command(work, state, arguments.debug, check=lambda: check(arguments))

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.cli.command_line import FAILED, CommandParser, error_message, run_command
+from hf_capsule_mt.checkpoint_names import check_folder
+from hf_capsule_mt.cli.command_line import FAILED, CommandParser, error_message, import_package, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 
 SENTENCE = "This is a test."
@@ -35,12 +36,12 @@ def make_parser() -> CommandParser:
 
 def load(folder: Path) -> tuple[Any, Any]:
     """Model and tokenizer, with all checks of loading."""
-    from hf_capsule_mt.checkpoint_names import check_folder
-    from hf_capsule_mt.modeling.saving.finite_weights import check_finite
-
     if not folder.exists():
         raise OSError(f"{folder}: no such folder")
     check_folder(folder)
+    import_package()
+    from hf_capsule_mt.modeling.saving.finite_weights import check_finite
+
     model, tokenizer = load_checkpoint(str(folder))
     if not is_int8(model):  # which loading has checked
         check_finite(model.state_dict().items(), type(model).__name__)
@@ -49,11 +50,11 @@ def load(folder: Path) -> tuple[Any, Any]:
 
 def checks(folder: Path) -> Iterator[tuple[str, str]]:
     """Name and result of each check. The first one that fails raises."""
+    model, tokenizer = load(folder)
     from hf_capsule_mt import translate
     from hf_capsule_mt.checkpoint_contents import code_files
     from hf_capsule_mt.hub import verify
 
-    model, tokenizer = load(folder)
     yield "weights", f"a {type(model).__name__}, {'int8' if is_int8(model) else 'float'}"
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
@@ -96,4 +97,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return run_command(lambda: run(arguments), debug=arguments.debug)
+    return run_command(lambda: run(arguments), debug=arguments.debug, needs_package=False)

@@ -61,8 +61,8 @@ def test_a_port_in_use_is_an_error(started: dict[str, Any], capsys: pytest.Captu
         (["x/y", "--port", "70000"], "--port 70000: must be at most 65535"),
         (["x/y", "--host", "256.0.0.1"], "--host 256.0.0.1: cannot listen there"),
         (["missing/folder/here"], "missing/folder/here: no such folder"),
-        (["x/y", "--examples", "{empty}"], "has no sentence"),
-        (["x/y", "--device", "nothing"], "--device nothing"),
+        (["{folder}", "--examples", "{empty}"], "has no sentence"),
+        (["{folder}", "--device", "nothing"], "--device nothing"),
         (["folder", "--space", "{new}"], "'folder' is no name on the Hub"),
         (["--space", "{new}"], "models is empty"),
     ],
@@ -75,7 +75,11 @@ def test_errors_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ):
     (tmp_path / "empty").write_text("\n\n")
-    filled = [one.format(empty=tmp_path / "empty", new=tmp_path / "new") for one in arguments]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").write_text("{}")
+    filled = [
+        one.format(empty=tmp_path / "empty", new=tmp_path / "new", folder=tmp_path / "folder") for one in arguments
+    ]
     assert demo.main(filled) == 1
     error = capsys.readouterr().err
     assert message in error and error.startswith("error: ") and error.count("\n") == 1
@@ -93,13 +97,15 @@ def test_without_models_and_shipped_checkpoints_the_command_says_what_to_do(
 
 
 def test_without_gradio_the_command_says_how_to_install_it(
-    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    started: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
+    (tmp_path / "config.json").write_text("{}")
+
     def missing() -> None:
         raise ImportError("the demo needs Gradio: pip install 'hf_capsule_mt[demo]'")
 
     monkeypatch.setattr(app_file, "import_gradio", missing)
-    assert demo.main(["x/y"]) == 1
+    assert demo.main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == "error: the demo needs Gradio: pip install 'hf_capsule_mt[demo]'\n"
 
 

@@ -1,5 +1,7 @@
 """The program `capsule-mt`: its list of commands, their help, suggestions for slips of the pen, and exit codes."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -65,23 +67,98 @@ def test_the_examples_of_a_command_have_options_that_exist(command: str, capsys:
         assert capsys.readouterr().err == ""
 
 
-def test_help_imports_no_large_library() -> None:
+MISSING = {  # what is not there, by command
+    "train": ["synthetic/nothere"],
+    "distill": ["--teacher", "not/there/x", "--corpus", "synthetic:9", "--output", "out"],
+    "average": ["nothere", "--output", "out"],
+    "translate": ["--model", "m", "nothere"],
+    "score": ["--model", "m", "nothere", "nothere"],
+    "quantize": ["not/there/x", "--output", "out"],
+    "make-shortlist": ["--model", "not/there/x"],
+    "evaluate": ["nothere", "--references", "nothere"],
+    "compare": ["nothere", "nothere2"],
+    "benchmark": ["not/there/x"],
+    "explain": ["not/there/x", "A sentence."],
+    "analyze": ["--model", "m", "--sources", "nothere", "--references", "nothere"],
+    "probe": ["nothere", "--output", "out"],
+    "report": ["not/there/x"],
+    "demo": ["not/there/x"],
+    "convert": ["not/there/x", "--family", "gdr_marian", "--output", "out"],
+    "pack": ["nothere", "--output", "out", "--data-source", "x"],
+    "export": ["nothere", "--output", "out"],
+    "verify": ["nothere"],
+}
+WRONG_OPTION = {"recipes": ["--jsn"], "accelerate-config": ["--jsn"], "train": ["synthetic/dla_em", "--sed", "3"]}
+
+
+def test_help_and_errors_import_no_large_library(tmp_path: Path) -> None:
     """Importing PyTorch takes seconds. This is a new process, because this one has imported it."""
+    assert {*MISSING, *WRONG_OPTION} == {*COMMANDS}
     code = """
-import sys, capsule_mt_command as program
+import json, os, sys, capsule_mt_command as program
 program.main(["--help"]), program.main(["recipes"])
-from importlib import import_module
 from hf_capsule_mt.cli.program import COMMANDS
-for command in sys.argv[1:]:
+missing, wrong = json.loads(sys.argv[1])
+os.chdir(sys.argv[2])
+
+def code_of(*arguments):
     try:
-        program.main([command, "--help"])
+        return program.main([*arguments])
     except SystemExit as ended:
-        assert ended.code == 0
+        return ended.code
+
+assert [command for command in COMMANDS if code_of(command, "--help") != 0] == []
+assert [command for command in missing if code_of(command, *missing[command]) != 1] == []
+for command in COMMANDS:
+    assert code_of(command, *wrong.get(command, ["--wrong-option"])) == 2, command
 large = {"torch", "transformers", "numpy", "datasets", "gradio"} & {*sys.modules}
 print("large", sorted(large))
 """
-    done = subprocess.run([sys.executable, "-c", code, *COMMANDS], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", code, json.dumps([MISSING, WRONG_OPTION]), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.endswith("large []\n"), done.stdout[-300:] + done.stderr[-2000:]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == len(MISSING) - 1 + len(COMMANDS), done.stderr  # verify prints its errors as results
+    assert "Traceback" not in done.stderr and not [*tmp_path.iterdir()]
+
+
+def test_the_package_as_a_program_imports_no_large_library_for_help() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "hf_capsule_mt", "translate", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("usage: capsule-mt translate")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "hf_capsule_mt.cli.command_parser" in imported and not {"torch", "transformers"} & imported
+
+
+def test_another_program_imports_the_whole_package(tmp_path: Path) -> None:
+    """Also where Python looks for a module of another name, whose package imports this one."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text(
+        "import sys\nsys.modules |= dict.fromkeys(['hf_capsule_mt.configuration'])\nimport hf_capsule_mt\n"
+    )
+    (tmp_path / "other" / "__main__.py").write_text("")
+    command = [sys.executable, "-m", "other", "hf_capsule_mt"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "hf_capsule_mt.configuration" in done.stderr, "its imports must run; here the first one fails"
+
+
+def test_the_names_of_keys_are_those_of_the_classes() -> None:
+    from hf_capsule_mt.recipes.key_checks import valid_keys
+    from hf_capsule_mt.recipes.key_names import nested_keys, top_level_keys
+    from hf_capsule_mt.recipes.model import FAMILIES
+
+    assert {*top_level_keys(), *nested_keys()} == {*valid_keys(FAMILIES)}
+
+
+def test_where_the_source_cannot_be_read_no_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hf_capsule_mt.recipes import key_names
+
+    arguments = ["synthetic/dla_em", "--no-resume", "--config.d_model=8", "--sed", "2"]
+    assert key_names.unknown_options(arguments) == ["--sed"]
+    monkeypatch.setattr(key_names, "WITHOUT_FIELDS", ())
+    assert key_names.unknown_options(arguments) == []
 
 
 def test_a_command_without_pytorch_in_advance_works() -> None:
