@@ -1,4 +1,4 @@
-"""Compare systems: one table of scores, parameters and speed, with tests of significance.
+"""Compare systems: one table of scores and parameters, with tests of significance.
 
     capsule-mt compare runs/marian runs/dla_em
     capsule-mt compare runs/marian runs/marian-seed2 runs/dla_em runs/dla_em-seed2 --format markdown
@@ -55,6 +55,11 @@ def make_parser() -> CommandParser:
     )
     parser.rare.add_argument(
         "--trials", type=at_least_one, default=RANDOMIZATION_TRIALS, help="trials of randomisation"
+    )
+    parser.rare.add_argument(
+        "--speeds",
+        action="store_true",
+        help="also the speeds that runs recorded, which only compare within one run: machines and loads differ",
     )
     add_output_options(parser, COMPARISON_FORMATS)
     return parser
@@ -160,7 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
             show_progress=shows_progress(arguments),
             **metric_arguments(arguments, runs),
         )
-    text = render_comparison(comparison, arguments.format)
+    text = render_comparison(comparison, arguments.format, arguments.speeds)
     write_output(text, arguments, [*inputs, *(arguments.references or [])])
     return 0
 

@@ -305,8 +305,8 @@ def lines_of(text: str) -> list[list[str]]:
 
 def test_plain_text(seeds: Comparison, files: Comparison) -> None:
     lines = render_comparison(seeds).splitlines()
-    assert lines[2].split() == "system runs BLEU ↑ parameters training tok/s translation tok/s".split()
-    assert lines[4].split() == "marian 3 27.27 ± 0.57 1,000 2,002 -".split()
+    assert lines[2].split() == "system runs BLEU ↑ parameters".split()
+    assert lines[4].split() == "marian 3 27.27 ± 0.57 1,000".split()
     assert len({len(line) for line in lines[3:5]}) == 1, "columns are aligned"
     text = render_comparison(files)
     assert "Tests over sentences, against base" in text and f"BLEU: {BLEU_SIGNATURE}" in text
@@ -321,22 +321,52 @@ def test_markdown(seeds: Comparison) -> None:
     assert lines[:4] == [
         "**Scores; mean and standard deviation over seeds**",
         "",
-        "| system | runs | BLEU ↑ | parameters | training tok/s | translation tok/s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| system | runs | BLEU ↑ | parameters |",
+        "| --- | ---: | ---: | ---: |",
     ]
-    assert lines[4] == "| marian | 3 | 27.27 ± 0.57 | 1,000 | 2,002 | - |"
+    assert lines[4] == "| marian | 3 | 27.27 ± 0.57 | 1,000 |"
     columns = {line.count("|") for line in lines if line.startswith("|")}
     assert len(columns) == 3, "one number of columns for each of the three tables"
 
 
+@pytest.mark.parametrize("output_format", ["text", "markdown", "latex"])
+def test_speeds_are_shown_on_request_with_their_caveat(seeds: Comparison, output_format: str) -> None:
+    without, shown = (render_comparison(seeds, output_format, speeds) for speeds in (False, True))
+    assert "tok/s" not in without and "2,002" not in without and "compare them only within one run" not in without
+    assert shown.count("tok/s") == 2 and "2,002" in shown and "compare them only within one run" in shown
+
+
 def test_latex(seeds: Comparison) -> None:
     text = render_comparison(replace(seeds, notes=("50 % & more",), baseline="a_b"), "latex")
-    assert r"marian & 3 & 27.27 $\pm$ 0.57 & 1,000 & 2,002 & - \\" in text
-    assert r"\caption{Tests over seeds, against a\_b}" in text and "% Note: 50 % & more" in text
-    assert text.count(r"\begin{table}") == text.count(r"\end{tabular}") == 3
+    assert r"marian & 3 & 27.27 $\pm$ 0.57 & 1,000 \\" in text
+    assert r"\caption{Tests over seeds, against a\_b. $\Delta$: system minus baseline; s.d.: " in text
+    assert "% Note: 50 % & more" in text
+    assert text.count(r"\begin{table}") == text.count(r"\end{tabular}") == 2
+    assert "\n% Settings that differ: family: marian (marian), dla (dla)\n" in text
     assert text.isascii()
     with pytest.raises(ValueError, match="format='html': must be one of text, json, markdown, latex"):
         render_comparison(seeds, "html")
+
+
+def test_latex_fits_a_page(seeds: Comparison, files: Comparison) -> None:
+    """An A4 page of 11 pt has room for about 80 letters in a line, with two for each space between columns."""
+    for comparison in (seeds, files):
+        tables = render_comparison(comparison, "latex").split(r"\begin{table}")[1:]
+        assert tables
+        for table in tables:
+            rows = [line.removesuffix(r" \\").split(" & ") for line in table.splitlines() if line.endswith(r"\\")]
+            plain = [
+                [cell.replace(r"$\pm$", "+").replace(r"\dots{}", ".").replace("$", "") for cell in row] for row in rows
+            ]
+            widths = [max(len(row[column]) for row in plain) for column in range(len(plain[0]))]
+            assert sum(widths) + 2 * len(widths) <= 80, widths
+
+
+def test_latex_leaves_out_tests_that_were_not_run(files: Comparison) -> None:
+    """And has short headers for the others."""
+    only_sign = tuple(replace(one, bootstrap=None, randomization=None) for one in files.sentence_tests)
+    text = render_comparison(replace(files, sentence_tests=only_sign), "latex")
+    assert "metric & $\\Delta$ & p sign \\\\" in text and "sign test}" in text and "p boot." not in text
 
 
 def test_p_values_in_words() -> None:

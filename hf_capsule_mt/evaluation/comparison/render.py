@@ -1,33 +1,26 @@
-"""Tables as plain text, Markdown or LaTeX, and a whole comparison in each of the formats."""
+"""Tables as plain text or Markdown, and a whole comparison in each of the formats."""
 
 from collections.abc import Callable
 
+from hf_capsule_mt.evaluation.comparison.latex import latex_comparison
 from hf_capsule_mt.evaluation.comparison.record import Comparison
 from hf_capsule_mt.evaluation.comparison.tables import Table, comparison_remarks, comparison_tables
 
 FORMATS = ("text", "json", "markdown", "latex")
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "…": r"\dots{}",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-}
 
 
-def render_comparison(comparison: Comparison, output_format: str = "text") -> str:
-    """A comparison as "text", "json", "markdown" or "latex". LaTeX needs no package."""
+def render_comparison(comparison: Comparison, output_format: str = "text", speeds: bool = False) -> str:
+    """A comparison as "text", "json", "markdown" or "latex". LaTeX needs no package.
+
+    With `speeds`, tables have the speeds that the runs recorded. JSON always has them.
+    """
     if output_format not in FORMATS:
         raise ValueError(f"format={output_format!r}: must be one of {', '.join(FORMATS)}")
     if output_format == "json":
         return comparison.as_json()
-    tables, remarks = comparison_tables(comparison), comparison_remarks(comparison)
+    if output_format == "latex":
+        return latex_comparison(comparison, speeds)
+    tables, remarks = comparison_tables(comparison, speeds), comparison_remarks(comparison, speeds)
     table, remark = _WRITERS[output_format]
     parts = [table(one) for one in tables]
     return "\n\n".join([*parts, *(["\n".join(map(remark, remarks))] if remarks else [])]) + "\n"
@@ -55,33 +48,7 @@ def markdown_table(table: Table) -> str:
     return "\n".join([f"**{table.title}**", "", lines[0], rule, *lines[1:]])
 
 
-def latex_table(table: Table) -> str:
-    """A `table` environment with a caption."""
-    rows = [" & ".join(map(latex_text, row)) + r" \\" for row in (table.columns, *table.rows)]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{latex_text(table.title)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-            r"\hline",
-            rows[0],
-            r"\hline",
-            *rows[1:],
-            r"\hline",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
-
-
-def latex_text(text: str) -> str:
-    """Text in which LaTeX sees no commands."""
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
 _WRITERS: dict[str, tuple[Callable[[Table], str], Callable[[str], str]]] = {
     "text": (text_table, str),
     "markdown": (markdown_table, lambda line: f"- {line}"),
-    "latex": (latex_table, lambda line: f"% {line}"),
 }

@@ -6,6 +6,10 @@ from hf_capsule_mt.evaluation.comparison.record import Comparison, MetricRow, Sy
 
 EMPTY = "-"  # a value that is not known, or a test that was not run
 BOOTSTRAP = "p bootstrap (one-sided)"
+SPEEDS = (
+    "each run recorded its speeds by itself, and another machine or other load gives others: compare them only within "
+    "one run; capsule-mt benchmark measures models side by side"
+)
 
 
 @dataclass(frozen=True)
@@ -17,29 +21,31 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def comparison_tables(comparison: Comparison) -> list[Table]:
-    """The tables of a comparison. A table without rows is left out."""
-    tables = [_scores(comparison), _sentence_tests(comparison), _seed_tests(comparison), _settings(comparison)]
+def comparison_tables(comparison: Comparison, speeds: bool = False) -> list[Table]:
+    """The tables of a comparison. A table without rows is left out, and so are speeds unless they are asked for."""
+    tables = [_scores(comparison, speeds), _sentence_tests(comparison), _seed_tests(comparison), _settings(comparison)]
     return [_without_empty_column(table, "seed") for table in tables if table.rows]
 
 
-def comparison_remarks(comparison: Comparison) -> list[str]:
+def comparison_remarks(comparison: Comparison, speeds: bool = False) -> list[str]:
     """The signatures, warnings and notes of a comparison, one line each."""
     signatures = [f"{metric.name}: {metric.signature}" for metric in comparison.metrics if metric.signature]
     warnings = [f"Warning: {text}" for text in comparison.warnings]
-    return [*signatures, *warnings, *(f"Note: {text}" for text in comparison.notes)]
+    notes = [*comparison.notes, *([SPEEDS] if speeds else [])]
+    return [*signatures, *warnings, *(f"Note: {text}" for text in notes)]
 
 
-def _scores(comparison: Comparison) -> Table:
+def _scores(comparison: Comparison, speeds: bool) -> Table:
     several = any(len(system.runs) > 1 for system in comparison.systems)
     columns = ["system", *(["runs"] if several else [])]
     columns += [f"{metric.name} {'↑' if metric.higher_is_better else '↓'}" for metric in comparison.metrics]
-    columns += ["parameters", "training tok/s", "translation tok/s"]
+    facts = ["parameters", *(["training_speed", "translation_speed"] if speeds else [])]
+    columns += ["parameters", *(["training tok/s", "translation tok/s"] if speeds else [])]
     rows = []
     for system in comparison.systems:
         row = [system.name, *([str(len(system.runs))] if several else [])]
         row += [_score(system, metric) for metric in comparison.metrics]
-        row += [_count(system.average(name)) for name in ("parameters", "training_speed", "translation_speed")]
+        row += [_count(system.average(name)) for name in facts]
         rows.append(tuple(row))
     sentences = f" on {comparison.sentences:,} sentences" if comparison.sentences else ""
     spread = "; mean and standard deviation over seeds" if several else ""
@@ -98,6 +104,20 @@ def _settings(comparison: Comparison) -> Table:
     names = [system.name for system in comparison.systems]
     rows = [(row.name, *(row.values.get(name, EMPTY) for name in names)) for row in comparison.settings]
     return Table("Settings that differ", ("setting", *names), tuple(rows))
+
+
+def only_columns(table: Table, headers: dict[str, str]) -> Table:
+    """The columns that `headers` names, in the order of the table, with other headers."""
+    places = [place for place, name in enumerate(table.columns) if name in headers]
+    rows = tuple(tuple(row[place] for place in places) for row in table.rows)
+    return Table(table.title, tuple(headers[table.columns[place]] for place in places), rows)
+
+
+def without_empty_columns(table: Table) -> Table:
+    """The table without columns that have no value in any row."""
+    for column in table.columns:
+        table = _without_empty_column(table, column)
+    return table
 
 
 def _without_empty_column(table: Table, column: str) -> Table:
