@@ -24,6 +24,7 @@ from hf_capsule_mt.evaluation.scores import corpus_scores
 from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy, write_coverage_scales
 from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, print_once
 from hf_capsule_mt.recipes.fields import RecipeTrainingArguments
+from hf_capsule_mt.recipes.generation_settings import set_generation
 from hf_capsule_mt.recipes.lengths import fit_lengths
 from hf_capsule_mt.recipes.model import BuiltModel, build_model, checkpoint_config, default_config
 from hf_capsule_mt.recipes.output_folder import RECIPE, RESULTS, check_init_from
@@ -241,15 +242,10 @@ def repeatable_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer:
-    """The trainer. Also writes into the model the settings of the final translations: beams, and their longest length.
-
-    Without a length, `generate()` of Transformers stops after 20 tokens.
-    """
+    """The trainer. Also writes into the model the settings of the final translations."""
     model: Any = built.model
-    model.generation_config.max_length = recipe.training.generation_max_length
-    model.generation_config.num_beams = recipe.model.num_beams
-    if recipe.model.num_beams > 1:
-        model.generation_config.length_penalty = recipe.model.length_penalty
+    for line in set_generation(model, recipe):
+        print_once(recipe.training, line)
     trainer = RecipeTrainer(
         model=model,
         args=recipe.training,
