@@ -20,11 +20,14 @@ class Setting(NamedTuple):
 
     `may_show` is False for a value from a file that `extends` names. Errors do not repeat such a value: the file may
     hold secrets instead of a recipe. Values from the package's own recipes may be repeated.
+
+    `unsets` is True for a null on the command line, and for one in place of a value of an extended file.
     """
 
     value: Any
     where: str
     may_show: bool = True
+    unsets: bool = False
 
     @property
     def shown(self) -> str:
@@ -61,7 +64,18 @@ def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> S
     if base is None:
         return settings
     extending_files = (*extending_files, path.resolve())
-    return read_settings(_base_recipe(path, base, extending_files), extending_files) | settings
+    return changed(read_settings(_base_recipe(path, base, extending_files), extending_files), settings)
+
+
+def changed(settings: Settings, changes: Settings) -> Settings:
+    """`settings` with `changes`, which win. A null for `config` or `cleaning` removes all settings below it."""
+    emptied = tuple(f"{key}." for key in NESTED if key in changes)
+    kept = {name: setting for name, setting in settings.items() if not name.startswith(emptied)}
+    return kept | {
+        name: setting._replace(unsets=setting.value is None and (setting.unsets or name in settings))
+        for name, setting in changes.items()
+        if name not in NESTED
+    }
 
 
 def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Path:
@@ -147,7 +161,8 @@ def split_overrides(arguments: list[str]) -> tuple[Settings, list[str]]:
     """Separates the overrides that argparse cannot parse from the other arguments.
 
     They are `--config.d_model 256`, `--config.d_model=256`, `--config '{"d_model": 256}'`, and `--init_from null`,
-    which unsets a setting. Two different values for a setting, as a dotted name and in a mapping, are an error.
+    which removes a setting, as `--config null` removes all of `config`. Two different values for a setting, as a
+    dotted name and in a mapping, are an error.
     """
     where, settings, rest = "command line", Settings(), list[str]()
     is_dotted: dict[str, bool] = {}  # by setting: whether its dotted name was used
@@ -165,6 +180,8 @@ def split_overrides(arguments: list[str]) -> tuple[Settings, list[str]]:
             arguments_left.pop()
         value = parse_yaml(text, f"{where}: --{name}")
         more = flatten_settings({key: {entry: value}} if dot else {name.replace("-", "_"): value}, where)
+        if value is None:
+            more = {name: Setting(None, where, unsets=True) for name in more or [key]}
         for repeated in settings.keys() & more.keys():  # within one form the last wins, as for every argument
             if is_dotted[repeated] != bool(dot) and settings[repeated].value != more[repeated].value:
                 raise ValueError(

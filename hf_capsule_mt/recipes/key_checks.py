@@ -29,7 +29,7 @@ def unknown_keys(settings: Settings) -> list[str]:
     problems = []
     # Unknown keys of files that `extends` names are only counted: their text must not be repeated.
     unknown_counts: Counter[str] = Counter()
-    for key, (_, where, may_show) in settings.items():
+    for key, (_, where, may_show, _) in settings.items():
         prefix, dot, name = key.partition(".")
         if key in valid or (prefix == "config" and family not in FAMILIES):
             continue
@@ -78,7 +78,9 @@ def conflicts(recipe: Recipe, name: str) -> list[str]:
     if not math.isfinite(model.length_penalty):
         problems.append(f"length_penalty={model.length_penalty!r}: must be a finite number")
     if model.new_parameter_learning_rate is not None and model.init_from is None:
-        problems.append("new_parameter_learning_rate needs init_from: without it all parameters are new")
+        problems.append(
+            "new_parameter_learning_rate needs init_from: without it all parameters are new; set it to null"
+        )
     if training.eval_strategy != "no" and data.validation is None:
         problems.append(
             f"eval_strategy={str(training.eval_strategy)!r} needs a validation corpus; set one, or write no"

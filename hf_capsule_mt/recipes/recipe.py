@@ -3,11 +3,13 @@
 A recipe is a YAML file. Its keys are the fields of [`ModelRecipe`], [`DataRecipe`] and [`RecipeTrainingArguments`], in
 any order. `config` and `cleaning` contain further keys. `extends: common.yaml` uses the settings of a file in the same
 folder as defaults, and `extends: synthetic/marian` those of a recipe of the package. On the command line each key is
-an argument, and arguments win over the file: `--learning_rate 3e-4 --config.d_model 256 --init_from null`.
+an argument, and arguments win over the file: `--learning_rate 3e-4 --config.d_model 256 --init_from null`. A null
+removes a setting, so that its default applies.
 """
 
 import sys
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter, Namespace
+from typing import Any
 
 from transformers import HfArgumentParser
 
@@ -22,6 +24,7 @@ from hf_capsule_mt.recipes.fields import (
 from hf_capsule_mt.recipes.file import (
     Setting,
     Settings,
+    changed,
     hide_inherited_values,
     read_settings,
     recipe_path,
@@ -90,13 +93,14 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     settings |= {
         key: Setting(getattr(parsed, key), "command line") for key in top_level if getattr(parsed, key) is not UNSET
     }
-    return build_recipe(settings | overrides, str(file))
+    return build_recipe(changed(settings, overrides), str(file))
 
 
 def build_recipe(settings: Settings, name: str) -> Recipe:
     """Checks all settings together and builds the three parts of the recipe."""
     problems = []
     types = field_types() | nested_types(settings["family"].value if "family" in settings else None)
+    settings = without_removed(settings, types)
     for key, setting in settings.items():
         if key not in types:
             continue
@@ -131,6 +135,20 @@ def build_recipe(settings: Settings, name: str) -> Recipe:
     if recipe.training.generation_max_length is None:
         recipe.training.generation_max_length = recipe.data.max_target_length
     return recipe
+
+
+def without_removed(settings: Settings, types: dict[str, Any]) -> Settings:
+    """The settings without those that a null removes, so that their defaults apply.
+
+    A null stays where it is a value of the key. A key of `config` that only another family has can be removed too.
+    """
+    valid = {*valid_keys(FAMILIES)}
+    removed = {
+        key
+        for key, setting in settings.items()
+        if setting.unsets and key in valid and (key not in types or checked_value(None, types[key])[1])
+    }
+    return {key: setting for key, setting in settings.items() if key not in removed}
 
 
 def is_unicode(text: str) -> bool:

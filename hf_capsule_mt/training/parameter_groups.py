@@ -53,8 +53,8 @@ class NewParameterLearningRate(Trainer):
             if not new:
                 logger.warning(
                     f"new_parameter_learning_rate={self.new_parameter_learning_rate} changes nothing: the checkpoint "
-                    "has all parameters of the model. To train its capsules at another rate, start from the "
-                    "checkpoint without them."
+                    "has all parameters of the model. Set it to null, or start from the checkpoint without capsules, "
+                    "to train them at another rate."
                 )
             split_groups(optimizer, new, self.new_parameter_learning_rate)
         return optimizer

@@ -205,6 +205,27 @@ def test_files_build_on_each_other_and_the_command_line_wins(recipe_file: str):
     assert (back.model.init_from, back.model.new_parameter_learning_rate, back.training.seed) == (None, None, 8)
 
 
+def test_null_removes_a_setting_of_a_file(recipe_file: str) -> None:
+    """Also where null is no value of the key, in an extending file, and for a key of another family."""
+    plain = parse_recipe([recipe_file])
+    nulls = ["--config.layer_aggregation", "null", "--learning_rate", "null", "--seed=null"]
+    other = parse_recipe([recipe_file, *nulls])
+    assert {*plain.explicit} - {*other.explicit} == {"learning_rate", "seed"}
+    assert other.training.learning_rate == 5e-5 and other.training.seed == 42
+    assert {*plain.config} - {*other.config} == {"layer_aggregation"}
+    assert {*other.config} == {*parse_recipe([recipe_file, "--family", "marian", *nulls]).config}
+    assert parse_recipe([recipe_file, "--config", "null"]).config == {}
+    with pytest.raises(ValueError, match="no key 'config.no_key' in family"):
+        parse_recipe([recipe_file, "--config.no_key", "null"])
+    extending = Path(recipe_file).with_name("extending.yaml")
+    extending.write_text(f"extends: {Path(recipe_file).name}\nseed: null\nconfig: {{dropout: null}}\n")
+    extended = parse_recipe([str(extending)])
+    assert extended.training.seed == 42 and {*plain.config} - {*extended.config} == {"dropout"}
+    extending.write_text(f"extends: {Path(recipe_file).name}\nmax_grad_norm:\n")
+    with pytest.raises(ValueError, match="max_grad_norm=None is of type NoneType and must be float"):
+        parse_recipe([str(extending)])
+
+
 def test_numbers_and_words_are_read_as_they_look(tmp_path: Path):
     text = "a: 1e-3\nb: no\nc: 3\nd: -.5\ne: true\nf: '1e-3'\ng: off\nh: 1_000\n"
     wanted = {"a": 1e-3, "b": "no", "c": 3, "d": -0.5, "e": True, "f": "1e-3", "g": "off", "h": "1_000"}
