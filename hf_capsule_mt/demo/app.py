@@ -48,6 +48,14 @@ EMPTY_AFTER_EDIT = """(source, drawn, ...shown) => {
   return isOld ? ["", ...shown.map(() => "")] : [drawn, ...shown];
 }"""
 REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
+SAVE_FILE = """(page) => {
+  if (!page) return;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([page], { type: "text/html" }));
+  link.download = "routing.html";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}"""
 NAME_WIDTH = 240  # pixels that the name of a model needs; on a phone each list has a line of its own
 TABS = ("look", "compare")
 
@@ -124,6 +132,7 @@ def build_app(page: Page) -> Any:
                 drawn = output(elem_id="demo-drawn")  # `page.js` compares it with the boxes
                 frame = output(elem_id="demo-picture-frame")
                 link = output(elem_id="demo-link")
+                save = gr.Button("Save this view as one HTML file", size="sm", elem_id="demo-save")
             with gr.Tab("Compare two", id=TABS[1]):
                 with gr.Row(equal_height=True):
                     first = gr.Dropdown(
@@ -153,6 +162,7 @@ def build_app(page: Page) -> Any:
         with gr.Accordion("How to read the pictures", open=False):
             gr.Markdown(HELP)
         address = gr.Textbox(visible=False)
+        saved = gr.Textbox(visible=False)
 
         looked = [translation, status, coverage, threshold, picture, drawn, frame, link, address]
         warned = [coverage, link, address]
@@ -178,6 +188,10 @@ def build_app(page: Page) -> Any:
         def on_warn(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
             shown = page.warn(name, text, edited, limit)
             return [shown.coverage or shown.message, html.link(shown.query), shown.query]
+
+        def on_save(name: Any, text: Any, edited: Any) -> list[Any]:
+            answer = page.save(name, text, edited)
+            return [answer.message or gr.skip(), answer.file]
 
         def on_compare(one: Any, other: Any, text: Any, limit: Any) -> list[Any]:
             return compared_updates(page.compare(one, other, text, limit))
@@ -214,6 +228,7 @@ def build_app(page: Page) -> Any:
         # Not `translation.input`: in Gradio 6 it comes for typed characters only, not when one deletes or pastes.
         connect(edit.click, on_warn, boxes[:4], warned, **live)
         connect(threshold.input, on_warn, boxes[:4], warned, **live)
+        save.click(on_save, boxes[:3], [status, saved], **SHARED).then(None, [saved], None, js=SAVE_FILE)
         connect(compare.click, on_compare, [first, second, source, threshold], side_by_side)
         connect(examples.click, on_example, [examples, model, threshold, picture], [source, *looked])
         app.load(None, [source], [source], js=LINKED_SOURCE)

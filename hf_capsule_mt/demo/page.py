@@ -13,6 +13,7 @@ from hf_capsule_mt.demo import html
 from hf_capsule_mt.demo.links import Linked, query, read_query
 from hf_capsule_mt.demo.look import Look, compared, look
 from hf_capsule_mt.demo.models import DemoModel, Picture, Variant, chosen, variants
+from hf_capsule_mt.demo.saved_page import saved_page
 from hf_capsule_mt.demo.texts import InputError, checked_text
 from hf_capsule_mt.demo.warnings import checked_threshold
 
@@ -54,7 +55,14 @@ class Compared(NamedTuple):
     query: str = ""
 
 
-Answer = TypeVar("Answer", Shown, Compared)
+class Saved(NamedTuple):
+    """The view as one HTML file, or a message why there is none."""
+
+    message: str = ""
+    file: str = ""
+
+
+Answer = TypeVar("Answer", Shown, Compared, Saved)
 
 
 class Opened(NamedTuple):
@@ -102,6 +110,18 @@ class Page:
             return self._look(model, source, translation, threshold, None, with_maps=False)
 
         return self._answer(answer, self._empty(model))
+
+    def save(self, model: Any, source: Any, translation: Any) -> Saved:
+        """What a model shows of a translation, as one HTML file."""
+
+        def answer() -> Saved:
+            entry: DemoModel = chosen(model, self.models)
+            text = checked_text(source, "source")
+            edited = checked_text(translation, "translation", may_be_empty=True)
+            with self.lock:
+                return Saved("", saved_page(entry, text, edited, self.beams))
+
+        return self._answer(answer, Saved())
 
     def compare(self, first: Any, second: Any, source: Any, threshold: Any) -> Compared:
         """Two models, or a model and itself with uniform routing, side by side."""

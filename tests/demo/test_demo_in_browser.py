@@ -260,6 +260,39 @@ def test_the_link_shows_the_same_view(show: Open):
     assert value(tab, TRANSLATED) == EDITED and text(tab, "#demo-source-words") == words
 
 
+def test_the_view_is_saved_as_one_file(show: Open):
+    """The download itself is the browser's; what it is offered is the page of `explain`."""
+    tab = show()
+    until_frame(tab, TRANSLATION.split())
+    tab.run(
+        "window.saved = []; HTMLAnchorElement.prototype.click = function () { fetch(this.href)"
+        ".then((file) => file.text()).then((text) => window.saved.push([this.download, text])); }; true"
+    )
+    click(tab, "#demo-save")
+    tab.until("window.saved.length === 1")
+    assert tab.run("window.saved[0]") == ["routing.html", PAGE.save("guided", SOURCE, TRANSLATION).file]
+    tab.type(BOX, " ")
+    click(tab, "#demo-save")
+    until_text(tab, "#demo-status", "The source is empty")
+    assert tab.run("window.saved.length") == 1
+
+
+def test_names_of_rows_stay_in_sight_when_a_picture_is_scrolled(show: Open):
+    tab = show(Linked("guided", SOURCE * 4, TRANSLATION), size=PHONE)
+    until_frame(tab, TRANSLATION.split())
+    until_frame_fits(tab)
+    grid = "document.querySelector('.map .scroll')"
+    tab.run(
+        f"document.querySelector('{FRAME}').scrollIntoView({{block: 'end', behavior: 'instant'}})"
+    )  # else no events
+    assert tab.run_in_frame(f"{grid}.scrollWidth > {grid}.clientWidth"), "the picture is not wider than the screen"
+    left = f"{grid}.querySelector('.row-name text').getBoundingClientRect().left - {grid}.getBoundingClientRect().left"
+    before = tab.run_in_frame(left)
+    tab.run_in_frame(f"{grid}.scrollLeft = 80; true")
+    tab.until(f"{grid}.scrollLeft === 80 && Math.abs({left} - {before}) < 1", in_frame=True)
+    assert before >= 0
+
+
 def test_everything_can_be_reached_by_keyboard(show: Open):
     tab = show()
     until_frame(tab, TRANSLATION.split())

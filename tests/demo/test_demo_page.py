@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -11,6 +12,7 @@ from web_page import WebPage, framed_page
 
 from hf_capsule_mt import capsule_attention, explain, routing_ablation, translate
 from hf_capsule_mt.analysis.input_shares import input_shares
+from hf_capsule_mt.analysis.sentence_routing import sentence_routing
 from hf_capsule_mt.demo import page as page_file
 from hf_capsule_mt.demo.links import Linked
 from hf_capsule_mt.demo.page import Page, Shown
@@ -141,6 +143,36 @@ def test_answers_log_nothing(capfd: pytest.CaptureFixture[str]):
     PAGE.translate("guided", "", 0.5)
     logged = capfd.readouterr()
     assert logged.out + logged.err == ""
+
+
+@pytest.mark.parametrize("name", ["guided", "capsules"])
+def test_a_view_is_saved_as_the_page_of_explain(name: str):
+    model, tokenizer = entry_of(name)
+    own = PAGE.translate(name, SOURCE, 0.5).translation
+    for text, is_given in ((own, False), (EDITED, True)):
+        saved = PAGE.save(name, f" {SOURCE} ", text)
+        expected = sentence_routing(model, tokenizer, SOURCE, text)
+        assert saved == ("", replace(expected, is_given=is_given, model_name=name).to_html())
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "translation", "message"),
+    [
+        ("plain", SOURCE, TRANSLATION, "plain has no routing that a file could show."),
+        ("guided", " ", TRANSLATION, "The source is empty"),
+        ("other", SOURCE, TRANSLATION, "This page has no such model"),
+        ("guided", "river " * 200, TRANSLATION, "and this model takes at most"),
+    ],
+)
+def test_what_cannot_be_saved_gets_a_message(model: str, source: str, translation: str, message: str):
+    saved = PAGE.save(model, source, translation)
+    assert message in saved.message and saved.file == ""
+
+
+def test_a_saved_view_keeps_html_as_text():
+    saved = PAGE.save("guided", NASTY, "")
+    page = WebPage(saved.file)
+    assert saved.message == "" and page.data["maps"] and "<img" not in saved.file.split("</style>")[1]
 
 
 def test_two_models_side_by_side():

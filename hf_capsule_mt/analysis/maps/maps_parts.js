@@ -54,7 +54,8 @@ const capsuleParts = (() => {
   }
 
   // A grid of cells in SVG. `cell(row, column)` is {parts: [[class, from, to, opacity]…], text, title}. Rows from
-  // `contrastFrom` on are the contrasting case, which a gap and a dashed line set apart.
+  // `contrastFrom` on are the contrasting case, which a gap and a dashed line set apart. The names of the rows stay in
+  // sight when a wide grid is scrolled sideways.
   function grid({ rows, columns, cell, contrastFrom = rows.length, width = 30, height = 20, onRow, turned = true }) {
     const left = 14 + 7 * Math.min(16, Math.max(...rows.map((row) => row.length)));
     const longest = Math.max(...columns.map((column) => Math.min(14, column.length)));
@@ -69,10 +70,15 @@ const capsuleParts = (() => {
         transform: turned ? `rotate(-45 ${x} ${base})` : null,
       }, short(column, 14)));
     });
+    const corner = draw("rect", { x: 0, y: 0, width: left, height: size[1], class: "behind-names" });
+    const names = [corner];
+    picture.append(corner);
     const lines = rows.map((row, index) => {
       const line = draw("g", { class: "grid-row", onmouseenter: onRow ? () => onRow(index) : () => {} });
-      line.append(draw("text", { x: left - 8, y: y(index) + height / 2 + 4, class: "label", "text-anchor": "end" },
-        short(row, 16)));
+      const name = draw("g", { class: "row-name" },
+        draw("rect", { x: 0, y: y(index), width: left - 2, height, class: "behind-names" }),
+        draw("text", { x: left - 8, y: y(index) + height / 2 + 4, class: "label", "text-anchor": "end" }, short(row, 16)));
+      names.push(name);
       columns.forEach((_, column) => {
         const { parts, text, title } = cell(index, column);
         const box = draw("g", {}, draw("title", {}, title));
@@ -92,13 +98,17 @@ const capsuleParts = (() => {
         }
         line.append(box);
       });
+      line.append(name);
       if (index === contrastFrom) {
         line.prepend(draw("line", { x1: 4, x2: size[0] - 4, y1: y(index) - 5, y2: y(index) - 5, class: "apart" }));
       }
       picture.append(line);
       return line;
     });
-    return { node: make("div", { class: "scroll", tabindex: 0 }, picture), lines };
+    const node = make("div", { class: "scroll", tabindex: 0, onscroll: () => {
+      for (const name of names) name.setAttribute("transform", `translate(${node.scrollLeft} 0)`);
+    } }, picture);
+    return { node, lines };
   }
 
   // SVG patterns for the three groups, so that they differ without colour.

@@ -1,0 +1,22 @@
+"""The view of one model as one HTML file, the page of `capsule-mt explain --html`."""
+
+from dataclasses import replace
+
+from hf_capsule_mt.analysis.sentence_routing import sentence_routing
+from hf_capsule_mt.demo.models import DemoModel
+from hf_capsule_mt.demo.texts import InputError, check_length
+from hf_capsule_mt.evaluation.decoding import translate
+
+
+def saved_page(entry: DemoModel, source: str, translation: str, beams: int) -> str:
+    """The page for a source and its translation, which the visitor may have edited.
+
+    Raises InputError for a model that does not route.
+    """
+    if not entry.routes:
+        raise InputError(f"{entry.name} has no routing that a file could show.")
+    check_length(entry.model, entry.tokenizer, source, "source")
+    check_length(entry.model, entry.tokenizer, translation, "translation")
+    is_own = translation == translate(entry.model, entry.tokenizer, source, num_beams=beams)
+    routing = sentence_routing(entry.model, entry.tokenizer, source, translation)
+    return replace(routing, is_given=not is_own, model_name=entry.name).to_html()
