@@ -161,7 +161,8 @@ def test_a_view_is_saved_as_the_page_of_explain(name: str):
         ("plain", SOURCE, TRANSLATION, "plain has no routing that a file could show."),
         ("guided", " ", TRANSLATION, "The source is empty"),
         ("other", SOURCE, TRANSLATION, "This page has no such model"),
-        ("guided", "river " * 200, TRANSLATION, "and this model takes at most"),
+        ("guided", "qzxw " * 90, TRANSLATION, "and this model takes at most"),
+        ("guided", SOURCE, "qzxw " * 90, "The translation has"),
     ],
 )
 def test_what_cannot_be_saved_gets_a_message(model: str, source: str, translation: str, message: str):
