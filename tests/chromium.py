@@ -43,6 +43,10 @@ def folder_in_memory() -> str | None:
     return memory if has_room else None
 
 
+# What Chromium answers to a command for a frame that it has just closed, or that has just gone to another page.
+FRAME_LEFT = ("Session with given id not found", "Inspected target navigated or closed")
+
+
 class Tab:
     """One page. `problems` has all errors and warnings that the browser reported, `fetched` all addresses.
 
@@ -87,9 +91,9 @@ class Tab:
         except FrameGone:
             return None
         except RuntimeError as error:
-            if "Session with given id not found" not in str(error):
+            if not any(reason in str(error) for reason in FRAME_LEFT):
                 raise
-            return None  # the page has just removed it
+            return None  # the page has just removed it, or shows another page in it
         finally:
             self.session = page
 

@@ -91,6 +91,30 @@ def test_a_frame_that_goes_leaves_no_wait_behind(tab: Tab, server: Server):
     assert tab.frames == []
 
 
+def test_a_frame_that_shows_another_page_leaves_no_wait_behind(tab: Tab, server: Server):
+    server.show(tab, with_frame("<title>framed</title>"))
+    tab.until("document.title === 'framed'", in_frame=True)
+    tab.run("void setTimeout(() => { document.querySelector('iframe').srcdoc = '<title>other</title>'; }, 300)")
+    assert tab.run_in_frame(NEVER) is None
+    tab.until("document.title === 'other'", in_frame=True)
+
+
+@pytest.mark.parametrize(
+    "reason", ["Inspected target navigated or closed", "Session with given id not found", "other"]
+)
+def test_only_the_end_of_a_frame_is_no_error(tab: Tab, reason: str, monkeypatch: pytest.MonkeyPatch):
+    def run(expression: str) -> None:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(tab, "frames", ["one"])
+    monkeypatch.setattr(tab, "run", run)
+    if reason == "other":
+        with pytest.raises(RuntimeError, match="other"):
+            tab.run_in_frame("1")
+    else:
+        assert tab.run_in_frame("1") is None
+
+
 def test_quiet_is_when_no_request_is_open(tab: Tab, server: Server):
     server.show(tab, "")
     tab.run("void fetch('/slow').then(() => fetch('/then')).then(() => { document.title = 'done'; })")
