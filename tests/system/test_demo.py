@@ -78,11 +78,10 @@ def test_the_demo_learns(demo):
 
 @pytest.mark.exhaustive
 @pytest.mark.system
-def test_the_readme_snippet(demo):
-    """The first Python snippet of the README, run where its checkpoint is, prints what the README says."""
-    folder, _, _ = demo
+def test_the_readme_snippet():
+    """The first Python snippet of the README, run where the repository is, prints what the README says."""
     readme = (ROOT / "README.md").read_text()
     code, shown = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", readme, re.DOTALL).groups()
-    result = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout == shown
