@@ -45,7 +45,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_garbage_of_earlier_files() -> None:
-    """What earlier tests imported and compiled stays as well: every training looks through the rest for garbage."""
+    """Objects of earlier files stay to the end. Each training collects garbage, and then skips these objects."""
     gc.collect()
     gc.freeze()
 

@@ -1,7 +1,7 @@
 """`accelerate launch`, whose processes are forks of it: they need not import PyTorch again, which takes seconds each.
 
-Everything else is Accelerate's and PyTorch's own: what they read of a file of settings, what they tell the processes
-by the environment, how they wait for them and end them.
+Accelerate and PyTorch do everything else: they read the settings, set the environment of the processes, wait for them
+and end them.
 """
 
 import multiprocessing

@@ -1,6 +1,7 @@
 """What the commands say of a mistake, how far they are, and where Ctrl-C stopped them: one line, no traceback."""
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -218,3 +219,15 @@ def test_an_error_that_nobody_expected_is_one_line_too(capsys: pytest.CaptureFix
 
     assert run_command(failing) == 1
     assert capsys.readouterr().err == "error: KeyError: 'key'; the option --debug shows where it happened\n"
+
+
+def test_train_reads_a_recipe_of_a_pipe_once(tmp_path: Path) -> None:
+    """The early check leaves a pipe alone: what it reads of it is lost."""
+    from hf_capsule_mt.cli.train import check
+
+    pipe = tmp_path / "recipe.yaml"
+    os.mkfifo(pipe)  # nobody writes: reading would wait forever
+    check([str(pipe)])
+    check([])
+    with pytest.raises(ValueError, match="other.yaml: cannot be read"):
+        check([str(tmp_path / "other.yaml")])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.sentence_words import encode_words, text_table
+from hf_capsule_mt.evaluation.decoding import source_limit
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 # Share of the words of correct translations that get a warning without `coverage_scales`, by accuracy. Measured on a
@@ -82,10 +83,11 @@ class Coverage:
         lines: list[str] = []
         if not self.is_reliable:
             return lines
-        for kind, scores in (("probably not translated", self.untranslated), ("probably repeated", self.repeated)):
+        for problem, scores in (("not translated", self.untranslated), ("repeated", self.repeated)):
             for index, score in enumerate(scores):
                 if score > threshold:
-                    lines.append(f"word {index + 1}, {self.words[index]!r}: {kind} ({score:.2f}; {self.reliability})")
+                    word = f"word {index + 1}, {self.words[index]!r}"
+                    lines.append(f"{word}: probably {problem} ({score:.2f}; {self.reliability})")
         return lines
 
     @classmethod
@@ -162,22 +164,34 @@ def measure_coverage_scales(
     pairs: Iterable[tuple[str, str]],
     most_false_warnings: float = MOST_FALSE_WARNINGS,
 ) -> tuple[float, float] | None:
-    """The scales of [`Coverage`], from the first `SENTENCES` pairs of correct translations that training did not see.
+    """The scales of [`Coverage`], from the first `SENTENCES` of `pairs`: correct translations, not trained on.
 
     With them and the default threshold these translations have at most `most_false_warnings` warnings on average,
     80 % of them for omissions and 20 % for repetitions. Set them as `coverage_scales` of the model's configuration.
-    None without pairs.
+    Pairs without a word on either side, or longer than the model can read, are left out. None without pairs.
     """
+    if not getattr(getattr(model, "auxiliary_losses", None), "has_bow", False):
+        raise ValueError(f"{type(model).__name__} has no bag-of-words head, which coverage needs: train one with it")
     if not most_false_warnings >= 0:
         raise ValueError(f"most_false_warnings={most_false_warnings}: must be 0 or more")
-    some = islice((pair for pair in pairs if pair[0].strip() and pair[1].strip()), SENTENCES)
+    limit = source_limit(model, tokenizer)
+    some = islice((pair for pair in pairs if _can_be_measured(tokenizer, pair, limit)), SENTENCES)
     measured = [sentence_evidence(model, tokenizer, *pair) for pair in some]
     if not measured:
         return None
     scales = []
     for share, numbers in zip(SHARES, zip(*measured, strict=True), strict=True):
-        evidence = np.sort(np.concatenate(numbers))[::-1]
+        evidence = np.concatenate(numbers)
+        evidence = np.sort(evidence[np.isfinite(evidence)])[::-1]
         allowed = int(share * most_false_warnings * len(measured))
         # At least the default: half of a credit is no evidence of an omission, however rare it is.
         scales.append(max([DEFAULT_SCALE, *evidence[allowed:][:1].tolist()]))
     return scales[0], scales[1]
+
+
+def _can_be_measured(tokenizer: PreTrainedTokenizerBase, pair: tuple[str, str], limit: int | None) -> bool:
+    source, target = pair
+    if not (source.strip() and target.strip()):
+        return False
+    lengths = len(tokenizer(source)["input_ids"]), len(tokenizer(text_target=target)["input_ids"])
+    return limit is None or max(lengths) <= limit

@@ -89,8 +89,11 @@ def check(arguments: list[str]) -> None:
     """Raises a `ValueError` for a recipe that does not exist or cannot be read."""
     from hf_capsule_mt.recipes.file import read_settings, recipe_path
 
-    if not arguments[0].startswith("-"):
-        read_settings(recipe_path(arguments[0]))
+    if not arguments or arguments[0].startswith("-"):
+        return
+    path = recipe_path(arguments[0])
+    if path.is_file() or not path.exists():  # a pipe can be read only once
+        read_settings(path)
 
 
 def print_all_keys() -> int:

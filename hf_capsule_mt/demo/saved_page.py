@@ -17,6 +17,6 @@ def saved_page(entry: DemoModel, source: str, translation: str, beams: int) -> s
         raise InputError(f"{entry.name} has no routing that a file could show.")
     check_length(entry.model, entry.tokenizer, source, "source")
     check_length(entry.model, entry.tokenizer, translation, "translation")
-    is_own = translation == translate(entry.model, entry.tokenizer, source, num_beams=beams)
+    by_the_model = translation == translate(entry.model, entry.tokenizer, source, num_beams=beams)
     routing = sentence_routing(entry.model, entry.tokenizer, source, translation)
-    return replace(routing, is_given=not is_own, model_name=entry.name).to_html()
+    return replace(routing, is_given=not by_the_model, model_name=entry.name).to_html()

@@ -1,5 +1,6 @@
 """Measures what the coverage warnings of a trained model depend on, and writes it to the configuration."""
 
+import math
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -40,7 +41,7 @@ def write_coverage_scales(
     """
     if _predicts_words(model):
         scales = measure_coverage_scales(model, tokenizer, ((row[source], row[target]) for row in pairs))
-        model.config.coverage_scales = None if scales is None else [round(scale, 3) for scale in scales]
+        model.config.coverage_scales = None if scales is None else [math.ceil(scale * 1e3) / 1e3 for scale in scales]
 
 
 def _predicts_words(model: Any) -> bool:

@@ -62,7 +62,7 @@ def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> S
     may_show = not extending_files or SHIPPED in path.resolve().parents
     settings = flatten_settings(content, str(path), may_show)
     if base is None:
-        return settings
+        return {name: setting for name, setting in settings.items() if name not in NESTED}
     extending_files = (*extending_files, path.resolve())
     return changed(read_settings(_base_recipe(path, base, extending_files), extending_files), settings)
 
@@ -123,7 +123,7 @@ def flatten_settings(content: dict[Any, Any], where: str, may_show: bool = True)
         elif isinstance(value, dict):
             entries = {f"{key}.{name}": entry for name, entry in value.items()}
         elif value is None:
-            entries = {}
+            entries = {key: None}
         else:
             raise ValueError(f"{where}: {key}={Setting(value, where, may_show).shown} must hold `key: value` lines")
         for name, entry in entries.items():

@@ -94,7 +94,9 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # there no process holds the whole model
         split = "validation" if "validation" in data.corpora else "train"
         with trainer.ablated_routing.in_model(built.model):
-            for measure in (measure_bow_accuracy, write_coverage_scales):
+            # Scales from sentences that training saw would be too small.
+            measures = (measure_bow_accuracy, write_coverage_scales)[: 2 if split == "validation" else 1]
+            for measure in measures:
                 pairs = (row["translation"] for row in data.corpora[split].pairs)
                 measure(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
     # Score before saving the model: a loss that is not finite ends the run here.

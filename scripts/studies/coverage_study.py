@@ -178,10 +178,12 @@ The accuracy of the model's bag of words {accuracy}: it {shown}.
 {study.markdown()}
 
 Rows of `credit` (left out) and `repeated` with the default threshold are the warnings of the package. For `repeated`
-the reference says the constituent twice, for all others it is deleted. `best word` is in nats. The other thresholds
-were chosen on the validation corpus. `precision` and `recall` are those of warnings above the threshold; `false` is
-the number of warnings for a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a
-shorter reference fewer words can cover a source word.
+the reference says the constituent twice, for all others it is deleted. `best word` is in nats. First come the
+thresholds of the command, then the one that each score has from the validation corpus, with which the contrasts are
+measured too. `precision` and `recall` are those of warnings above the threshold. Precision counts the warnings of as
+many whole references as damaged ones: where omissions are rarer, fewer warnings are right. `false` is the number of
+warnings for a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference
+fewer words can cover a source word.
 
     python scripts/studies/coverage_study.py {command}
 """

@@ -85,3 +85,30 @@ def test_a_scale_is_never_below_that_of_half_a_credit(trained: tuple[Any, Any]) 
     assert measure_coverage_scales(model, tokenizer, [(" ", "x")]) is None
     with pytest.raises(ValueError, match="most_false_warnings=-1: must be 0 or more"):
         measure_coverage_scales(model, tokenizer, [], -1)
+
+
+def test_pairs_that_the_model_cannot_read_are_left_out(trained: tuple[Any, Any]) -> None:
+    model, tokenizer = trained
+    pairs = list(zip(SOURCES, TARGETS, strict=True))
+    long = " ".join([SOURCES[0]] * 100)
+    unreadable = [(long, TARGETS[0]), (SOURCES[0], long), (SOURCES[0], " ")]
+    assert measure_coverage_scales(model, tokenizer, [*unreadable, *pairs]) == measure_coverage_scales(
+        model, tokenizer, pairs
+    )
+    assert measure_coverage_scales(model, tokenizer, unreadable) is None
+
+
+def test_evidence_without_an_end_is_no_scale(trained: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target without a word leaves everything out: infinite evidence, which no configuration can hold."""
+    from hf_capsule_mt.analysis import coverage
+
+    evidence = np.array([math.inf, 3.0]), np.array([0.0, 0.0])
+    monkeypatch.setattr(coverage, "sentence_evidence", lambda *arguments: evidence)
+    model, tokenizer = trained
+    assert measure_coverage_scales(model, tokenizer, [(SOURCES[0], TARGETS[0])]) == (3.0, DEFAULT_SCALE)
+
+
+def test_a_model_without_a_bag_of_words_has_no_scales(trained: tuple[Any, Any]) -> None:
+    model = GDRMarianForConditionalGeneration(GDRMarianConfig(**{**trained[0].config.to_dict(), "bow_loss_weight": 0}))
+    with pytest.raises(ValueError, match="GDRMarianForConditionalGeneration has no bag-of-words head"):
+        measure_coverage_scales(model, trained[1], [(SOURCES[0], TARGETS[0])])

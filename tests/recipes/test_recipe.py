@@ -221,6 +221,8 @@ def test_null_removes_a_setting_of_a_file(recipe_file: str) -> None:
     extending.write_text(f"extends: {Path(recipe_file).name}\nseed: null\nconfig: {{dropout: null}}\n")
     extended = parse_recipe([str(extending)])
     assert extended.training.seed == 42 and {*plain.config} - {*extended.config} == {"dropout"}
+    extending.write_text(f"extends: {Path(recipe_file).name}\nconfig: null\n")
+    assert parse_recipe([str(extending)]).config == {} != plain.config
     extending.write_text(f"extends: {Path(recipe_file).name}\nmax_grad_norm:\n")
     with pytest.raises(ValueError, match="max_grad_norm=None is of type NoneType and must be float"):
         parse_recipe([str(extending)])

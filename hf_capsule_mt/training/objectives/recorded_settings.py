@@ -17,13 +17,13 @@ WITHOUT_EFFECT = ("workers", "timeout_seconds", "cache_folder")  # on the reward
 NAMES = {one.name for one in dataclasses.fields(ObjectiveArguments)} - {"reward_settings", "equal_reward_steps"}
 
 
-def objective_settings(args: Any, own_reward: Any) -> dict[str, Any]:
-    """The settings of the objective by name, for JSON. `own_reward` is a reward of the caller's, or None."""
+def objective_settings(args: Any, given_reward: Any) -> dict[str, Any]:
+    """The settings of the objective by name, for JSON. `given_reward` is a reward of the caller's, or None."""
     if getattr(args, "objective", LIKELIHOOD) == LIKELIHOOD:
         return {"objective": LIKELIHOOD}
     settings = {name: getattr(args, name) for name in sorted(NAMES)}
-    if own_reward is not None:
-        return settings | {"reward": own_reward.name}
+    if given_reward is not None:
+        return settings | {"reward": given_reward.name}
     of_reward = dataclasses.asdict(RewardSettings.from_mapping(args.reward_settings))
     return settings | {f"reward_settings.{name}": of_reward[name] for name in of_reward if name not in WITHOUT_EFFECT}
 
@@ -36,8 +36,9 @@ def recorded_run(checkpoint: Path) -> dict[str, Any]:
 
 
 def has_other_reward(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether the rewards of a checkpoint say nothing about those of this run."""
-    return before.get("reward") != now.get("reward")
+    """Whether the rewards of a checkpoint say nothing about those of this run: it has other settings of the reward."""
+    names = [name for name in before if name in now and name.startswith("reward_settings.")]
+    return any(before.get(name) != now.get(name) for name in ("reward", *names))
 
 
 def warn_of_changes(checkpoint: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -48,6 +49,6 @@ def warn_of_changes(checkpoint: Path, before: dict[str, Any], now: dict[str, Any
         return
     begins_anew = "; the state of the reward and the running mean of rewards begin anew"
     logger.warning(
-        f"{checkpoint} is of a run with another objective ({', '.join(changed)}): training goes on with the new one"
+        f"{checkpoint}: its run had another objective ({', '.join(changed)}): training goes on with the new one"
         + (begins_anew if "reward" in now and has_other_reward(before, now) else "")
     )

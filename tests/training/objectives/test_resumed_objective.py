@@ -9,7 +9,7 @@ from commands import run_processes
 from objective_run import WordShare, run
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainingArguments
-from hf_capsule_mt.training.objectives.recorded_settings import objective_settings
+from hf_capsule_mt.training.objectives.recorded_settings import has_other_reward, objective_settings
 
 PROGRAM = Path(__file__).with_name("objective_run.py")
 SHORT: dict[str, Any] = {"max_steps": 2, "save_steps": 2, "eval_strategy": "no", "reward_baseline": "running_mean"}
@@ -73,6 +73,10 @@ def test_settings_of_a_named_reward_are_recorded(tmp_path: Path):
     plain = settings()
     assert plain["reward"] == "bleu" and plain["reward_settings.bleu_order"] == 4
     assert settings(reward_settings={"workers": 3, "bleu_order": 4}) == plain
+    assert has_other_reward(plain, settings(reward_settings={"bleu_order": 2}))
+    assert has_other_reward(plain, settings(reward="chrf")) and not has_other_reward(
+        plain, settings(risk_sharpness=0.1)
+    )
     assert settings(reward_settings={"bleu_order": 2}) != plain != settings(risk_sharpness=0.5)
     assert settings(objective="likelihood", reward="chrf") == {"objective": "likelihood"}
 
