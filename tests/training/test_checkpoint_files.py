@@ -18,6 +18,7 @@ OF_TRANSFORMERS |= {"scheduler.pt", "trainer_state.json", "training_args.bin"}
 OF_OURS = {"exponential_average.safetensors", "files.json", "running_0.json"}
 ENTRIES = {
     "loss",
+    "objective",
     "last_logged",
     "all_tokens",
     "all_seconds",
@@ -51,7 +52,7 @@ def test_a_checkpoint_of_the_first_versions_is_resumed(tmp_path: Path) -> None:
     checkpoint = (tmp_path / "whole" / "checkpoint-4").rename(tmp_path / "checkpoint-4")
     file = checkpoint / "running_0.json"
     state = json.loads(file.read_text())
-    for name in ("all_tokens", "all_seconds", "plan", "due", "evaluates_later", "epoch_ended", "seconds"):
+    for name in ("all_tokens", "all_seconds", "plan", "objective", "due", "evaluates_later", "epoch_ended", "seconds"):
         del state[name]
     file.write_text(json.dumps(state))
     write_file_record(checkpoint, 4)
