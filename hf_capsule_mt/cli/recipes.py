@@ -2,16 +2,18 @@
 
     capsule-mt recipes
     capsule-mt recipes show synthetic/dla_em > mine.yaml
+    capsule-mt recipes show RUN/results.json > again.yaml
     capsule-mt recipes wmt14
 
 A word after `recipes` limits the list to the names and descriptions that contain it. `capsule-mt train NAME` trains a
 recipe of the list. `show` prints a recipe with the settings of the files that it extends, so that the file works in
-any folder. Paths in a recipe, such as `data/multi30k/train`, start from the folder in which you run it.
+any folder. Of a `results.json` it prints the recipe that made the run. Paths in a recipe, such as `data/multi30k/train`, start from the folder in which you run it.
 """
 
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from hf_capsule_mt.cli.command_line import CommandParser, run_command
 from hf_capsule_mt.cli.command_parser import WIDTH
@@ -25,13 +27,14 @@ def make_parser() -> CommandParser:
 
 
 def recipes(arguments: argparse.Namespace) -> int:
-    from hf_capsule_mt.recipes.catalogue import catalogue, whole_recipe
+    from hf_capsule_mt.recipes.catalogue import catalogue, recorded_recipe, whole_recipe
 
     words = arguments.words
     if words[:1] == ["show"]:
         if len(words) != 2:
             raise ValueError("recipes show needs the name of one recipe, such as synthetic/dla_em")
-        print(whole_recipe(words[1]), end="")
+        is_record = words[1].endswith(".json")
+        print(recorded_recipe(Path(words[1])) if is_record else whole_recipe(words[1]), end="")
         return 0
     search = " ".join(words)
     entries = catalogue(search)

@@ -14,6 +14,7 @@ from hf_capsule_mt.recipes.file import (
     shipped_names,
     unflatten_settings,
 )
+from hf_capsule_mt.recipes.finished_run import read_results
 from hf_capsule_mt.recipes.strict_yaml import dump_yaml, parse_yaml
 
 SENTENCE = re.compile(r"(?<=[.]) (?=[A-Z])")
@@ -85,6 +86,14 @@ def whole_recipe(name: str) -> str:
     lines += [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     values = unflatten_settings(read_settings(path))
     return "\n".join([*lines, *with_comments(dump_yaml(values), comments)]) + "\n"
+
+
+def recorded_recipe(path: Path) -> str:
+    """The recipe that the `results.json` of a run records, as the text of a file."""
+    recipe = read_results(path, path.parent).get("recipe")
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path}: records no recipe; it must be the results.json of a run")
+    return f"# The recipe that {path.as_posix()} records.\n{dump_yaml(recipe)}"
 
 
 def line_comments(text: str) -> dict[str, str]:

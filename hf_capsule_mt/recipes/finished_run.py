@@ -51,7 +51,7 @@ def read_run(place: str | Path, name: str | None = None, split: str = "test", wi
     if split not in ("test", "validation"):
         raise ValueError(f"split={split!r}: must be test or validation")
     file = place / RESULTS if place.is_dir() else place
-    results = _read_results(file, place)
+    results = read_results(file, place)
     folder = file.resolve().parent
     translations = folder / f"{split}.translations.txt"
     texts: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def read_run(place: str | Path, name: str | None = None, split: str = "test", wi
     )
 
 
-def _read_results(file: Path, place: Path) -> dict[str, Any]:
+def read_results(file: Path, place: Path) -> dict[str, Any]:
     try:
         results = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -9,6 +9,7 @@ import pytest
 from hf_capsule_mt.cli import recipes
 from hf_capsule_mt.recipes.catalogue import catalogue, first_comment, whole_recipe, with_comments
 from hf_capsule_mt.recipes.file import read_settings, shipped_names, unflatten_settings
+from hf_capsule_mt.recipes.recipe import parse_recipe
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -55,6 +56,21 @@ def test_show_prints_a_recipe_with_its_comments(capsys: pytest.CaptureFixture[st
     assert recipes.main(["show", "wmt14/caps_nmz"]) == 1
     assert "the package has no such recipe; did you mean wmt14/caps_nmt" in capsys.readouterr().err
     assert recipes.main(["show"]) == 1
+
+
+def test_show_prints_the_recipe_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of every run whose card is shipped: it must still be a valid recipe."""
+    records = sorted((Path(__file__).resolve().parents[2] / "model_cards" / "trained").glob("*/results.json"))
+    assert len(records) > 20
+    for record in records:
+        assert recipes.main(["show", str(record)]) == 0
+        file = tmp_path / "again.yaml"
+        file.write_text(capsys.readouterr().out, encoding="utf-8")
+        assert parse_recipe([str(file)]).explicit == json.loads(record.read_text(encoding="utf-8"))["recipe"]
+    other = tmp_path / "results.json"
+    other.write_text('{"test": {}, "validation": {}}')
+    assert recipes.main(["show", str(other)]) == 1
+    assert "records no recipe" in capsys.readouterr().err
 
 
 def test_a_comment_of_a_setting_that_was_replaced_is_left_out() -> None:
