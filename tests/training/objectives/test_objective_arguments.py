@@ -103,7 +103,7 @@ def test_a_named_reward_needs_a_tokenizer(tmp_path: Path):
         named_reward(SimpleNamespace(reward="cdr", reward_settings=None), None, None, None)
 
 
-@pytest.mark.parametrize("corpus", ["synthetic", "multi30k"])
+@pytest.mark.parametrize("corpus", ["synthetic", "multi30k", "tatoeba", "wmt14"])
 def test_recipes_set_the_objective(corpus: str):
     """On the command line too."""
     risk = parse_recipe([f"{corpus}/minimum_risk", "--samples_per_sentence", "3", "--use_cpu"]).training
