@@ -41,10 +41,10 @@ def add_metric_options(parser: CommandParser, metrics: tuple[str, ...]) -> None:
         action="store_true",
         help="also the papers' tokenised BLEU, as multi-bleu.perl computes it",
     )
-    parser.rare.add_argument(
+    parser.add_argument(
         "--paper-tokenizer",
         choices=PAPER_TOKENIZERS,
-        help="for --paper-bleu: none (default) for tokenised text, moses for plain text (extra: moses)",
+        help="for --paper-bleu: moses for plain text (extra: moses), none (default) for text that is tokenised",
     )
     parser.rare.add_argument(
         "--language", help="language of the translations, for moses; default: that of runs, else en"

@@ -7,7 +7,8 @@
 
 A word after `recipes` limits the list to the names and descriptions that contain it. `capsule-mt train NAME` trains a
 recipe of the list. `show` prints a recipe with the settings of the files that it extends, so that the file works in
-any folder. Of a `results.json` it prints the recipe that made the run. Paths in a recipe, such as `data/multi30k/train`, start from the folder in which you run it.
+any folder. Of a `results.json` it prints the recipe that made the run. Paths in a recipe, such as
+`data/multi30k/train`, start from the folder in which you run it.
 """
 
 import argparse

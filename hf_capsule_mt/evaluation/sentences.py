@@ -4,10 +4,20 @@ import gzip
 import zlib
 from pathlib import Path
 
+TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
+
 
 def read_sentences(path: str | Path) -> list[str]:
-    """The lines of a file. A line ends with a line feed, or with CR and LF. An empty file is a `ValueError`."""
+    """The lines of a file. A line ends with a line feed, or with CR and LF.
+
+    A file that is empty, or whose name is that of a table, is a `ValueError`.
+    """
     path = Path(path)
+    if path.name.removesuffix(".gz").endswith(TABLES):
+        raise ValueError(
+            f"{path} is a table, and must be a file with one sentence a line: write each side to a file, as in "
+            "`cut -f 1 pairs.tsv > pairs.en`"
+        )
     sentences: list[str] = []
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:

@@ -8,7 +8,7 @@ from hf_capsule_mt.recipes.file import (
     EXTENDS,
     NESTED,
     SHIPPED,
-    closest,
+    closest_recipes,
     read_settings,
     recipe_path,
     shipped_names,
@@ -44,7 +44,7 @@ def first_comment(text: str) -> str:
     for line in text.splitlines():
         if not line.startswith("#"):
             break
-        lines.append(line.lstrip("# ").strip())
+        lines.append(line.lstrip("# ").rstrip("\\ "))
     return " ".join(lines)
 
 
@@ -68,8 +68,8 @@ def whole_recipe(name: str) -> str:
     """The recipe of this name as the text of one file, which has the settings of the files that it extends."""
     path = recipe_path(name)
     if SHIPPED not in path.parents:
-        close = closest(name, shipped_names())
-        hint = f"did you mean {close}?" if close else "capsule-mt recipes lists them"
+        close = closest_recipes(name)
+        hint = f"did you mean {' or '.join(close)}?" if close else "capsule-mt recipes lists them"
         raise ValueError(f"{name}: the package has no such recipe; {hint}")
     comments: dict[str, str] = {}
     chain = [path]

@@ -51,6 +51,13 @@ def shipped_names(ending: str = "") -> list[str]:
     return sorted(name.removesuffix(".yaml") + ending for name in names)
 
 
+def closest_recipes(name: str, others: Iterable[str] = ()) -> list[str]:
+    """The package's recipes called `name` without their folder; or the one most similar to it, or of `others`."""
+    shipped = shipped_names()
+    same = [one for one in shipped if one.rpartition("/")[2] == name.removesuffix(".yaml")]
+    return same or difflib.get_close_matches(name, [*others, *shipped], n=1)
+
+
 def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> Settings:
     """The settings of a recipe and of the file it extends; its own win. Nested keys become `config.d_model`."""
     path = Path(path)
@@ -209,8 +216,9 @@ def _read_text(path: Path, extending_files: tuple[Path, ...]) -> str:
             return file.read(MOST_CHARACTERS + 1)
     except (OSError, ValueError) as error:  # ValueError: invalid UTF-8, or a NUL in the name
         near = [str(other) for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        close = difflib.get_close_matches(str(path), near if extending_files else [*near, *shipped_names()], n=1)
+        name = str(path)
+        close = difflib.get_close_matches(name, near, n=1) if extending_files else closest_recipes(name, near)
         reason = getattr(error, "strerror", None) or error
         extended_by = f", which {extending_files[-1].name} extends" if extending_files else ""
-        suggestion = f"; did you mean {close[0]}?" if close else ""
+        suggestion = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ValueError(f"{path}{extended_by}: cannot be read ({reason}){suggestion}") from error

@@ -71,6 +71,21 @@ def missing_keys(settings: Settings, name: str) -> list[str]:
     return problems
 
 
+def step_conflicts(settings: Settings) -> list[str]:
+    """Describes `save_steps` that is no multiple of `eval_steps` where the best checkpoint is loaded at the end."""
+    every, save = settings.get("eval_steps"), settings.get("save_steps")
+    values = {key: settings[key].value for key in ("load_best_model_at_end", "eval_strategy") if key in settings}
+    if every is None or save is None or values != {"load_best_model_at_end": True, "eval_strategy": "steps"}:
+        return []
+    if min(every.value, save.value) < 1 or save.value % every.value == 0:
+        return []
+    saved, evaluated = (f"{one.value:g}" if one.may_show else one.shown for one in (save, every))
+    return [
+        f"{save.where}: save_steps={saved} must be a multiple of eval_steps={evaluated} ({every.where}), because "
+        "load_best_model_at_end loads a saved step that was evaluated; set both"
+    ]
+
+
 def conflicts(recipe: Recipe, name: str) -> list[str]:
     """Describes values out of range and settings that exclude one another."""
     model, data, training = recipe.model, recipe.data, recipe.training

@@ -31,7 +31,14 @@ from hf_capsule_mt.recipes.file import (
     split_overrides,
     unflatten_settings,
 )
-from hf_capsule_mt.recipes.key_checks import conflicts, missing_keys, suggestion, unknown_keys, valid_keys
+from hf_capsule_mt.recipes.key_checks import (
+    conflicts,
+    missing_keys,
+    step_conflicts,
+    suggestion,
+    unknown_keys,
+    valid_keys,
+)
 from hf_capsule_mt.recipes.model import FAMILIES, build_config
 from hf_capsule_mt.recipes.value_types import checked_value, nested_truth_word
 
@@ -113,6 +120,7 @@ def build_recipe(settings: Settings, name: str) -> Recipe:
             inner = word[0] if setting.may_show else key
             problems.append(f"{setting.where}: {inner} is a word and must be a truth value; write {word[1]}")
     problems += [*unknown_keys(settings), *missing_keys(settings, name)]
+    problems += [] if problems else step_conflicts(settings)
     values = unflatten_settings(settings)
     family = values.get("family")
     try:

@@ -50,14 +50,14 @@ class RecipeLoader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        seen: dict[str, int] = {}  # the line of each key
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 _stop("a key is a list or a mapping and must be a word", key_node)
             key = str(self.construct_object(key_node))
             if key in seen:
-                _stop(f"{key[:80]!r} occurs twice", key_node)
-            seen.add(key)
+                _stop(f"{key[:80]!r} occurs twice; the first is in line {seen[key]}", key_node)
+            seen[key] = key_node.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:

@@ -24,6 +24,7 @@ def test_the_list_has_a_line_for_each_recipe(
     assert (max(map(len, lines)) <= 100) == is_terminal == any(line.endswith("…") for line in lines)
     assert {"synthetic/common", "multi30k/common", "tatoeba/common", "wmt14/common"} == {*shipped_names()} - {*names}
     assert "multi30k/caps_nmt                       CapsNMT: translation in linear time." in lines
+    assert not any("\\" in line for line in lines)
 
 
 def test_a_word_limits_the_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +56,8 @@ def test_show_prints_a_recipe_with_its_comments(capsys: pytest.CaptureFixture[st
     assert "\nnum_beams: 8  # 4.2\n" in said and "\n  dropout: 0.3  # 4.2\n" in said
     assert recipes.main(["show", "wmt14/caps_nmz"]) == 1
     assert "the package has no such recipe; did you mean wmt14/caps_nmt" in capsys.readouterr().err
+    assert recipes.main(["show", "dla_em"]) == 1
+    assert "did you mean multi30k/dla_em or synthetic/dla_em or tatoeba/dla_em or wmt14" in capsys.readouterr().err
     assert recipes.main(["show"]) == 1
 
 

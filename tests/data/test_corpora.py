@@ -196,6 +196,9 @@ def test_nothing_left_shows_the_report(tmp_path: Path) -> None:
         ValueError, match="no pair left after cleaning\npairs read +7\npairs kept +0\ndropped, empty +1"
     ):
         load_corpus(write_text(tmp_path), cleaning=CleaningRules(min_words=5))
+    (tmp_path / "wide.tsv").write_text("1\tone\teins\tx\n2\ttwo\tzwei\ty\n")
+    with pytest.raises(ValueError, match=r"(?s)no pair left.*; without repair the first broken line is an error"):
+        load_corpus(tmp_path / "wide.tsv", repair=True)
 
 
 def test_the_same_call_finds_the_same_file_and_report(tmp_path: Path, own_cache: Path) -> None:

@@ -77,6 +77,21 @@ def test_runs_that_differ_in_their_seed_are_one_system(seeds: Comparison) -> Non
     assert marian.average("training_speed") == 2002 and marian.average("translation_speed") is None
 
 
+@pytest.mark.parametrize(
+    ("names", "system"),
+    [
+        (["marian-1", "marian-2"], "marian"),
+        (["dla_em", "dla_em_seed2"], "dla_em"),
+        (["a/s1", "a/s2"], "a/s1"),
+        (["one-1", "two-2"], "one-1"),
+        (["7", "8"], "7"),
+    ],
+)
+def test_a_system_is_called_what_its_runs_have_in_common(names: list[str], system: str) -> None:
+    (grouped,) = group_runs([trained(name, seed, 27.0) for seed, name in enumerate(names, 1)])
+    assert grouped.name == system and len(grouped.runs) == 2
+
+
 def test_systems_are_tested_over_seeds(seeds: Comparison) -> None:
     (row,) = seeds.seed_tests
     expected = stats.ttest_rel(SEEDS["dla"], SEEDS["marian"])

@@ -80,6 +80,22 @@ def test_moses_escapes_nothing() -> None:
     ]
 
 
+PLAIN = ["Ein Hund läuft.", "Warum?", "Ein Hund", ""]
+TOKENIZED = ["Ein Hund läuft .", "Warum ?", "Das ist Dr.", "Ein Hund", ""]
+
+
+@pytest.mark.parametrize(("texts", "warned"), [(PLAIN, True), (TOKENIZED, False), (["ein Hund"], False)])
+def test_plain_text_without_a_tokenizer_is_a_warning(
+    texts: list[str], warned: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    paper_bleu(texts, texts)
+    messages = [str(one.message) for one in recwarn.list]
+    assert ["Use tokenizer 'moses'" in message for message in messages] == [True] * warned
+    recwarn.clear()
+    paper_bleu(texts, texts, tokenizer="moses", language="de")
+    assert not recwarn.list
+
+
 def test_an_unknown_tokenizer_is_named() -> None:
     with pytest.raises(ValueError, match="tokenizer='13a': must be one of none, moses for paper BLEU"):
         paper_bleu(["a"], ["a"], tokenizer="13a")

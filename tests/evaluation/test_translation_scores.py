@@ -146,3 +146,8 @@ def test_files_of_sentences(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=f"{name}.*{message}"):
             read_sentences(tmp_path / name)
+    for name in ("pairs.tsv", "pairs.csv.gz", "pairs.jsonl"):
+        with pytest.raises(ValueError, match=f"{name} is a table, and must be a file with one sentence a line"):
+            read_sentences(tmp_path / name)
+    (tmp_path / "pairs.tsv.txt").write_text("eins\n")
+    assert read_sentences(tmp_path / "pairs.tsv.txt") == ["eins"]

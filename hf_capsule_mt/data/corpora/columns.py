@@ -91,8 +91,8 @@ class PairColumns(NamedTuple):
                 or source_column == target_column
             ):
                 raise ValueError(
-                    f"{name}: source_column={source_column!r} and target_column={target_column!r} must be two "
-                    "different columns; give both, or neither"
+                    f"{name}: source_column={source_column!r} and target_column={target_column!r} must be the "
+                    "names of two different columns; give both, or neither"
                 )
             columns = (source_column, target_column)
         return cls((source, target), columns, header)

@@ -127,7 +127,8 @@ def load_corpus(
         raise OSError(f"load_corpus: {folder} was just written and cannot be read; check the disk")
     pairs, report = opened
     if not report.kept:
-        raise ValueError(f"load_corpus: {name!r} has no pair left after cleaning\n{report}")
+        hint = "; without repair the first broken line is an error that says what is wrong" if repair else ""
+        raise ValueError(f"load_corpus: {name!r} has no pair left after cleaning{hint}\n{report}")
     return Corpus(pairs, report, name)
 
 

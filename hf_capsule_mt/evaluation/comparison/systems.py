@@ -9,6 +9,7 @@ from hf_capsule_mt.evaluation.scoring.metric import Score
 
 SEED_SETTINGS = ("seed", "data_seed")  # in which runs of one system may differ
 _SEED_IN_NAME = re.compile(r"[-_.]?seed[-_.]?\d+$")
+_NUMBER_IN_NAME = re.compile(r"[-_.](seed[-_.]?|s)?\d+$")
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,12 @@ def _recipe(run: Run) -> tuple[Any, ...]:
 
 
 def _system_name(runs: Sequence[Run]) -> str:
-    name = _SEED_IN_NAME.sub("", runs[0].name)
-    return name if len(runs) > 1 and name else runs[0].name
+    """What the names of its runs have in common, without the seed: `marian` for `marian-1` and `marian-2`."""
+    if len(runs) == 1:
+        return runs[0].name
+    numbered = {_NUMBER_IN_NAME.sub("", run.name) for run in runs}
+    name = numbered.pop() if len(numbered) == 1 else _SEED_IN_NAME.sub("", runs[0].name)
+    return name or runs[0].name
 
 
 def _check_names(runs: Sequence[Run]) -> None:

@@ -1,6 +1,7 @@
 """Tokenised BLEU as `multi-bleu.perl` of Moses computes it, which the four papers report.
 
-It is BLEU of Papineni et al. (2002) with four n-gram orders and without smoothing, on tokens between spaces. It
+It is BLEU of Papineni et al. (2002) with four n-gram orders and without smoothing, on tokens between spaces: without
+a single match of four words it is 0. It
 depends on how the text was tokenised, so compare it only with scores on the same tokens. sacreBLEU's score of the
 same translations is another number.
 
@@ -8,6 +9,7 @@ Legend: `N` sentences, `S` = 10 counts: lengths of translation and reference, 4 
 """
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts, check_
 from hf_capsule_mt.evaluation.scoring.moses import moses_tokenizer
 
 ORDERS = 4
+_END_OF_SENTENCE = (".", "!", "?")
 PAPER_TOKENIZERS = ("none", "moses")
 
 
@@ -86,6 +89,12 @@ class PaperBleuMetric(CorpusMetric):
 
     def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
         self._sets = len(references)
+        if self.tokenizer == "none" and is_plain(references[0]):
+            warnings.warn(
+                "paper BLEU with tokenizer 'none' splits at spaces, and these references are plain text: most "
+                "sentences end with a full stop in their last word. Use tokenizer 'moses' (--paper-tokenizer moses)",
+                stacklevel=2,
+            )
         rows = zip(hypotheses, *references, strict=True)
         return np.array([self._sentence_counts(*row) for row in rows], dtype=np.float64).reshape(-1, 2 + 2 * ORDERS)
 
@@ -120,6 +129,12 @@ class PaperBleuMetric(CorpusMetric):
             "hypothesis_length": int(sums[0]),
             "reference_length": int(sums[1]),
         }
+
+
+def is_plain(references: Sequence[str]) -> bool:
+    """Whether most sentences that end with a full stop (or ! or ?) have it in their last word, not as a token."""
+    last = [words[-1] for text in references if (words := text.split()) and words[-1].endswith(_END_OF_SENTENCE)]
+    return 2 * sum(word not in _END_OF_SENTENCE for word in last) > max(len(last), 1)
 
 
 def _ngrams(words: list[bytes], order: int) -> Counter[tuple[bytes, ...]]:
