@@ -11,14 +11,13 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
-import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
 
 from hf_capsule_mt import (
     CapsuleAggregatedMarianForConditionalGeneration,
+    CapsuleTranslationPipeline,
     assignment_entropy,
     corpus_scores,
     explain,
@@ -67,12 +66,12 @@ def show_checkpoints(folder: Path) -> None:
     """Translates a sentence with every checkpoint in the folder. One with past and future also explains it."""
     for path in sorted(weights.parent for weights in folder.glob("*/model.safetensors")):
         heading(f"Shipped checkpoint {path.name}")
-        make_pipeline: Any = transformers.pipeline  # untyped, because its overloads have no "translation"
-        translator = make_pipeline("translation", model=str(path), device="cpu")
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        translator = CapsuleTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
         (translation,) = translator(REAL_SENTENCE)
         print(f"  {REAL_SENTENCE}\n  {translation['translation_text']}")
-        if getattr(translator.model.config, "past_future", "none") not in ("none", "recurrent"):
-            parts = (translator.model, translator.tokenizer, REAL_SENTENCE)
+        if getattr(model.config, "past_future", "none") not in ("none", "recurrent"):
+            parts = (model, tokenizer, REAL_SENTENCE)
             print("\n  source words that are past, translated, and future, untranslated, after each word:\n")
             print(explain(*parts, translation["translation_text"]))
             coverage = explain(*parts, SHORTENED).coverage

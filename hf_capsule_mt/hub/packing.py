@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
+from hf_capsule_mt import CapsuleTranslationPipeline
 from hf_capsule_mt.checkpoint_contents import CARD, TRANSLATIONS, belongs_to_checkpoint
 from hf_capsule_mt.hub.export import export_checkpoint
 from hf_capsule_mt.hub.model_card import loadable_path, model_card, with_requirements
@@ -189,8 +189,9 @@ def _translations(
     test: tuple[Sequence[str], Sequence[str]] | None,
     generation: dict[str, Any],
 ) -> _Translations:
-    make_pipeline: Any = transformers.pipeline  # untyped, because its overloads have no "translation"
-    translator = make_pipeline("translation", model=str(folder), device="cpu")
+    # Not by `pipeline("translation")`, which HF_CAPSULE_MT_PATCH_PIPELINE=0 leaves out.
+    parts: dict[str, Any] = {"tokenizer": AutoTokenizer.from_pretrained(folder), "device": "cpu"}
+    translator = CapsuleTranslationPipeline(model=AutoModelForSeq2SeqLM.from_pretrained(folder), **parts)
     texts = [*sentences, *(test[0] if test else ())]
     translated = [one["translation_text"] for one in translator(texts, batch_size=32, **generation)]
     return _Translations(translated[: len(sentences)], translated[len(sentences) :])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import run_script
+from commands import ROOT, run_script
 from runs import TEXTS, make_run
 from safetensors.torch import load_file, save_file
 from small_marian import SMALL_MARIAN
@@ -108,3 +108,34 @@ def test_a_run_without_results_is_named_by_the_command(run: Path, tmp_path: Path
     options = ["--output", str(tmp_path / "tiny"), "--data-source", "x", "--license", "cc0-1.0"]
     done = run_script("scripts/pack_checkpoint.py", str(run), *options)
     assert done.returncode == 1 and "results.json cannot be read" in done.stderr
+
+
+WITHOUT_TASK = """
+import sys
+from pathlib import Path
+
+from transformers import pipeline
+
+import hf_capsule_mt
+from hf_capsule_mt.hub import pack_checkpoint
+
+sys.path.insert(0, sys.argv[1])
+from demo import show_checkpoints
+
+folder = Path.cwd()
+try:
+    pipeline("translation", model=str(folder / "run"))
+except KeyError:
+    print("no such task")
+pack_checkpoint(folder / "run", folder / "packed" / "tiny", data_source="Made-up", license="cc0-1.0")
+show_checkpoints(folder / "packed")
+"""
+
+
+def test_packing_and_the_demo_need_no_task_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "run", MarianMTModel, **SMALL_MARIAN)
+    (tmp_path / "both.py").write_text(WITHOUT_TASK)
+    monkeypatch.setenv("HF_CAPSULE_MT_PATCH_PIPELINE", "0")
+    done = run_script(tmp_path / "both.py", str(ROOT / "scripts"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "no such task" in done.stdout and "Shipped checkpoint tiny" in done.stdout
