@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
-CONFIGURATIONS = ("config.json", "adapter_config.json")
+CONFIG_FILES = ("config.json", "adapter_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "source.spm")
 SHIPPED = "model_cards"  # the folder of the repository with the shipped checkpoints
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -50,7 +50,7 @@ def check_folder(folder: Path) -> None:
     """Raises an `OSError` unless `folder` is a folder with the configuration of a model or of an adapter."""
     if not folder.is_dir():
         raise OSError(f"{folder} is a file: give the folder of a checkpoint")
-    if not any((folder / file).is_file() for file in CONFIGURATIONS):
+    if not any((folder / file).is_file() for file in CONFIG_FILES):
         raise OSError(f"{folder} is no checkpoint, because it has no config.json: give the folder of a trained model")
 
 

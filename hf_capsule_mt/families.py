@@ -34,6 +34,8 @@ class Family:
         papers: the papers that it implements.
         marian_start: the settings with which it gives the outputs of a Marian checkpoint; None if it cannot start
             from one.
+        logs_plain_loss: whether even its oldest `results.json` has the loss without label smoothing. Old files do not
+            say it themselves.
     """
 
     config: type[PreTrainedConfig]
@@ -41,6 +43,7 @@ class Family:
     translation_model: type[PreTrainedModel]
     papers: tuple[str, ...] = ()
     marian_start: dict[str, Any] | None = None
+    logs_plain_loss: bool = False
 
     @property
     def name(self) -> str:
@@ -58,11 +61,18 @@ FAMILIES = {
             {"aggregation_output": "gated"},
         ),
         Family(
-            GDRMarianConfig, GDRMarianModel, GDRMarianForConditionalGeneration, GDR, {"aggregation_output": "gated"}
+            GDRMarianConfig,
+            GDRMarianModel,
+            GDRMarianForConditionalGeneration,
+            GDR,
+            {"aggregation_output": "gated"},
+            logs_plain_loss=True,
         ),
-        Family(GDRRNMTConfig, GDRRNMTModel, GDRRNMTForConditionalGeneration, GDR),
+        Family(GDRRNMTConfig, GDRRNMTModel, GDRRNMTForConditionalGeneration, GDR, logs_plain_loss=True),
         Family(CapsNMTConfig, CapsNMTModel, CapsNMTForConditionalGeneration, CAPS_NMT),
     )
 }
 # The baseline of the papers, from Transformers.
 MARIAN = Family(MarianConfig, MarianModel, MarianMTModel)
+FAMILIES_AND_MARIAN = {MARIAN.name: MARIAN, **FAMILIES}
+PLAIN_LOSS_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.logs_plain_loss)

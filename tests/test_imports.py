@@ -107,7 +107,7 @@ ALLOWED: dict[str, tuple[set[str] | None, set[str] | None]] = {
     "modeling": ({"torch", "transformers"}, {"configuration", "ops", "modeling"}),
     "data": (None, {"data", "evaluation", "analysis", ""}),
     "evaluation": (None, {"data", "evaluation", "analysis", "modeling", ""}),
-    "analysis": (None, {"data", "evaluation", "analysis", "modeling", "ops", ""}),
+    "analysis": (None, {"data", "evaluation", "analysis", "modeling", "ops", "families", ""}),
     "inference": ({"safetensors", "torch", "transformers"}, {"configuration", "ops", "modeling", "inference"}),
     "training": (None, {*BELOW, "inference", "training"}),
     "studies": (None, {*BELOW, "training", "studies"}),

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from hf_capsule_mt.checkpoint_names import CONFIGURATIONS, check_name, missing_folder
+from hf_capsule_mt.checkpoint_names import CONFIG_FILES, check_name, missing_folder
 
 Place = str | os.PathLike[str]
 
@@ -36,10 +36,10 @@ def _check_hub_model(name: str, revision: str | None) -> None:
         LocalEntryNotFoundError,
     )
 
-    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in CONFIGURATIONS):
+    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in CONFIG_FILES):
         return
     try:
-        hf_hub_download(name, CONFIGURATIONS[0], revision=revision)
+        hf_hub_download(name, CONFIG_FILES[0], revision=revision)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         is_remote = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
         if is_remote:  # a model without config.json, such as an adapter

@@ -12,4 +12,4 @@ TESTS = ("bootstrap", "randomization", "sign")  # evaluation/comparison/pair_tes
 COMPARISON_FORMATS = ("text", "json", "markdown", "latex")  # evaluation/comparison/render.py
 BOOTSTRAP_SAMPLES, RANDOMIZATION_TRIALS = 1000, 10_000  # evaluation/significance/sentence_tests.py
 LENGTH_EDGES = (0, 10, 20, 30, 40, 50)  # analysis/length_scores.py
-MARIAN_FAMILIES = ("capsule_aggregated_marian", "gdr_marian")  # hub/marian.py
+MARIAN_STARTS = ("capsule_aggregated_marian", "gdr_marian")  # families.py: those with a `marian_start`

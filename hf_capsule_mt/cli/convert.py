@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.cli.check_inputs import check_models
-from hf_capsule_mt.cli.choices import MARIAN_FAMILIES
+from hf_capsule_mt.cli.choices import MARIAN_STARTS
 from hf_capsule_mt.cli.command_line import CommandParser, run_command
 
 
@@ -33,7 +33,7 @@ def setting(text: str) -> tuple[str, Any]:
 def make_parser() -> CommandParser:
     parser = CommandParser("convert", __doc__, "CHECKPOINT --family FAMILY --output FOLDER [options]")
     parser.add_argument("checkpoint", help="a folder or a Hub id, with safetensors weights")
-    parser.add_argument("--family", choices=MARIAN_FAMILIES, required=True, help="of the new model")
+    parser.add_argument("--family", choices=MARIAN_STARTS, required=True, help="of the new model")
     parser.add_argument("--output", type=Path, required=True, help="a new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     parser.add_argument(

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from hf_capsule_mt.checkpoint_contents import code_files
-from hf_capsule_mt.families import FAMILIES, MARIAN
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN, PLAIN_LOSS_FAMILIES
 from hf_capsule_mt.hub.markdown_text import code_span, escaped
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -24,8 +24,6 @@ MACHINE_SETTINGS = (
     "report_to",
     "disable_tqdm",
 )
-# Families whose `results.json` always has the loss without label smoothing. Older ones do not say it themselves.
-PLAIN_LOSS_FAMILIES = ("gdr_marian", "gdr_rnmt")
 # Settings whose value may be a path; the card shows its last part.
 PATH_SETTINGS = ("train", "validation", "test", "tokenizer", "init_from")
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
@@ -108,7 +106,7 @@ def model_card(
         curve=_sampled_points(results.get("loss_curve") or []),
         smoothed=_has_smoothed_losses(results),
         ablation=_ablation(results),
-        papers={**FAMILIES, MARIAN.name: MARIAN}[family].papers,
+        papers=FAMILIES_AND_MARIAN[family].papers,
         limits=limits,
         data_source=data_source,
         storage=storage,

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from hf_capsule_mt.data import CleaningRules
-from hf_capsule_mt.recipes.model import FAMILIES, config_fields
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN
+from hf_capsule_mt.recipes.model import config_fields
 from hf_capsule_mt.training.arguments import CapsuleSeq2SeqTrainingArguments
 
 HELP_ALL = "--help-all"
@@ -23,7 +24,7 @@ class ModelRecipe:
 
     _argument_group_name: ClassVar[str] = "model"
 
-    family: str | None = field(default=None, metadata={"help": f"One of {', '.join(FAMILIES)}."})
+    family: str | None = field(default=None, metadata={"help": f"One of {', '.join(FAMILIES_AND_MARIAN)}."})
     config: dict | str | None = field(
         default=None, metadata={"help": "Fields of the family's configuration; to set one: --config.d_model 256."}
     )
@@ -147,7 +148,7 @@ def field_types() -> dict[str, Any]:
 def nested_types(family: Any) -> dict[str, Any]:
     """The type of each key of `cleaning` and, for an existing family, of `config`. The keys are dotted names."""
     value_types = {f"cleaning.{name}": value_type for name, value_type in typing.get_type_hints(CleaningRules).items()}
-    if isinstance(family, str) and family in FAMILIES:
-        hints = typing.get_type_hints(FAMILIES[family].config, localns={"torch": torch})
+    if isinstance(family, str) and family in FAMILIES_AND_MARIAN:
+        hints = typing.get_type_hints(FAMILIES_AND_MARIAN[family].config, localns={"torch": torch})
         value_types |= {f"config.{name}": hints[name] for name in config_fields(family)}
     return value_types

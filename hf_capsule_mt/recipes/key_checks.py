@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from transformers.integrations import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from hf_capsule_mt.data import CleaningRules
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN
 from hf_capsule_mt.recipes.fields import HELP_ALL, Recipe, field_types
 from hf_capsule_mt.recipes.file import EXTENDS, Settings, closest
-from hf_capsule_mt.recipes.model import FAMILIES, FROM_TOKENIZER, config_fields
+from hf_capsule_mt.recipes.model import FROM_TOKENIZER, config_fields
 from hf_capsule_mt.training.arguments import number_problems
 
 OTHER_NAMES_OF_EXTENDS = ("base", "_base_", "defaults", "inherits", "parent")
@@ -25,13 +26,13 @@ def valid_keys(families: Iterable[str]) -> list[str]:
 def unknown_keys(settings: Settings) -> list[str]:
     """Describes keys that no recipe has, or no recipe of this family."""
     family = str(settings["family"].value) if "family" in settings else ""
-    valid = valid_keys([family] if family in FAMILIES else [])
+    valid = valid_keys([family] if family in FAMILIES_AND_MARIAN else [])
     problems = []
     # Unknown keys of files that `extends` names are only counted: their text must not be repeated.
     unknown_counts: Counter[str] = Counter()
     for key, (_, where, may_show, _) in settings.items():
         prefix, dot, name = key.partition(".")
-        if key in valid or (prefix == "config" and family not in FAMILIES):
+        if key in valid or (prefix == "config" and family not in FAMILIES_AND_MARIAN):
             continue
         if prefix == "config" and name in FROM_TOKENIZER:
             problems.append(f"{where}: {key} is set by the tokenizer; remove it, and set vocab_size")
@@ -63,11 +64,11 @@ def missing_keys(settings: Settings, name: str) -> list[str]:
     problems = []
     for key, fix in (("family", ""), ("train", ": the training corpus"), ("output_dir", ": the folder of the run")):
         if key not in settings or settings[key].value is None:
-            problems.append(f"{name}: {key} is missing{fix or ': one of ' + ', '.join(FAMILIES)}")
-    if "family" in settings and settings["family"].value not in (None, *FAMILIES):
+            problems.append(f"{name}: {key} is missing{fix or ': one of ' + ', '.join(FAMILIES_AND_MARIAN)}")
+    if "family" in settings and settings["family"].value not in (None, *FAMILIES_AND_MARIAN):
         setting = settings["family"]
-        where, hint = setting.where, suggestion(str(setting.value), FAMILIES)
-        problems.append(f"{where}: family={setting.shown} must be one of {', '.join(FAMILIES)}{hint}")
+        where, hint = setting.where, suggestion(str(setting.value), FAMILIES_AND_MARIAN)
+        problems.append(f"{where}: family={setting.shown} must be one of {', '.join(FAMILIES_AND_MARIAN)}{hint}")
     return problems
 
 

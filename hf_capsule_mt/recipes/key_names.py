@@ -13,7 +13,14 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 FIELDS = PACKAGE / "recipes" / "fields.py"
 PARTS = ("ModelRecipe", "DataRecipe", "RecipeTrainingArguments")
-CONFIGURATIONS = ("MarianConfig", "CapsNMTConfig", "CapsuleAggregatedMarianConfig", "GDRMarianConfig", "GDRRNMTConfig")
+# Of families.py, which needs PyTorch. `tests/cli/test_choices.py` compares both.
+CONFIGURATION_CLASSES = (
+    "MarianConfig",
+    "CapsNMTConfig",
+    "CapsuleAggregatedMarianConfig",
+    "GDRMarianConfig",
+    "GDRRNMTConfig",
+)
 OF_TRANSFORMERS = (
     "training_args.py",
     "training_args_seq2seq.py",
@@ -45,7 +52,7 @@ def nested_keys() -> list[str]:
     """The keys below `cleaning`, and below `config` for any family."""
     file, tables = NESTED_TABLES
     hidden = {name for table in tables for name in _text_table(PACKAGE / file, table)}
-    config = dict.fromkeys(name for each in CONFIGURATIONS for name in _fields(each) if name not in hidden)
+    config = dict.fromkeys(name for each in CONFIGURATION_CLASSES for name in _fields(each) if name not in hidden)
     return [*(f"cleaning.{name}" for name in _fields("CleaningRules")), *(f"config.{name}" for name in config)]
 
 

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_capsule_mt import families
 from hf_capsule_mt.checkpoint_names import reading_checkpoint
 from hf_capsule_mt.configuration.config_checks import field_defaults
+from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.data import marian_token_ids
-from hf_capsule_mt.families import MARIAN
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN, MARIAN
 from hf_capsule_mt.modeling.saving.any_model import load_checked
 
-FAMILIES = {MARIAN.name: MARIAN, **families.FAMILIES}
 # Must be equal in recipe and checkpoint: otherwise loading fails, or silently leaves out weights.
 SHAPE = (
     "d_model",
@@ -51,20 +50,22 @@ class BuiltModel(NamedTuple):
 
 def config_fields(family: str) -> list[str]:
     """The keys that a recipe may set under `config`."""
-    return [name for name in field_defaults(FAMILIES[family].config) if name not in (*FROM_TOKENIZER, *MEASURED)]
+    return [
+        name for name in field_defaults(FAMILIES_AND_MARIAN[family].config) if name not in (*FROM_TOKENIZER, *MEASURED)
+    ]
 
 
 def default_config(family: str) -> dict[str, Any]:
     """The default configuration of a family."""
-    return field_defaults(FAMILIES[family].config)
+    return field_defaults(FAMILIES_AND_MARIAN[family].config)
 
 
 def build_config(family: str, options: dict[str, Any], **token_ids: Any) -> PreTrainedConfig:
     """The checked configuration. Stock Marian is checked with the rules of our Marian class."""
     values = {**options, **token_ids}
-    if family == "marian":
-        families.CapsuleAggregatedMarianConfig(layer_aggregation="none", **values)
-    return FAMILIES[family].config(**values)
+    if family == MARIAN.name:
+        CapsuleAggregatedMarianConfig(layer_aggregation="none", **values)
+    return FAMILIES_AND_MARIAN[family].config(**values)
 
 
 def checkpoint_config(family: str, init_from: str) -> dict[str, Any]:
@@ -76,11 +77,11 @@ def checkpoint_config(family: str, init_from: str) -> dict[str, Any]:
         raise ValueError(f"init_from={init_from!r}: no checkpoint, because the folder holds no config.json. {fix}")
     try:
         with reading_checkpoint(init_from):
-            values, _ = FAMILIES[family].config.get_config_dict(init_from)
+            values, _ = FAMILIES_AND_MARIAN[family].config.get_config_dict(init_from)
     except OSError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"init_from={init_from!r}: the checkpoint cannot be read. {fix} ({reason})") from error
-    if family == "marian" and values.get("model_type") != "marian":  # the other families check this themselves
+    if family == MARIAN.name and values.get("model_type") != MARIAN.name:  # the other families check this themselves
         raise ValueError(f"init_from={init_from!r} is of model_type {values.get('model_type')!r}; use that family")
     return values
 
@@ -96,7 +97,7 @@ def build_model(
 ) -> BuiltModel:
     """A new model for the tokenizer, or one with the weights and the vocabulary of `init_from`."""
     token_ids = marian_token_ids(tokenizer)
-    model_class: Any = FAMILIES[family].translation_model
+    model_class: Any = FAMILIES_AND_MARIAN[family].translation_model
     if init_from is None:
         return BuiltModel(model_class(build_config(family, options, **token_ids)))
     problems = _differences(options, token_ids, checkpoint_config(family, init_from))

@@ -14,6 +14,7 @@ from typing import Any
 from transformers import HfArgumentParser
 
 from hf_capsule_mt.data import CleaningRules
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN
 from hf_capsule_mt.recipes.fields import (
     HELP_ALL,
     PARTS,
@@ -39,7 +40,7 @@ from hf_capsule_mt.recipes.key_checks import (
     unknown_keys,
     valid_keys,
 )
-from hf_capsule_mt.recipes.model import FAMILIES, build_config
+from hf_capsule_mt.recipes.model import build_config
 from hf_capsule_mt.recipes.value_types import checked_value, nested_truth_word
 
 UNSET = object()
@@ -90,7 +91,9 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     # Absent arguments stay UNSET, because the recipe file goes before the defaults.
     parsed, unknown = parser.parse_known_args(rest, Namespace(**dict.fromkeys(top_level, UNSET)))
     names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
-    problems = [f"command line: no argument {name}{suggestion(name, valid_keys(FAMILIES), '--')}" for name in names]
+    problems = [
+        f"command line: no argument {name}{suggestion(name, valid_keys(FAMILIES_AND_MARIAN), '--')}" for name in names
+    ]
     if problems or unknown:
         raise UnknownOption("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
     if isinstance(parsed.report_to, list) and len(parsed.report_to) == 1:
@@ -150,7 +153,7 @@ def without_removed(settings: Settings, types: dict[str, Any]) -> Settings:
 
     A null stays where it is a value of the key. A key of `config` that only another family has can be removed too.
     """
-    valid = {*valid_keys(FAMILIES)}
+    valid = {*valid_keys(FAMILIES_AND_MARIAN)}
     removed = {
         key
         for key, setting in settings.items()

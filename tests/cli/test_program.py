@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import ROOT, run_script
 
-from hf_capsule_mt.cli import choices, program, train
+from hf_capsule_mt.cli import program, train
 from hf_capsule_mt.cli.command_parser import CommandParser, split_text
 
 CLI = ROOT / "hf_capsule_mt" / "cli"
@@ -145,11 +145,11 @@ def test_another_program_imports_the_whole_package(tmp_path: Path) -> None:
 
 
 def test_the_names_of_keys_are_those_of_the_classes() -> None:
+    from hf_capsule_mt.families import FAMILIES_AND_MARIAN
     from hf_capsule_mt.recipes.key_checks import valid_keys
     from hf_capsule_mt.recipes.key_names import nested_keys, top_level_keys
-    from hf_capsule_mt.recipes.model import FAMILIES
 
-    assert {*top_level_keys(), *nested_keys()} == {*valid_keys(FAMILIES)}
+    assert {*top_level_keys(), *nested_keys()} == {*valid_keys(FAMILIES_AND_MARIAN)}
 
 
 def test_where_the_source_cannot_be_read_no_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,23 +220,6 @@ def test_texts_are_split() -> None:
     text = "What it does.\n\n    capsule-mt a b\n    capsule-mt c \\\n        --d\n\nMore.\n\n    a table\n"
     examples = ["capsule-mt a b", "capsule-mt c \\\n    --d"]
     assert split_text(text) == ("What it does.", examples, "More.\n\n    a table")
-
-
-def test_choices_are_those_of_the_package() -> None:
-    from hf_capsule_mt.analysis.length_scores import EDGES
-    from hf_capsule_mt.evaluation.comparison import pair_tests, render
-    from hf_capsule_mt.evaluation.scoring import comet, paper_bleu, sacrebleu_metrics, translation_scores
-    from hf_capsule_mt.evaluation.significance import sentence_tests
-    from hf_capsule_mt.hub import MARIAN_FAMILIES
-
-    assert choices.SACREBLEU_METRICS == sacrebleu_metrics.SACREBLEU_METRICS
-    assert choices.REPORT_METRICS == translation_scores.METRICS
-    assert choices.PAPER_TOKENIZERS == paper_bleu.PAPER_TOKENIZERS
-    assert (choices.COMET_MODEL, choices.COMET_PYTHON) == (comet.DEFAULT_MODEL, comet.PYTHON_VARIABLE)
-    assert choices.TESTS == pair_tests.TESTS and choices.COMPARISON_FORMATS == render.FORMATS
-    assert choices.BOOTSTRAP_SAMPLES == sentence_tests.BOOTSTRAP_SAMPLES
-    assert choices.RANDOMIZATION_TRIALS == sentence_tests.RANDOMIZATION_TRIALS
-    assert choices.LENGTH_EDGES == EDGES and sorted(choices.MARIAN_FAMILIES) == sorted(MARIAN_FAMILIES)
 
 
 def test_the_help_of_train_shows_keys_that_exist() -> None:

@@ -24,7 +24,7 @@ from hf_capsule_mt import quantize_for_cpu
 from hf_capsule_mt.inference.int8 import layers as int8_layers
 from hf_capsule_mt.inference.int8 import steps as int8_steps
 from hf_capsule_mt.inference.int8.layers import Int8BidirectionalLSTM, Int8Linear, Int8LSTM
-from hf_capsule_mt.inference.int8.quantization import FAMILIES, Int8Model
+from hf_capsule_mt.inference.int8.quantization import INT8_FAMILIES, Int8Model
 from hf_capsule_mt.inference.search import choose
 
 OTHERS = (
@@ -64,7 +64,7 @@ FLOAT = ("embed", "shared", "scoring_", "output_weight", "combination.weight", "
 
 def test_all_matrices_are_int8_but_the_embeddings(pair: tuple[Case, Any, Any]):
     case, model, quantized = pair
-    assert type(quantized) is FAMILIES[type(model)].model
+    assert type(quantized) is INT8_FAMILIES[type(model)].model
     assert isinstance(quantized, Int8Model) and isinstance(quantized, type(model))
     rnn = nn.LSTM if case.family == GDR_RNMT else nn.RNNBase  # its encoder's GRUs stay as they are
     assert [module for module in quantized.modules() if isinstance(module, (nn.Linear, rnn))] == []

@@ -12,10 +12,11 @@ from small_marian import SMALL_MARIAN
 from transformers import GenerationConfig
 
 from hf_capsule_mt.evaluation import compare_systems
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN
 from hf_capsule_mt.recipes import run as recipe_run
 from hf_capsule_mt.recipes.file import flatten_settings, read_settings
 from hf_capsule_mt.recipes.finished_run import read_run
-from hf_capsule_mt.recipes.model import FAMILIES, SHAPE, build_config
+from hf_capsule_mt.recipes.model import SHAPE, build_config
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.run import run_recipe
 from hf_capsule_mt.recipes.strict_yaml import parse_yaml
@@ -39,7 +40,7 @@ def shapes(recipe: Recipe) -> dict[str, list[int]]:
     """Of the model's tensors, which are never made."""
     family = str(recipe.model.family)
     with torch.device("meta"):
-        model = FAMILIES[family].translation_model(
+        model = FAMILIES_AND_MARIAN[family].translation_model(
             build_config(family, recipe.config, vocab_size=100, pad_token_id=1, **START)
         )
     return {name: list(value.shape) for name, value in model.state_dict().items()}

@@ -13,8 +13,8 @@ from fuzz import JSON, SCALARS, contents, examples, readable_errors_alone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN
 from hf_capsule_mt.recipes.fields import field_types, nested_types
-from hf_capsule_mt.recipes.model import FAMILIES
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.strict_yaml import dump_yaml
 
@@ -29,7 +29,7 @@ STARTING = {
     "tpu_num_cores",
 }
 STARTING |= {"parallelism_config", "torch_compile_mode", "use_cpu", "tf32", "accelerator_config", "local_rank"}
-KEYS = sorted({*field_types(), *(key for family in FAMILIES for key in nested_types(family))} - STARTING)
+KEYS = sorted({*field_types(), *(key for family in FAMILIES_AND_MARIAN for key in nested_types(family))} - STARTING)
 RIGHT = {"train": "synthetic:9", "output_dir": "run", "config": {"d_model": 16}, "seed": 1, "learning_rate": 1e-3}
 SETTINGS = st.dictionaries(
     st.sampled_from(KEYS) | st.sampled_from(["config", "cleaning", "extends", "<<"]), JSON, max_size=3
@@ -86,7 +86,7 @@ def read_recipe(data: bytes) -> Recipe | None:
     return recipe
 
 
-@given(family=st.sampled_from(list(FAMILIES)), settings=SETTINGS, right=st.booleans())
+@given(family=st.sampled_from(list(FAMILIES_AND_MARIAN)), settings=SETTINGS, right=st.booleans())
 @examples(60)
 def test_fuzz_any_settings_are_a_recipe_or_an_error(family: str, settings: dict[str, Any], right: bool) -> None:
     content = {"family": family, **(RIGHT if right else {}), **settings}

@@ -12,9 +12,9 @@ from commands import run_script
 
 from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.data import CleaningRules
+from hf_capsule_mt.families import FAMILIES_AND_MARIAN
 from hf_capsule_mt.recipes.fields import PARTS, field_types, nested_types
 from hf_capsule_mt.recipes.file import SHIPPED, read_settings
-from hf_capsule_mt.recipes.model import FAMILIES
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
 from hf_capsule_mt.recipes.strict_yaml import MOST_CHARACTERS, dump_yaml, parse_yaml
 from hf_capsule_mt.recipes.value_types import checked_value
@@ -152,9 +152,11 @@ def test_numbers_are_taken_as_the_field_wants_them(tmp_path: Path) -> None:
 def test_defaults_have_the_types_of_their_fields() -> None:
     kinds: dict[str, Any] = dict(field_types())
     values = {item.name: item.default for part in PARTS for item in dataclasses.fields(part) if item.init}
-    for family in FAMILIES:
+    for family in FAMILIES_AND_MARIAN:
         kinds |= nested_types(family)
-        values |= {f"config.{name}": value for name, value in field_defaults(FAMILIES[family].config).items()}
+        values |= {
+            f"config.{name}": value for name, value in field_defaults(FAMILIES_AND_MARIAN[family].config).items()
+        }
     values |= {f"cleaning.{item.name}": item.default for item in dataclasses.fields(CleaningRules)}
     required = {name for name, value in values.items() if value is dataclasses.MISSING}
     assert len(kinds) > 200 and len(required) < 10

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.evaluation.logged_losses import logged_losses
+from hf_capsule_mt.families import PLAIN_LOSS_FAMILIES
 
 MOST_POINTS = 200  # of a learning curve
 FACTS = ("steps", "target_tokens_per_second", "train_seconds")
-# Families whose `results.json` always has the loss without label smoothing. Older ones do not say it themselves.
-PLAIN_LOSS_FAMILIES = ("gdr_marian", "gdr_rnmt")
 # What content of another form raises.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 

@@ -129,7 +129,7 @@ MARIAN: tuple[Replacement, ...] = (
     (MarianDecoderLayer, decoder_layer),
     LINEAR,
 )
-FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
+INT8_FAMILIES: dict[type[PreTrainedModel], Int8Family] = {
     CapsNMTForConditionalGeneration: Int8Family(Int8CapsNMTForConditionalGeneration, (*LSTMS, LINEAR)),
     CapsuleAggregatedMarianForConditionalGeneration: Int8Family(
         Int8CapsuleAggregatedMarianForConditionalGeneration, MARIAN
@@ -169,8 +169,8 @@ def quantize_for_cpu(model: Any, shortlist: Shortlist | str | PathLike[str] | bo
     ```"""
     if isinstance(model, Int8Model):
         raise ValueError("the model is in int8 already; model.use_shortlist(…) gives it a shortlist")
-    if type(model) not in FAMILIES:
-        names = ", ".join(cls.__name__ for cls in FAMILIES)
+    if type(model) not in INT8_FAMILIES:
+        names = ", ".join(cls.__name__ for cls in INT8_FAMILIES)
         raise ValueError(
             f"quantize_for_cpu does not know {type(model).__name__}: it takes {names}; "
             "merge an adapter first (merge_and_unload)"
@@ -186,7 +186,7 @@ def quantize_for_cpu(model: Any, shortlist: Shortlist | str | PathLike[str] | bo
 
 def model_without_values(config: PreTrainedConfig) -> Any:
     """The int8 model of a configuration, with all its tensors on the meta device. It needs almost no memory."""
-    families: dict[Any, Any] = {cls.config_class: cls for cls in FAMILIES}
+    families: dict[Any, Any] = {cls.config_class: cls for cls in INT8_FAMILIES}
     if type(config) not in families:
         names = ", ".join(sorted(each.model_type for each in families))
         raise ValueError(f"model_type={config.model_type!r}: int8 models have one of {names}")
@@ -197,11 +197,11 @@ def model_without_values(config: PreTrainedConfig) -> Any:
 
 def float_class(model: Int8Model) -> type[PreTrainedModel]:
     """The class of the float model that `model` was made from."""
-    return next(cls for cls, family in FAMILIES.items() if family.model is type(model))
+    return next(cls for cls, family in INT8_FAMILIES.items() if family.model is type(model))
 
 
 def _int8_copy(model: Any) -> Any:
-    family = FAMILIES[type(model)]
+    family = INT8_FAMILIES[type(model)]
     int8_rounding()
     # deepcopy puts these int8 parts in place of the originals. Parameters that were shared stay shared.
     memo: Memo = {}
