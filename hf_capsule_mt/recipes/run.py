@@ -46,10 +46,6 @@ class Interrupted(Exception):
         self.exit_code = 128 + number
 
 
-class RecipeTrainer(NewParameterLearningRate, CapsuleSeq2SeqTrainer):
-    """The trainer of a recipe, with a separate learning rate for new parameters."""
-
-
 def run_recipe(recipe: Recipe) -> dict[str, Any]:
     """Trains, evaluates and saves as the recipe says, and returns the content of `results.json`.
 
@@ -243,18 +239,20 @@ def repeatable_settings(recipe: Recipe) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 
 
-def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer:
+def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> CapsuleSeq2SeqTrainer:
     """The trainer. Also writes into the model the settings of the final translations."""
     model: Any = built.model
     for line in set_generation(model, recipe):
         print_once(recipe.training, line)
-    trainer = RecipeTrainer(
+    rate = recipe.model.new_parameter_learning_rate
+    trainer = CapsuleSeq2SeqTrainer(
         model=model,
         args=recipe.training,
         train_dataset=data.pairs["train"],
         eval_dataset=data.pairs.get("validation"),
         data_collator=DataCollatorForSeq2Seq(data.tokenizer, model=model),
         processing_class=data.tokenizer,
+        new_parameters=None if rate is None else NewParameterLearningRate(rate, built.missing_keys),
     )
     if recipe.training.max_tokens_per_batch is not None:
         batches = len(trainer.get_train_dataloader())
@@ -269,8 +267,6 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
         )
     if trainer.attention.reason:
         print_once(recipe.training, trainer.attention.reason)
-    trainer.missing_keys = built.missing_keys
-    trainer.new_parameter_learning_rate = recipe.model.new_parameter_learning_rate
     if recipe.model.init_from is not None:
         print_once(
             recipe.training,
@@ -280,7 +276,7 @@ def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> RecipeTrainer
     return trainer
 
 
-def score_split(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) -> dict[str, Any]:
+def score_split(trainer: CapsuleSeq2SeqTrainer, recipe: Recipe, data: Data, split: str) -> dict[str, Any]:
     """Translates with beams and scores against the original references, which are not cut or tokenised."""
     beams = recipe.model.num_beams
     options: dict[str, Any] = {"num_beams": beams} | (
@@ -307,7 +303,7 @@ def score_split(trainer: RecipeTrainer, recipe: Recipe, data: Data, split: str) 
 
 
 def describe_run(
-    recipe: Recipe, data: Data, built: BuiltModel, trainer: RecipeTrainer, record: RunRecord
+    recipe: Recipe, data: Data, built: BuiltModel, trainer: CapsuleSeq2SeqTrainer, record: RunRecord
 ) -> dict[str, Any]:
     """Everything a result depends on. Versions, device and processes are those of the last segment."""
     arguments = recipe.training
@@ -331,7 +327,7 @@ def describe_run(
     }
 
 
-def learning_curves(trainer: RecipeTrainer) -> dict[str, Any]:
+def learning_curves(trainer: CapsuleSeq2SeqTrainer) -> dict[str, Any]:
     """The logged training losses and evaluations, and whether these losses have label smoothing."""
     history = trainer.state.log_history
     losses, is_plain = logged_losses(history)

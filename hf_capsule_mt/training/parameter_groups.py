@@ -1,11 +1,9 @@
 """Parameters that a warm start has added train with a learning rate of their own."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
-from transformers import Trainer
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
@@ -32,29 +30,26 @@ def split_groups(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Param
             optimizer.add_param_group({**group, "params": new, "lr": learning_rate})
 
 
-class NewParameterLearningRate(Trainer):
-    """Mixin for a [`Trainer`], listed before it: new parameters have a learning rate of their own.
+class NewParameterLearningRate:
+    """A learning rate for parameters that a checkpoint did not have, an argument of [`CapsuleSeq2SeqTrainer`].
 
-    Set `missing_keys`, the names that `from_pretrained(..., output_loading_info=True)` reports, and
-    `new_parameter_learning_rate` before training. Weight decay, optimizer and schedule stay those of the Trainer.
+    Weight decay, optimizer and schedule stay those of the trainer.
+
+    Args:
+        learning_rate: of the new parameters.
+        missing_keys: their names, as `from_pretrained(..., output_loading_info=True)` reports them.
     """
 
-    model: Any
-    optimizer: Any
+    def __init__(self, learning_rate: float, missing_keys: Iterable[str]) -> None:
+        self.learning_rate, self.missing_keys = learning_rate, frozenset(missing_keys)
 
-    missing_keys: frozenset[str] = frozenset()
-    new_parameter_learning_rate: float | None = None
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        is_new = self.optimizer is None
-        optimizer = super().create_optimizer(*args, **kwargs)
-        if is_new and self.new_parameter_learning_rate is not None:
-            new = new_parameters(self.model, self.missing_keys)
-            if not new:
-                logger.warning(
-                    f"new_parameter_learning_rate={self.new_parameter_learning_rate} changes nothing: the checkpoint "
-                    "has all parameters of the model. Set it to null, or start from the checkpoint without capsules, "
-                    "to train them at another rate."
-                )
-            split_groups(optimizer, new, self.new_parameter_learning_rate)
-        return optimizer
+    def split(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        """Give the new parameters of `model` their rate. Call it before the scheduler is made."""
+        new = new_parameters(model, self.missing_keys)
+        if not new:
+            logger.warning(
+                f"new_parameter_learning_rate={self.learning_rate} changes nothing: the checkpoint has all parameters "
+                "of the model. Set it to null, or start from the checkpoint without capsules, to train them at "
+                "another rate."
+            )
+        split_groups(optimizer, new, self.learning_rate)

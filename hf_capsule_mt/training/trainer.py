@@ -1,7 +1,7 @@
 """The `Seq2SeqTrainer` for translation. It holds its parts as objects and callbacks, each in a file of its own.
 
-A comment over each overridden private method names the Transformers versions that were read, and says why no public
-method or callback serves.
+A comment over each overridden private method, and over other uses of private names, gives the Transformers versions
+that were read, and says why no public method or callback serves.
 """
 
 import signal
@@ -33,6 +33,7 @@ from hf_capsule_mt.training.fsdp import embeddings_in_the_root_unit
 from hf_capsule_mt.training.hub_pusher import HubPusher, carry_code
 from hf_capsule_mt.training.meter import Meter
 from hf_capsule_mt.training.objectives.objective import SequenceObjective
+from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
 from hf_capsule_mt.training.random_state import random_state_kept
 from hf_capsule_mt.training.rewards.reward import Reward
 from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
@@ -50,6 +51,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
       scores them; by default the arguments name one.
     - `max_tokens_per_batch` fills batches by tokens, see [`BatchMaker`]. `ema_decay` and `average_checkpoints` average
       weights, see [`WeightAverager`]. `early_stopping_patience` stops when BLEU no longer rises.
+    - `new_parameters` trains parameters that a checkpoint did not have with their own rate, see
+      [`NewParameterLearningRate`].
     - `routing_ablation` replaces the assignments of routing in all of this, see [`AblatedRouting`].
     - With `predict_with_generate`, evaluation is one pass that reports BLEU and chrF, see [`TranslationEvaluator`].
     - A run can be killed at any time, see [`CheckpointKeeper`]. Resumed, it has the losses and weights, bit for bit on
@@ -63,8 +66,15 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     push_in_progress: Any
     objective: SequenceObjective
 
-    def __init__(self, *args: Any, reward: Reward | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        reward: Reward | None = None,
+        new_parameters: NewParameterLearningRate | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.new_parameters = new_parameters
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         checked = self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled, sharded
         check_trainer(*checked, self.processing_class)
@@ -146,6 +156,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             self.position.end()
             self.stopper.restore()
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """As in Transformers; a new optimizer gets a group for the new parameters."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if is_new and self.new_parameters is not None:
+            self.new_parameters.split(optimizer, self.model)
+        return optimizer
+
     # Transformers 5.17 to 5.23: no public method surrounds accelerate's `prepare`, which shards the model.
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         with embeddings_in_the_root_unit(self.model, self.is_fsdp_enabled):
@@ -163,6 +181,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self._make_up()
         return super()._finalize_training(*args, **kwargs)
 
+    # Transformers 5.23: no public method loads random states, or logs, evaluates and saves without a step.
     def _make_up(self) -> None:
         """Do what was due after the step of the checkpoint and is not in it."""
         if self.position.something_is_left:
@@ -258,6 +277,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             return None
         return self.batches.evaluation_loader(*self._model_columns(dataset, "evaluation"))
 
+    # Transformers 5.23: no public method removes columns, and the signature of the model decides which.
     def _model_columns(self, dataset: Any, description: str) -> tuple[Any, Any]:
         """The data set and the collator, without the columns that the model does not take."""
         if isinstance(dataset, datasets.Dataset):
@@ -283,6 +303,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         sampler = getattr(dataloader, "batch_sampler", None)
         if not isinstance(sampler, TokenBatchSampler):
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
+        # Transformers 5.23: `evaluate` and `predict` pass options of `generate` in `_gen_kwargs` alone.
         batches, options = map(self._prepare_inputs, dataloader), getattr(self, "_gen_kwargs", {})
         after_batch = partial(self.callback_handler.on_prediction_step, self.args, self.state, self.control)
         calls = self.compute_loss_context_manager, after_batch
@@ -314,12 +335,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if saves:
             write_digests(folder)
 
+    # Transformers 5.23: the sums of the loss since the last log are private, and no checkpoint has them.
     def _save_run_files(self, folder: Path) -> None:
         sums = {"loss": float(self._tr_loss), "last_logged": self._globalstep_last_logged} | self.meter.state()
         self.position.save(folder, self.state.global_step, sums | self.objective.sums())
         self.averager.save(folder)
         self.objective.save(folder)
 
+    # Transformers 5.23: as above.
     def _load_sums(self, sums: dict[str, Any]) -> None:
         self._tr_loss = torch.tensor(sums["loss"], device=self.args.device)
         self._globalstep_last_logged = sums["last_logged"]

@@ -10,8 +10,7 @@ from training_run import SIZES
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, TrainerCallback, set_seed
 
 from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration
-from hf_capsule_mt.recipes.run import RecipeTrainer
-from hf_capsule_mt.training import parameter_groups
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, NewParameterLearningRate, parameter_groups
 from hf_capsule_mt.training.parameter_groups import new_parameters
 
 OLD, NEW = 1e-3, 8e-3
@@ -25,7 +24,10 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder
 
 
-def trainer(baseline: str, folder: Path, rate: float | None = NEW) -> RecipeTrainer:
+def trainer(
+    baseline: str, folder: Path, rate: float | None = NEW, missing: list[str] | None = None
+) -> CapsuleSeq2SeqTrainer:
+    """`missing` are the keys that the warm start reports, by default its own."""
     set_seed(4)
     model, report = CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(
         baseline, aggregation_output="gated", output_loading_info=True
@@ -50,12 +52,15 @@ def trainer(baseline: str, folder: Path, rate: float | None = NEW) -> RecipeTrai
         disable_tqdm=True,
         seed=1,
     )
-    run = RecipeTrainer(model=model, args=arguments, train_dataset=rows)
-    run.missing_keys, run.new_parameter_learning_rate = frozenset(report["missing_keys"]), rate
-    return run
+    new = (
+        None
+        if rate is None
+        else NewParameterLearningRate(rate, report["missing_keys"] if missing is None else missing)
+    )
+    return CapsuleSeq2SeqTrainer(model=model, args=arguments, train_dataset=rows, new_parameters=new)
 
 
-def rates(run: RecipeTrainer) -> dict[str, tuple[float, float]]:
+def rates(run: CapsuleSeq2SeqTrainer) -> dict[str, tuple[float, float]]:
     """Learning rate and weight decay of every parameter, by name; a parameter in two groups is an error."""
     names = {id(parameter): name for name, parameter in run.model.named_parameters()}
     found: dict[str, tuple[float, float]] = {}
@@ -128,8 +133,7 @@ def test_a_rate_for_parameters_that_there_are_none_of_is_said_to_change_nothing(
     monkeypatch.setattr(parameter_groups.logger, "warning", said.append)
     trainer(baseline, tmp_path).create_optimizer()
     assert not said
-    run = trainer(baseline, tmp_path)
-    run.missing_keys = frozenset()
+    run = trainer(baseline, tmp_path, missing=[])
     run.create_optimizer()
     assert len(said) == 1 and "new_parameter_learning_rate=" in said[0] and "changes nothing" in said[0]
     assert {rate for rate, _ in rates(run).values()} == {OLD}
