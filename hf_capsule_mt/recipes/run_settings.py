@@ -5,6 +5,7 @@ A key that is not listed here may change the weights. Changing it makes another 
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.data import CleaningRules
@@ -156,3 +157,14 @@ def schedule_description(settings: Settings) -> str:
         return words
     steps, epochs = settings["max_steps"], settings["num_train_epochs"]
     return f"{words}, to step {steps}" if steps > 0 else f"{words}, to the end of epoch {epochs:g}"
+
+
+def repeatable_settings(recipe: Recipe) -> dict[str, Any]:
+    """The settings that repeat the run: without secrets, and without the checkpoint this start continued from."""
+    settings = {name: value for name, value in recipe.explicit.items() if name not in (*SECRET, *RESUME_KEYS)}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+
+
+def data_seed(arguments: Any) -> int:
+    """The seed of the order of the pairs."""
+    return arguments.seed if arguments.data_seed is None else arguments.data_seed

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from hf_capsule_mt.evaluation import compare_systems
 from hf_capsule_mt.families import FAMILIES_AND_MARIAN
-from hf_capsule_mt.recipes import run as recipe_run
+from hf_capsule_mt.recipes import announcements
 from hf_capsule_mt.recipes.file import flatten_settings, read_settings
 from hf_capsule_mt.recipes.finished_run import read_run
 from hf_capsule_mt.recipes.model import SHAPE, build_config
@@ -382,7 +382,7 @@ def test_bfloat16_is_offered_where_the_processor_has_it(
     for amx, avx in ((False, False), (False, True), (True, False)):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda avx=avx: avx, raising=False)
-        assert recipe_run.cpu_has_bfloat16() is (amx or avx)
+        assert announcements.cpu_has_bfloat16() is (amx or avx)
     short = ["--config.layer_aggregation", "none", "--max_steps", "1", "--use_cpu", "true"]
     run(recipe_file, tmp_path / "float32", *short)
     assert "train faster with --bf16 --use_cpu" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from training_run import checkpoints, run
 from transformers import TrainerCallback
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
-from hf_capsule_mt.recipes.run import write_results
+from hf_capsule_mt.recipes.results import write_results
 from hf_capsule_mt.training.checkpoints.average import average_checkpoints
 from hf_capsule_mt.training.finiteness_watch import Diverged
 

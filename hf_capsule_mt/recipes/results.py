@@ -1,0 +1,113 @@
+"""What a run puts into `results.json`: scores, settings and learning curves."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from hf_capsule_mt.analysis.curve_pictures import plot_learning_curves
+from hf_capsule_mt.evaluation.logged_losses import logged_losses
+from hf_capsule_mt.evaluation.scores import corpus_scores
+from hf_capsule_mt.recipes.corpora import Data, print_once
+from hf_capsule_mt.recipes.model import BuiltModel
+from hf_capsule_mt.recipes.output_folder import RESULTS
+from hf_capsule_mt.recipes.recipe import Recipe
+from hf_capsule_mt.recipes.run_record import RunRecord
+from hf_capsule_mt.recipes.run_settings import data_seed, repeatable_settings
+from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
+
+
+def score_split(trainer: CapsuleSeq2SeqTrainer, recipe: Recipe, data: Data, split: str) -> dict[str, Any]:
+    """Translates with beams and scores against the original references, which are not cut or tokenised."""
+    beams = recipe.model.num_beams
+    options: dict[str, Any] = {"num_beams": beams} | (
+        {"length_penalty": recipe.model.length_penalty} if beams > 1 else {}
+    )
+    output = trainer.predict(data.pairs[split], metric_key_prefix=split, **options)
+    # Under FSDP, Transformers' own evaluation runs, and processes pad their last batches with repeated rows.
+    tokens: Any = output.predictions[: len(data.pairs[split])]
+    tokens[tokens < 0] = data.tokenizer.pad_token_id
+    translations = data.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    references = [row[recipe.data.target] for row in data.corpora[split].pairs["translation"]]
+    scores = corpus_scores(translations, references)
+    print_once(recipe.training, f"{split}, {beams} beams\n{scores}")
+    if recipe.training.process_index == 0:
+        lines = "".join(f"{' '.join(text.split())}\n" for text in translations)
+        (Path(str(recipe.training.output_dir)) / f"{split}.translations.txt").write_text(lines, encoding="utf-8")
+    return {
+        **scores.as_dict(),
+        **options,
+        "corpus": getattr(recipe.data, split),
+        "sentences": len(references),
+        "loss": (output.metrics or {}).get(f"{split}_loss"),
+    }
+
+
+def describe_run(
+    recipe: Recipe, data: Data, built: BuiltModel, trainer: CapsuleSeq2SeqTrainer, record: RunRecord
+) -> dict[str, Any]:
+    """Everything a result depends on. Versions, device and processes are those of the last segment."""
+    arguments = recipe.training
+    model: PreTrainedModel = built.model
+    segments = record.summary()
+    return {
+        "recipe": repeatable_settings(recipe),
+        "model": {**asdict(recipe.model), "config": model.config.to_diff_dict()},
+        "data": asdict(recipe.data),
+        "training": arguments.to_dict(),
+        "seeds": {"run": arguments.seed, "pairs": data_seed(arguments), "corpora": recipe.data.corpus_seed},
+        **{name: segments[-1][name] for name in ("versions", "device", "processes")},
+        "segments": segments,
+        "routing_ablation": trainer.ablated_routing.as_dict(),
+        "parameters": model.num_parameters(),
+        "new_parameters": sorted(built.missing_keys),
+        "unused_parameters": sorted(built.unused_keys),
+        "vocabulary": len(data.tokenizer),
+        "cleaning": {split: corpus.report.as_dict() for split, corpus in data.corpora.items()},
+        "padding_share": trainer.padding_share,
+    }
+
+
+def learning_curves(trainer: CapsuleSeq2SeqTrainer) -> dict[str, Any]:
+    """The logged training losses and evaluations, and whether these losses have label smoothing."""
+    history = trainer.state.log_history
+    losses, is_plain = logged_losses(history)
+    return {
+        "loss_curve": losses,
+        "loss_curve_has_label_smoothing": trainer.args.label_smoothing_factor > 0 and not is_plain,
+        "evaluations": [row for row in history if "eval_loss" in row],
+    }
+
+
+def write_results(results: dict[str, Any], folder: Path) -> None:
+    """Writes `results.json`. An infinite or NaN number is an error, because JSON has none."""
+    try:
+        text = json.dumps(results, indent=1, default=str, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / RESULTS} was not written: {non_finite_entry(results)} is not finite, and JSON has no such "
+            "number; training has diverged, or a setting is infinite"
+        ) from error
+    unfinished = folder / f"{RESULTS}.part"
+    unfinished.write_text(f"{text}\n", encoding="utf-8")
+    unfinished.replace(folder / RESULTS)
+
+
+def non_finite_entry(value: Any, name: str = "") -> str | None:
+    """The dotted name of the first number in nested results that is infinite or not a number."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else name
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    names = (non_finite_entry(entry, f"{name}.{key}" if name else str(key)) for key, entry in entries)
+    return next((one for one in names if one is not None), None)
+
+
+def draw_learning_curves(folder: Path) -> None:
+    """Draws the learning curves beside `results.json`, or says in one line why it does not."""
+    try:
+        plot_learning_curves(folder)
+    except ImportError as error:
+        print(f"no pictures of the learning curves: {error}", flush=True)
