@@ -10,7 +10,6 @@
 Legend: `B` sentences of a batch, `N` candidates of all of them, `S` source and `T` target positions.
 """
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,37 +18,17 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import TrainerCallback
-from transformers.utils import ModelOutput
 
-from hf_capsule_mt.training.objectives.arguments import (
-    GREEDY,
-    LIKELIHOOD,
-    MINIMUM_RISK,
-    OTHER_SAMPLES,
+from hf_capsule_mt.training.objectives.arguments import LIKELIHOOD
+from hf_capsule_mt.training.objectives.batch_losses import batch_losses, learned_log_probabilities
+from hf_capsule_mt.training.objectives.candidate_batch import (
+    batch_to_score,
+    draw_candidates,
+    has_one_candidate,
+    source_of,
 )
-from hf_capsule_mt.training.objectives.candidates import (
-    Candidates,
-    padded_labels,
-    reference_words,
-    source_words,
-    without_end,
-)
-from hf_capsule_mt.training.objectives.log_probabilities import translation_log_probabilities
-from hf_capsule_mt.training.objectives.losses import (
-    means_of_other_samples,
-    minimum_risk_losses,
-    policy_gradient_losses,
-    some_rewards_differ,
-)
-from hf_capsule_mt.training.objectives.model_access import (
-    decoder_without_dropout,
-    encode,
-    end_tokens,
-    in_blocks,
-    padding_token,
-    repeated,
-)
-from hf_capsule_mt.training.objectives.random_numbers import sentence_numbers, step_number
+from hf_capsule_mt.training.objectives.model_access import decoder_without_dropout, encode, padding_token
+from hf_capsule_mt.training.objectives.random_numbers import step_number
 from hf_capsule_mt.training.objectives.recorded_settings import (
     has_other_reward,
     objective_settings,
@@ -61,7 +40,7 @@ from hf_capsule_mt.training.objectives.sampling import Sampler
 from hf_capsule_mt.training.objectives.source_ends import source_ends
 from hf_capsule_mt.training.objectives.state_files import save_state
 from hf_capsule_mt.training.objectives.statistics import RewardStatistics
-from hf_capsule_mt.training.rewards.reward import Reward, SampledBatch
+from hf_capsule_mt.training.rewards.reward import Reward
 from hf_capsule_mt.training.training_loss import Share
 
 Likelihood = Callable[[dict[str, Any]], tuple[Tensor, Any]]  # from inputs of the model to its loss and its outputs
@@ -82,7 +61,7 @@ class SequenceObjective(TrainerCallback):
         self.sentences: Tensor | int | None = None  # of the step; None where each batch has its own mean
         self._checkpoint: Path | None = None
         self._has_other_reward = False  # than the checkpoint
-        self._source_ends: list[int] | None = None  # None for those of translations
+        self._source_ends: list[int] | None = None  # None: sources end like translations
         self._tokenizer: Any = None
         self._pairs: Any = None
 
@@ -161,20 +140,20 @@ class SequenceObjective(TrainerCallback):
                 return loss, outputs
             weight = 0.0
         bare: Any = self.accelerator.unwrap_model(model)
-        labels, source = inputs["labels"], _source(inputs, padding_token(bare))
+        labels, source = inputs["labels"], source_of(inputs, padding_token(bare))
         mask = source["attention_mask"]
         with self.accelerator.autocast():
             encoded = encode(bare, source)
-            candidates, greedy = self._candidates(bare, encoded, source, labels, step)
-            rewards_of = self.reward.submit(self._submitted(bare, source, labels, candidates))
-            learned = [place for place in range(len(candidates)) if self._learns_from(candidates, place)]
+            batch = draw_candidates(bare, encoded, source, labels, self.args, self.sampler, step)
+            self.statistics.add(cut=batch.cut, distinct=batch.distinct)
+            rewards_of = self.reward.submit(batch_to_score(bare, source, labels, batch.candidates, self._source_ends))
             # By reports, PyTorch before pull request 165068 keeps the weights that sampling has cast without gradients
             # (pytorch#112583). PyTorch 2.13 does not: the test passes without this line. No older one was tried.
             torch.clear_autocast_cache()
             # Distributed training gets ready for the gradients in the last call of the wrapped model.
             with decoder_without_dropout(bare):
-                log_probabilities = self._log_probabilities(
-                    bare if weight else model, bare, encoded, mask, candidates, learned
+                log_probabilities = learned_log_probabilities(
+                    bare if weight else model, bare, encoded, mask, batch, self.sampler.budget
                 )
         loss, outputs = torch.zeros((), device=labels.device), {}
         if weight:
@@ -182,7 +161,7 @@ class SequenceObjective(TrainerCallback):
             loss, outputs = likelihood({**kept, "attention_mask": mask, "encoder_outputs": encoded})
             self.statistics.add_likelihood(loss.detach() / share.batches)
         rewards = torch.tensor(rewards_of(), dtype=log_probabilities.dtype, device=labels.device)
-        losses = self._losses(candidates, learned, greedy, rewards, log_probabilities, len(labels))
+        losses = batch_losses(self.args, self.statistics, batch, rewards, log_probabilities, len(labels))
         count = len(labels) if self.sentences is None else self.sentences
         mean = losses.sum() / count * share.processes
         return weight * loss + (1 - weight) * mean, outputs
@@ -193,14 +172,14 @@ class SequenceObjective(TrainerCallback):
         self.statistics.finish_step(self.reward.after_step)
         if self.statistics.equal_steps >= args.equal_reward_steps:
             equal = "every reward was the running mean"
-            if not self._has_one_candidate:
+            if not has_one_candidate(args):
                 equal = "no sentence had samples with different rewards"
             raise ValueError(
                 f"equal_reward_steps={args.equal_reward_steps}: in the last {self.statistics.equal_steps} steps, up "
                 f"to step {state.global_step}, {equal}, so nothing is learned from them. The reward "
-                f"{self.reward.name!r} cannot tell the samples apart, as those of an untrained model: start from a "
-                "trained one. Or all samples of a sentence are equal: then distinct_samples in the log is low, and "
-                "training on rewards has reached its end"
+                f"{self.reward.name!r} gives all samples the same score. This happens with an untrained model: start "
+                "from a trained one. Or all samples of a sentence are equal: then distinct_samples in the log is low, "
+                "and training on rewards has reached its end"
             )
 
     def add_to(self, logs: dict[str, float]) -> None:
@@ -212,125 +191,3 @@ class SequenceObjective(TrainerCallback):
         """Write the reward's state of this process into a checkpoint."""
         if self.is_on and self.reward is not None:
             save_state(self.reward.state(), folder, self.args.process_index)
-
-    def _candidates(
-        self, model: Any, encoded: ModelOutput, source: dict[str, Tensor], labels: Tensor, step: int
-    ) -> tuple[Candidates, list[int]]:
-        """The candidates, and for each sentence the place of its greedy translation if that gives the baseline."""
-        args, mask = self.args, source["attention_mask"]
-        sources = source_words(source["input_ids"], mask, padding_token(model))
-        references = reference_words(labels)
-        limits = [args.max_sample_length or math.ceil(1.5 * len(words)) + 10 for words in references]
-        numbers = [
-            sentence_numbers(args.seed, step, source_row, reference, args.samples_per_sentence, limit)
-            for source_row, reference, limit in zip(sources, references, limits, strict=True)
-        ]
-        samples = self.sampler.samples(model, encoded, mask, limits, numbers)
-        greedy = self.sampler.greedy(model, encoded, mask, limits) if self._has_greedy_baseline else []
-        candidates, ends = Candidates(), end_tokens(model)
-        for sentence, drawn in enumerate(samples):
-            for words in drawn:
-                candidates.add(sentence, words)
-            self.statistics.add(cut=sum(words[-1] not in ends for words in drawn))
-            if args.objective == MINIMUM_RISK and args.include_reference and references[sentence]:
-                candidates.add(sentence, tuple(references[sentence]), 0)
-        self.statistics.add(distinct=sum(count > 0 for count in candidates.counts))
-        return candidates, [candidates.add(sentence, words, 0) for sentence, words in enumerate(greedy)]
-
-    @property
-    def _has_greedy_baseline(self) -> bool:
-        return self.args.objective != MINIMUM_RISK and self.args.reward_baseline == GREEDY
-
-    @property
-    def _has_one_candidate(self) -> bool:
-        """Whether a sentence has one sample alone, which is compared with the running mean."""
-        args = self.args
-        is_compared = args.objective == MINIMUM_RISK or self._has_greedy_baseline
-        return args.samples_per_sentence == 1 and not is_compared
-
-    def _learns_from(self, candidates: Candidates, place: int) -> bool:
-        """Of a greedy translation only the reward is needed."""
-        return self.args.objective == MINIMUM_RISK or candidates.counts[place] > 0
-
-    def _submitted(
-        self, model: Any, source: dict[str, Tensor], labels: Tensor, candidates: Candidates
-    ) -> SampledBatch:
-        ends = end_tokens(model)
-        of_source = ends if self._source_ends is None else self._source_ends
-        sources = source_words(source["input_ids"], source["attention_mask"], padding_token(model))
-        return SampledBatch(
-            sources=[without_end(words, of_source) for words in sources],
-            references=[without_end(words, ends) for words in reference_words(labels)],
-            samples=[without_end(words, ends) for words in candidates.words],
-            sentence_of=candidates.sentence_of,
-        )
-
-    def _log_probabilities(
-        self,
-        model: nn.Module,
-        bare: Any,
-        encoded: ModelOutput,
-        mask: Tensor,
-        candidates: Candidates,
-        learned: list[int],
-    ) -> Tensor:
-        """Of these candidates, in their order; in blocks of like length."""
-        lengths = [mask.shape[1] + len(candidates.words[place]) for place in learned]
-        values, order = [], []
-        blocks = in_blocks(lengths, self.sampler.budget)
-        for block in blocks:
-            places = [learned[index] for index in block]
-            rows = torch.tensor([candidates.sentence_of[place] for place in places], device=mask.device)
-            labels = padded_labels([candidates.words[place] for place in places], mask.device)
-            through = model if block is blocks[-1] else bare
-            source = repeated(encoded, rows), mask.index_select(0, rows)
-            values.append(translation_log_probabilities(through, bare, *source, labels).sum(dim=1))
-            order += block
-        places_of = torch.empty(len(order), dtype=torch.long)
-        places_of[torch.tensor(order)] = torch.arange(len(order))
-        return torch.cat(values)[places_of.to(mask.device)]
-
-    def _losses(
-        self,
-        candidates: Candidates,
-        learned: list[int],
-        greedy: list[int],
-        rewards: Tensor,
-        log_probabilities: Tensor,
-        sentences: int,
-    ) -> Tensor:
-        """`[B]`; `rewards` are those of all candidates, `log_probabilities` those of the learned ones."""
-        args, device = self.args, rewards.device
-        places = torch.tensor(learned, device=device)
-        counts = torch.tensor(candidates.counts, dtype=rewards.dtype, device=device)
-        sentence_of = torch.tensor(candidates.sentence_of, device=device)
-        if self._has_one_candidate:
-            mean = self.statistics.running_mean()
-            expected = rewards.mean() if mean is None else rewards.new_tensor(mean)
-            differ = not torch.isclose(rewards, expected).all()
-        else:
-            differ = some_rewards_differ(rewards, sentence_of, sentences)
-        self.statistics.add_rewards(rewards, counts, differ)
-        lengths = torch.tensor([len(candidates.words[place]) for place in learned], device=device)
-        counted = counts[places]
-        self.statistics.add(entropy=-(counted * log_probabilities.detach()).sum(), tokens=(counted * lengths).sum())
-        chosen = rewards[places], sentence_of[places]
-        if args.objective == MINIMUM_RISK:
-            losses = minimum_risk_losses(log_probabilities, *chosen, sentences, args.risk_sharpness)
-            self.statistics.add(expected=-losses.detach().sum(), sentences=sentences)
-            return losses
-        if args.reward_baseline == OTHER_SAMPLES:
-            baselines = means_of_other_samples(rewards, counts, sentence_of, sentences)
-        elif args.reward_baseline == GREEDY:
-            baselines = rewards[torch.tensor(greedy, device=device)][sentence_of]
-        else:
-            # The first step has no earlier one: it measures rewards and learns nothing from them.
-            mean = self.statistics.running_mean()
-            baselines = rewards if mean is None else torch.full_like(rewards, mean)
-        return policy_gradient_losses(log_probabilities, chosen[0], counted, baselines[places], chosen[1], sentences)
-
-
-def _source(inputs: dict[str, Any], padding: int) -> dict[str, Tensor]:
-    """`input_ids` and `attention_mask` of a batch, both `[B, S]`."""
-    words, mask = inputs["input_ids"], inputs.get("attention_mask")
-    return {"input_ids": words, "attention_mask": words.ne(padding).long() if mask is None else mask}
