@@ -4,7 +4,7 @@ import interpreted_kernels  # noqa: F401
 import pytest
 import torch
 
-from hf_capsule_mt.inference.int8.layers import int8_rounding
+from hf_capsule_mt.inference.int8.rounding import int8_rounding
 
 
 @pytest.fixture(autouse=True)

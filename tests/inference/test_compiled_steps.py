@@ -12,12 +12,12 @@ import torch
 from family_cases import AGGREGATED_MARIAN, GDR_MARIAN, Case, make_pairs, without_target
 
 from hf_capsule_mt import quantize_for_cpu
-from hf_capsule_mt.inference.int8 import layers as int8_layers
 from hf_capsule_mt.inference.int8 import marian as int8_marian
+from hf_capsule_mt.inference.int8 import rounding as int8_numbers
 from hf_capsule_mt.inference.int8 import steps as int8_steps
-from hf_capsule_mt.inference.int8.layers import int8_rounding
 from hf_capsule_mt.inference.int8.marian import Int8RoutedCombination, routing_plan
 from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.inference.int8.rounding import int8_rounding
 from hf_capsule_mt.inference.int8.steps import CompiledSteps, MarianSteps, marian_steps
 from hf_capsule_mt.inference.search import choose
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
@@ -211,7 +211,7 @@ def test_a_model_with_pytorchs_int8_weights_runs_beside_compiled_code(
     """A model from a process without compiled code keeps PyTorch's layout; the compiled code does not read it."""
     case = Case(AGGREGATED_MARIAN, name)
     with monkeypatch.context() as without:
-        without.setattr(int8_layers, "native_levels", lambda: 0)
+        without.setattr(int8_numbers, "native_levels", lambda: 0)
         int8_rounding.cache_clear()
         model = quantize_for_cpu(case.build())
     int8_rounding.cache_clear()

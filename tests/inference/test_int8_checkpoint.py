@@ -22,9 +22,11 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, BartConfig, MarianCon
 from hf_capsule_mt import Shortlist, load_quantized, quantize_for_cpu
 from hf_capsule_mt.inference.int8 import checkpoint
 from hf_capsule_mt.inference.int8 import layers as int8_layers
+from hf_capsule_mt.inference.int8 import lstm as int8_lstm
 from hf_capsule_mt.inference.int8 import marian as int8_marian
-from hf_capsule_mt.inference.int8.layers import SEVEN_BITS, int8_rounding
+from hf_capsule_mt.inference.int8 import rounding as int8_numbers
 from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.inference.int8.rounding import SEVEN_BITS, int8_rounding
 from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
 
@@ -92,9 +94,9 @@ def engine(name: str) -> Iterator[None]:
     """Another int8 than that of this machine."""
     with pytest.MonkeyPatch.context() as patch:
         if name == "PyTorch":
-            patch.setattr(int8_layers, "native_levels", lambda: 0)
+            patch.setattr(int8_numbers, "native_levels", lambda: 0)
         if name == "seven bits":
-            for module in (int8_layers, int8_marian):
+            for module in (int8_layers, int8_lstm, int8_marian):
                 patch.setattr(module, "int8_rounding", lambda: SEVEN_BITS)
         int8_rounding.cache_clear()
         yield

@@ -9,15 +9,11 @@ from torch import nn
 
 from hf_capsule_mt.inference.int8 import layers as int8_layers
 from hf_capsule_mt.inference.int8 import native as int8_native
-from hf_capsule_mt.inference.int8.layers import (
-    ALL_BITS,
-    SEVEN_BITS,
-    Int8BidirectionalLSTM,
-    Int8Linear,
-    Int8LSTM,
-    int8_rounding,
-)
+from hf_capsule_mt.inference.int8 import rounding as int8_numbers
+from hf_capsule_mt.inference.int8.layers import Int8Linear
+from hf_capsule_mt.inference.int8.lstm import Int8BidirectionalLSTM, Int8LSTM
 from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.inference.int8.rounding import ALL_BITS, SEVEN_BITS, int8_rounding
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import LSTM, BidirectionalRNN, word_order
 
 
@@ -27,7 +23,7 @@ def engine(request, monkeypatch):
     if request.param == "compiled" and not native_levels():
         pytest.skip("the package was installed without its compiled part, or there is no AVX2")
     if request.param == "PyTorch":
-        monkeypatch.setattr(int8_layers, "native_levels", lambda: 0)
+        monkeypatch.setattr(int8_numbers, "native_levels", lambda: 0)
     int8_rounding.cache_clear()
     with torch.no_grad():
         yield request.param
@@ -87,10 +83,10 @@ def test_this_processor_multiplies_without_overflow():
 
 @pytest.mark.parametrize("rounded", ["overflow", "exact"])
 def test_processors_that_overflow_get_seven_bits(rounded, monkeypatch):
-    monkeypatch.setattr(int8_layers, "native_levels", lambda: 0)
-    original = int8_layers.product
+    monkeypatch.setattr(int8_numbers, "native_levels", lambda: 0)
+    original = int8_numbers.product
     factor = 0.5 if rounded == "overflow" else 1.0
-    monkeypatch.setattr(int8_layers, "product", lambda *args: original(*args) * factor)
+    monkeypatch.setattr(int8_numbers, "product", lambda *args: original(*args) * factor)
     assert int8_rounding.__wrapped__() == (SEVEN_BITS if rounded == "overflow" else ALL_BITS)
 
 

@@ -21,9 +21,10 @@ from markers import exhaustive
 from torch import nn
 
 from hf_capsule_mt import quantize_for_cpu
-from hf_capsule_mt.inference.int8 import layers as int8_layers
+from hf_capsule_mt.inference.int8 import rounding as int8_numbers
 from hf_capsule_mt.inference.int8 import steps as int8_steps
-from hf_capsule_mt.inference.int8.layers import Int8BidirectionalLSTM, Int8Linear, Int8LSTM
+from hf_capsule_mt.inference.int8.layers import Int8Linear
+from hf_capsule_mt.inference.int8.lstm import Int8BidirectionalLSTM, Int8LSTM
 from hf_capsule_mt.inference.int8.quantization import INT8_FAMILIES, Int8Model
 from hf_capsule_mt.inference.search import choose
 
@@ -198,9 +199,9 @@ def test_models_that_cannot_be_quantised_are_named(monkeypatch: pytest.MonkeyPat
             quantize_for_cpu(other)
     with pytest.raises(ValueError, match="the model is on meta: move it first"):
         quantize_for_cpu(copy.deepcopy(model).to("meta"))
-    int8_layers.int8_rounding.cache_clear()
-    monkeypatch.setattr(int8_layers, "native_levels", lambda: 0)
-    monkeypatch.setattr(int8_layers, "ENGINE", "abacus")
+    int8_numbers.int8_rounding.cache_clear()
+    monkeypatch.setattr(int8_numbers, "native_levels", lambda: 0)
+    monkeypatch.setattr(int8_numbers, "ENGINE", "abacus")
     with pytest.raises(RuntimeError, match="no int8 engine 'abacus' on this machine"):
         quantize_for_cpu(model)
     assert quantize_for_cpu.__module__ == "hf_capsule_mt.inference.int8.quantization"

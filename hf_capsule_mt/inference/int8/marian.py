@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hf_capsule_mt.inference.int8.layers import Int8Linear, Int8Module, int8_rounding, pack, rounded
+from hf_capsule_mt.inference.int8.layers import Int8Linear, Int8Module
 from hf_capsule_mt.inference.int8.native import NativeWeights, RoundedWeights, aggregate, as_int64, linear_fields
+from hf_capsule_mt.inference.int8.rounding import int8_rounding, pack, round_to_int8
 from hf_capsule_mt.inference.search.choose import runs_as_defined
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection
 from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
@@ -33,7 +34,7 @@ class Int8StackedLinear(Int8Module):
     def __init__(self, stacked: StackedLinear) -> None:
         super().__init__()
         self.rounding = int8_rounding()
-        self.packed = [pack(rounded(weight)) for weight in stacked.weight]
+        self.packed = [pack(round_to_int8(weight)) for weight in stacked.weight]
         self.register_buffer(
             "bias", None if stacked.bias is None else stacked.bias.detach().float().squeeze(1).contiguous().clone()
         )

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.inference.int8.layers import Int8Linear, pack
+from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.native import GROUP, NativeWeights, RoundedWeights
+from hf_capsule_mt.inference.int8.rounding import pack
 from hf_capsule_mt.inference.shortlist.vocabulary import possible_words
 
 

@@ -10,13 +10,8 @@ from torch import Tensor, nn
 from transformers import MarianMTModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.marian.modeling_marian import MarianDecoderLayer
 
-from hf_capsule_mt.inference.int8.layers import (
-    Int8BidirectionalLSTM,
-    Int8Linear,
-    Int8LSTM,
-    check_stays_on_cpu,
-    int8_rounding,
-)
+from hf_capsule_mt.inference.int8.layers import Int8Linear, check_stays_on_cpu
+from hf_capsule_mt.inference.int8.lstm import Int8BidirectionalLSTM, Int8LSTM
 from hf_capsule_mt.inference.int8.marian import (
     Int8GatedProjection,
     Memo,
@@ -25,6 +20,7 @@ from hf_capsule_mt.inference.int8.marian import (
     stacked_linear,
 )
 from hf_capsule_mt.inference.int8.output_layer import WeightRows, shortlisted_view
+from hf_capsule_mt.inference.int8.rounding import int8_rounding
 from hf_capsule_mt.inference.int8.steps import LeanMarian
 from hf_capsule_mt.inference.shortlist.shortlist import Shortlist
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection

@@ -10,7 +10,7 @@ from markers import exhaustive
 from torch import Tensor, nn
 
 from hf_capsule_mt import Shortlist, quantize_for_cpu
-from hf_capsule_mt.inference.int8 import layers as int8_layers
+from hf_capsule_mt.inference.int8 import rounding as int8_numbers
 from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.output_layer import ShortlistedLinear, WeightRows
 from hf_capsule_mt.inference.search import choose
@@ -258,7 +258,7 @@ def test_hooks_of_the_output_layer_run(caps_nmt: Shortlisted):
 @pytest.mark.parametrize("width", [32, 30])
 def test_rows_of_a_packed_weight(native: bool, width: int, monkeypatch: pytest.MonkeyPatch):
     if not native:
-        monkeypatch.setattr(int8_layers, "native_levels", lambda: 0)
+        monkeypatch.setattr(int8_numbers, "native_levels", lambda: 0)
     head = Int8Linear(torch.randn(150, width), torch.randn(150))
     words, states = torch.tensor([0, 3, 64, 65, 149]), torch.randn(2, 3, width)
     chosen = ShortlistedLinear.of_head(head, WeightRows(head), words)

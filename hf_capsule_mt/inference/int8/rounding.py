@@ -1,0 +1,126 @@
+"""Rounding to int8, and products with int8 weights on this processor: by the package's C code or by PyTorch.
+
+Weights are rounded once, with a scale for each output. Inputs are rounded at every call, with a scale for each row. So
+no result depends on other rows of the batch or on padding.
+
+Legend: `in` and `out` widths of a linear map.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.inference.int8.native import NativeWeights, RoundedWeights, native_levels, row_scales
+
+ENGINE = "fbgemm"
+
+
+class Rounding(NamedTuple):
+    """How numbers from -1 to 1 become unsigned bytes."""
+
+    levels: int
+    zero: int
+
+
+ALL_BITS, SEVEN_BITS = Rounding(127, 128), Rounding(63, 64)
+
+
+def product(rows: Tensor, weight: Any, rounding: Rounding) -> Tensor:
+    """`rows` `[…, in]` between -1 and 1 times a packed weight: `[…, out]`."""
+    return weight(rows, None, rounding.levels, False)
+
+
+class PyTorchWeights:
+    """A weight `[out, in]` for PyTorch's own int8; called as [`NativeWeights`] is."""
+
+    def __init__(self, packed: Any) -> None:
+        self.packed = packed
+
+    def __call__(self, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
+        if not scaled:
+            outputs = self._product(inputs, levels)
+            return outputs if bias is None else outputs.add_(bias)
+        largest = row_scales(inputs)
+        outputs = self._product(inputs / largest, levels)
+        return outputs.mul_(largest) if bias is None else torch.addcmul(bias, outputs, largest)
+
+    def _product(self, rows: Tensor, levels: int) -> Tensor:
+        return _operator()(rows, 1 / levels, levels + 1, self.packed)
+
+    def unpacked(self) -> RoundedWeights:
+        weight, _ = self.packed.unpack()
+        return RoundedWeights(weight.int_repr(), weight.q_per_channel_scales().float())
+
+
+@functools.cache
+def _operator() -> Callable[..., Tensor]:
+    packet = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    # Calling the operator itself is faster: the packet first examines the arguments of every call.
+    return getattr(packet, "_op", packet)
+
+
+@dataclass
+class MissingWeights:
+    """The weight of a model without values, whose tensors are on the meta device. Loading replaces it."""
+
+    rounded: RoundedWeights
+
+    def unpacked(self) -> RoundedWeights:
+        return self.rounded
+
+
+PackedWeights = NativeWeights | PyTorchWeights | MissingWeights
+
+
+@torch.no_grad()
+def round_to_int8(weight: Tensor) -> RoundedWeights:
+    """`weight` `[out, in]` in int8."""
+    scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)  # [out]
+    return RoundedWeights((weight / scales.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8), scales)
+
+
+@torch.no_grad()
+def pack(weights: RoundedWeights) -> PackedWeights:
+    """The bytes in the order in which this processor reads them."""
+    weight, scales = weights
+    if weight.is_meta:
+        return MissingWeights(weights)
+    if native_levels():
+        return NativeWeights(weight, scales)
+    before = torch.backends.quantized.engine
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*quantized tensor creation.*")
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        tensor = torch._make_per_channel_quantized_tensor(weight, scales.double(), zeros, 0)
+        torch.backends.quantized.engine = ENGINE
+        try:
+            return PyTorchWeights(torch.ops.quantized.linear_prepack(tensor, None))
+        finally:
+            torch.backends.quantized.engine = before
+
+
+@functools.cache
+def int8_rounding() -> Rounding:
+    """The rounding with which this processor multiplies without overflow. Raises if it cannot run int8.
+
+    Processors without VNNI add pairs of products in 16 bits. Two products of eight bits would overflow.
+    """
+    if levels := native_levels():
+        return ALL_BITS if levels == ALL_BITS.levels else SEVEN_BITS
+    engines = getattr(torch.backends.quantized, "supported_engines", [])
+    if ENGINE not in engines:
+        raise RuntimeError(
+            f"PyTorch {torch.__version__} has no int8 engine {ENGINE!r} on this machine (it has "
+            f"{', '.join(engines)}): quantize_for_cpu needs an x86 processor with AVX2 and PyTorch's build for it; "
+            "use the float model"
+        )
+    try:
+        largest = product(torch.ones(1, 64), pack(round_to_int8(torch.ones(16, 64))), ALL_BITS)
+    except (AttributeError, RuntimeError) as error:
+        raise RuntimeError(f"PyTorch {torch.__version__} cannot multiply int8 here: use the float model") from error
+    return ALL_BITS if torch.allclose(largest, torch.full_like(largest, 64.0), rtol=1e-3) else SEVEN_BITS
