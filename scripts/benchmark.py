@@ -48,126 +48,14 @@ from benchmarks.arguments import parse_arguments
 from benchmarks.axes import measure_axis, measure_memory, peak_memory, plot_axis, print_axis, print_memory
 from benchmarks.losses import loss_memory, measure_losses, print_losses
 from benchmarks.measure import device_name, report, spread, take_turns
-from benchmarks.objectives import LIKELIHOOD_WEIGHTS, likelihood_weight, objective_step
+from benchmarks.models import DECODE_ONLY, MODELS, SIZES, build
+from benchmarks.objectives import likelihood_weight, objective_step
 from benchmarks.ops import measure_ops, op_memory, print_ops
 from benchmarks.scaling import measure_scaling, plot_scaling, print_scaling
 from benchmarks.shortlists import random_shortlist, write_vocabulary_map
-from transformers import CompileConfig, MarianConfig, MarianMTModel, PreTrainedConfig, PreTrainedModel
+from transformers import CompileConfig, PreTrainedModel
 
-from hf_capsule_mt import (
-    CapsNMTConfig,
-    CapsNMTForConditionalGeneration,
-    CapsuleAggregatedMarianConfig,
-    CapsuleAggregatedMarianForConditionalGeneration,
-    GDRMarianConfig,
-    GDRMarianForConditionalGeneration,
-    GDRRNMTConfig,
-    GDRRNMTForConditionalGeneration,
-    quantize_for_cpu,
-)
-from hf_capsule_mt.configuration.config_checks import field_defaults
-from hf_capsule_mt.modeling.cpu_attention import NAME as ATTENTION_ON_CPU
-
-SIZES: dict[str, dict[str, int]] = {
-    "tiny": {"d_model": 128, "layers": 3, "heads": 4, "ffn": 512, "vocab": 2000},
-    "base": {"d_model": 512, "layers": 6, "heads": 8, "ffn": 2048, "vocab": 32000},
-    "big": {"d_model": 1024, "layers": 6, "heads": 16, "ffn": 4096, "vocab": 32000},
-}
-ALL_ATTENTIONS = ["encoder_self", "decoder_cross", "decoder_self"]
-HEADS_ONLY = {"layer_aggregation": "none", "head_aggregation": "em_routing"}
-MODELS: dict[str, dict[str, Any] | None] = {
-    "marian": None,
-    "none": {"layer_aggregation": "none"},
-    "linear": {"layer_aggregation": "linear_combination"},
-    "dynamic-combination": {"layer_aggregation": "dynamic_combination"},
-    "dynamic": {"layer_aggregation": "dynamic_routing"},
-    "mean": {"layer_aggregation": "em_routing", "layer_routing_iterations": 1},
-    "em": {"layer_aggregation": "em_routing"},
-    "em-encoder": {"layer_aggregation": "em_routing", "layer_aggregation_side": "encoder"},
-    "em-decoder": {"layer_aggregation": "em_routing", "layer_aggregation_side": "decoder"},
-    "heads-em": HEADS_ONLY,
-    "heads-simple": {"layer_aggregation": "none", "head_aggregation": "simple_routing"},
-    "heads-em-two": {**HEADS_ONLY, "head_aggregation_layers": [0, 1]},
-    "heads-em-all": {**HEADS_ONLY, "head_aggregation_attentions": ALL_ATTENTIONS},
-    "gdr-none": {"past_future": "none"},
-    "gdr": {"past_future": "guided_routing", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
-    "gdr-bca": {"past_future": "guided_routing", "bow_loss_weight": 0.0},
-    "gdr-bow": {"past_future": "guided_routing", "bca_loss_weight": 0.0},
-    "gdr-bow-bca": {"past_future": "guided_routing"},
-    "gdr-classifier": {"past_future": "classifier"},
-    "gdr-attention": {"past_future": "attention"},
-    "rnmt": {"past_future": "none"},
-    "rnmt-gdr": {"past_future": "guided_routing", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
-    "rnmt-gdr-bow-bca": {"past_future": "guided_routing"},
-    "rnmt-recurrent": {"past_future": "recurrent", "bow_loss_weight": 0.0, "bca_loss_weight": 0.0},
-    "caps_nmt": {"decoder_context": "fixed"},
-    "caps_nmt-attention": {"decoder_context": "attention"},
-    "caps_nmt-pooling": {"source_aggregation": "pooling"},
-}
-TRAINED = tuple(MODELS)
-HOW = ("int8", "int8-shortlist", "compiled")
-MODELS |= {f"{name}-{how}": options for how in HOW for name, options in MODELS.items()}
-MODELS |= {f"{name}{end}": MODELS[name] for name in TRAINED for end in LIKELIHOOD_WEIGHTS}
-MODELS |= {f"ctranslate2-int8{how}": None for how in ("", "-6+1", "-shortlist", "-6+1-shortlist")}
-DECODE_ONLY = tuple(name for name in MODELS if "-int8" in name or "-compiled" in name)
-RECURRENT = {"recurrent_dim": 2, "attention_dim": 2}  # times d_model, as in Bahdanau et al. (512 and 1024)
-
-
-def configured(config_class: type[PreTrainedConfig], fields: dict[str, Any], args: argparse.Namespace) -> Any:
-    """A configuration with these fields and with those fields of `args.changes` that the class has."""
-    names = set(field_defaults(config_class))
-    if config_class is GDRRNMTConfig:
-        names.discard("decoder_layers")  # the conditional GRU always has one layer
-    changes = {field: value for field, value in getattr(args, "changes", {}).items() if field in names}
-    return config_class(**{**fields, **changes})
-
-
-def build(name: str, args: argparse.Namespace) -> PreTrainedModel:
-    """The model with the size of `args.size` and random weights from the seed."""
-    size = SIZES[args.size]
-    last = size["vocab"] - 1
-    lengths = [*getattr(args, "lengths", ()), args.source_length, args.target_length]
-    common = {
-        "vocab_size": size["vocab"],
-        "d_model": size["d_model"],
-        "encoder_layers": size["layers"],
-        "decoder_layers": size["layers"],
-        "encoder_attention_heads": size["heads"],
-        "decoder_attention_heads": size["heads"],
-        "encoder_ffn_dim": size["ffn"],
-        "decoder_ffn_dim": size["ffn"],
-        "max_position_embeddings": max([512, *(2 * length for length in lengths)]),
-        "pad_token_id": last,
-        "decoder_start_token_id": last,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
-    }
-    options = MODELS[name]
-    torch.manual_seed(args.seed)
-    model: PreTrainedModel
-    if options is None:
-        shallow = {"decoder_layers": 1} if "6+1" in name else {}
-        model = MarianMTModel(configured(MarianConfig, {**common, **shallow}, args))
-    elif name.startswith("caps_nmt"):
-        # The depths of the paper's base model: 4 encoder layers and 3 decoder layers.
-        shared = {field: value for field, value in common.items() if field in field_defaults(CapsNMTConfig)}
-        shared.update(encoder_layers=CapsNMTConfig.encoder_layers, decoder_layers=CapsNMTConfig.decoder_layers)
-        model = CapsNMTForConditionalGeneration(configured(CapsNMTConfig, {**shared, **options}, args))
-    elif name.startswith("rnmt"):
-        shared = {field: value for field, value in common.items() if field in field_defaults(GDRRNMTConfig)}
-        recurrent = {field: factor * size["d_model"] for field, factor in RECURRENT.items()}
-        recurrent.update(encoder_layers=1, decoder_layers=1)
-        model = GDRRNMTForConditionalGeneration(configured(GDRRNMTConfig, {**shared, **recurrent, **options}, args))
-    elif "past_future" in options:
-        model = GDRMarianForConditionalGeneration(configured(GDRMarianConfig, {**common, **options}, args))
-    else:
-        config = configured(CapsuleAggregatedMarianConfig, {**common, **options}, args)
-        model = CapsuleAggregatedMarianForConditionalGeneration(config)
-    dtype = torch.bfloat16 if args.dtype == "bf16" and args.command != "train" else torch.float32
-    if args.command == "train" and args.dtype == "bf16" and args.device == "cpu" and options is not None:
-        if model._supports_sdpa:
-            model.set_attn_implementation(ATTENTION_ON_CPU)  # as the trainer does
-    return model.to(args.device, dtype)
+from hf_capsule_mt import quantize_for_cpu
 
 
 def batch(args: argparse.Namespace) -> dict[str, torch.Tensor]:
