@@ -39,6 +39,22 @@ def check_name(name: str | PathLike[str]) -> None:
         raise OSError(f"{missing_folder(name)}; give a checkpoint folder, or a name on the Hub such as owner/model")
 
 
+def name_and_place(text: str) -> tuple[str, str]:
+    """The parts of `[NAME=]PLACE`; the name is empty where none is given. A text that is a path has no name."""
+    name, separator, place = text.partition("=")
+    if not separator or Path(text).exists():
+        return "", text
+    if not name.strip() or not place:
+        raise ValueError(f"{text!r}: must be NAME=PLACE, with a name and a place")
+    return name.strip(), place
+
+
+def named_place(text: str) -> tuple[str, str]:
+    """Name and place of `[NAME=]PLACE`; without a name that of the folder."""
+    name, place = name_and_place(text)
+    return name or Path(place).name or place, place
+
+
 def missing_folder(name: str | PathLike[str]) -> str:
     """The beginning of an error for a folder that does not exist."""
     in_repository = Path(name).parts[:1] == (SHIPPED,)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.maps import ShownAsMap, capsule_map
-from hf_capsule_mt.analysis.sentence_words import encode_words, long_frame, text_table
+from hf_capsule_mt.analysis.sentence_words import encode_words, text_table, word_frame
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 SITE = "encoder.capsules"
@@ -45,18 +45,7 @@ class CapsuleAttention(ShownAsMap):
 
     def to_pandas(self) -> Any:
         """A long frame with one row for each iteration, source word and capsule, all three counted from 1."""
-        return long_frame(
-            [
-                {
-                    "iteration": iteration + 1,
-                    "position": position + 1,
-                    "word": self.words[position],
-                    "capsule": capsule + 1,
-                    "coefficient": float(coefficient),
-                }
-                for (iteration, position, capsule), coefficient in np.ndenumerate(self.coefficients)
-            ]
-        )
+        return word_frame(self.words, self.coefficients, "capsule", "coefficient")
 
     def plot(self, path: str | Path, iteration: int = -1) -> Path:
         """Writes a PNG like Table 4, CapsNMT: the sentence once per capsule, each word coloured by its coefficient.

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.maps import ShownAsMap, input_share_map, routing_map
 from hf_capsule_mt.analysis.routing_sites import RoutingSite, routing_sites
-from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, long_frame, text_table
+from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, text_table, word_frame
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 SIDES = ("encoder", "decoder")
@@ -65,18 +65,7 @@ class InputShares(ShownAsMap):
 
     def to_pandas(self) -> Any:
         """A long frame with one row for each iteration, word and input, counted from 1."""
-        return long_frame(
-            [
-                {
-                    "iteration": iteration + 1,
-                    "position": position + 1,
-                    "word": self.words[position],
-                    self.unit: number + 1,
-                    "share": float(share),
-                }
-                for (iteration, position, number), share in np.ndenumerate(self.shares)
-            ]
-        )
+        return word_frame(self.words, self.shares, self.unit, "share")
 
     def maps(self) -> list[dict[str, Any]]:
         """The shares by word, and the assignments behind them, as plain data."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.evaluation.decoding import translate
@@ -70,6 +72,25 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def word_frame(words: Sequence[str], values: NDArray[Any], part: str, value: str) -> Any:
+    """A pandas frame of `values` by iteration, word and part, all three counted from 1: `[I, W, parts]`.
+
+    `part` and `value` are names of columns.
+    """
+    return long_frame(
+        [
+            {
+                "iteration": iteration + 1,
+                "position": position + 1,
+                "word": words[position],
+                part: number + 1,
+                value: float(one),
+            }
+            for (iteration, position, number), one in np.ndenumerate(values)
+        ]
+    )
 
 
 def long_frame(rows: list[dict[str, Any]]) -> Any:

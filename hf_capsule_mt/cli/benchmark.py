@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.checkpoint_names import named_place
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
@@ -44,14 +45,6 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def named(text: str) -> tuple[str, str]:
-    """Name and place of `[NAME=]PLACE`; without a name that of the folder."""
-    name, separator, place = text.partition("=")
-    if not separator or Path(text).exists():
-        return Path(text).name or text, text
-    return name, place
-
-
 def check(arguments: argparse.Namespace) -> None:
     """Raises an error for options that exclude one another, and for input that is missing."""
     if arguments.int8 and not arguments.device.startswith("cpu"):
@@ -59,7 +52,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.sources is None and arguments.references is not None:
         raise ValueError("--references needs --sources: give both, or neither")
     check_files([arguments.sources, arguments.references])
-    check_models(named(text)[1] for text in arguments.models)
+    check_models(named_place(text)[1] for text in arguments.models)
 
 
 def load_models(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
@@ -68,7 +61,7 @@ def load_models(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
 
     models: dict[str, tuple[Any, Any]] = {}
     for text in arguments.models:
-        name, place = named(text)
+        name, place = named_place(text)
         if name in models:
             raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
         model, tokenizer = load_checkpoint(place, arguments.device)

@@ -19,6 +19,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_capsule_mt.checkpoint_names import name_and_place
 from hf_capsule_mt.cli.check_inputs import check_files
 from hf_capsule_mt.cli.choices import BOOTSTRAP_SAMPLES, COMPARISON_FORMATS, RANDOMIZATION_TRIALS, TESTS
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
@@ -63,12 +64,6 @@ def make_parser() -> CommandParser:
     )
     add_output_options(parser, COMPARISON_FORMATS)
     return parser
-
-
-def name_and_place(text: str) -> tuple[str, str]:
-    """The parts of `[NAME=]PATH`; the name is empty where none is given."""
-    name, separator, place = text.partition("=")
-    return (name, place) if separator and not Path(text).exists() else ("", text)
 
 
 def named_run(text: str, split: str) -> "Run":

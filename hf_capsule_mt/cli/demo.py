@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.checkpoint_names import name_and_place
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
 
@@ -77,12 +78,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.space is None:
         check_port(arguments.host, arguments.port)
         check_files([arguments.examples])
-        check_models(named_place(text) for text in arguments.models)
-
-
-def named_place(text: str) -> str:
-    """The place of `[NAME=]PLACE`."""
-    return text if Path(text).exists() else text.partition("=")[2] or text
+        check_models(name_and_place(text)[1] for text in arguments.models)
 
 
 def demo(arguments: argparse.Namespace) -> int:

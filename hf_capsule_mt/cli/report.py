@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.checkpoint_names import named_place
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.choices import REPORT_METRICS
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
@@ -70,16 +71,6 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def named(text: str) -> tuple[str, str]:
-    """Name and place of `[NAME=]PLACE`; without a name that of the folder."""
-    name, separator, place = text.partition("=")
-    if not separator or Path(text).exists():
-        return Path(text).name or text, text
-    if not name or not place:
-        raise ValueError(f"{text!r}: must be NAME=PLACE, with a name and a place")
-    return name, place
-
-
 def named_file(text: str) -> tuple[str, str]:
     """Name and file of `--translations NAME=FILE`."""
     name, _, place = text.partition("=")
@@ -97,7 +88,7 @@ def make_systems(arguments: argparse.Namespace) -> list[Any]:
     device = usable_device(arguments.device)
     systems: dict[str, Any] = {}
     for text in arguments.models:
-        name, place = named(text)
+        name, place = named_place(text)
         if name in systems:
             raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
         check_checkpoint(place)
@@ -151,7 +142,7 @@ def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
 
 
 def input_places(arguments: argparse.Namespace) -> list[Path]:
-    places = [Path(named(text)[1]) for text in arguments.models]
+    places = [Path(named_place(text)[1]) for text in arguments.models]
     places += [Path(named_file(text)[1]) for text in arguments.translations]
     return places + [place for place in (arguments.sources, arguments.references) if place is not None]
 
@@ -161,7 +152,7 @@ def check(arguments: argparse.Namespace) -> None:
     check_file(arguments.output, input_places(arguments), arguments.overwrite)
     check_files([named_file(text)[1] for text in arguments.translations])
     check_files([arguments.sources, arguments.references])
-    check_models(named(text)[1] for text in arguments.models)
+    check_models(named_place(text)[1] for text in arguments.models)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from hf_capsule_mt.analysis import routing_ablation
 from hf_capsule_mt.analysis.explain import EXPLAINED
 from hf_capsule_mt.analysis.input_shares import input_sites
 from hf_capsule_mt.analysis.routing_sites import routing_sites
+from hf_capsule_mt.checkpoint_names import name_and_place, reading_checkpoint
 from hf_capsule_mt.demo.texts import InputError
 
 SHIPPED = tuple(f"tatoeba-en-de-{name}" for name in ("past-future", "capsnmt", "marian"))
@@ -127,14 +128,13 @@ def load_models(places: Sequence[str], device: Any = "cpu") -> list[DemoModel]:
     """
     from transformers import AutoTokenizer
 
-    from hf_capsule_mt.checkpoint_names import reading_checkpoint
     from hf_capsule_mt.inference.int8 import load_quantized
     from hf_capsule_mt.modeling.saving.any_model import load_translation_model
     from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
 
     models: list[DemoModel] = []
     for text in places:
-        name, place = named_place(text)
+        name, place = visible_name(text)
         if name in [entry.name for entry in models]:
             raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
         with reading_checkpoint(place):
@@ -144,11 +144,9 @@ def load_models(places: Sequence[str], device: Any = "cpu") -> list[DemoModel]:
     return models
 
 
-def named_place(text: str) -> tuple[str, str]:
+def visible_name(text: str) -> tuple[str, str]:
     """Name and place of `[NAME=]PLACE`. A folder is named after its last part, so that no visitor sees its path."""
-    name, separator, place = text.partition("=")
-    if separator and not Path(text).exists():
-        if not name.strip() or not place or "/" in name:
-            raise ValueError(f"{text!r}: must be NAME=PLACE, with a name without '/' and a place")
-        return name.strip(), place
-    return (Path(text).resolve().name if Path(text).exists() else text), text
+    name, place = name_and_place(text)
+    if "/" in name:
+        raise ValueError(f"{text!r}: must be NAME=PLACE, with a name without '/' and a place")
+    return name or (Path(text).resolve().name if Path(text).exists() else text), place

@@ -20,6 +20,10 @@ def run_jobs(run_one: Callable[[Any], Run], jobs: Iterable[Any], processes: int)
         yield from pool.imap_unordered(run_one, jobs)
 
 
+def print_run(run: Run) -> None:
+    print(f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}", flush=True)
+
+
 class StudyResults:
     """The runs of a study in one JSON file. Each new run replaces the file atomically."""
 

@@ -17,7 +17,8 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from benchmarks.measure import Run, peak_growth, peak_in_subprocess
-from benchmarks.scaling import Job, Start, new_figure, run_jobs, save_figure, stepping
+from benchmarks.scaling import Job, Start, run_jobs, save_figure, stepping
+from hf_capsule_mt.analysis.figures import new_figure
 
 # The configuration fields that an axis changes. A family has some of them.
 AXES: dict[str, tuple[str, ...]] = {

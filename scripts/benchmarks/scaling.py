@@ -22,6 +22,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarks.measure import synchronize
+from hf_capsule_mt.analysis.figures import new_figure
 from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
 
 LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
@@ -196,17 +197,6 @@ def print_scaling(rows: dict[str, dict[str, Any]]) -> None:
 def top_term(fit: dict[str, Any], unit: float) -> str:
     value, (low, high) = fit["coefficients"][-1], fit["intervals"][-1]
     return f"{value * unit:.3g} ({low * unit:.3g}, {high * unit:.3g})"
-
-
-def new_figure(width: float, height: float) -> Any:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def save_figure(figure: Any, path: Path) -> None:

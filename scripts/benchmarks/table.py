@@ -25,7 +25,8 @@ from benchmarks.rows import (
     target_rows,
     trainer_rows,
 )
-from benchmarks.scaling import new_figure, plot_scaling, save_figure
+from benchmarks.scaling import plot_scaling, save_figure
+from hf_capsule_mt.analysis.figures import new_figure
 
 HEAD = """# Benchmarks
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.studies.study import Run, StudyResults, names_of_settings, run_jobs, spread
+from hf_capsule_mt.studies.study import Run, StudyResults, names_of_settings, print_run, run_jobs, spread
 from hf_capsule_mt.training.versions import versions
 
 PLAIN = {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False}
@@ -181,10 +181,7 @@ def main() -> None:
     for run in run_jobs(run_one, [job for job in jobs if job[:2] not in done], args.jobs):
         results.add(run)
         (args.output / "README.md").write_text(report(results))
-        print(
-            f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}",
-            flush=True,
-        )
+        print_run(run)
     print(report(results))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.modeling.losses import auxiliary as auxiliary_losses
-from hf_capsule_mt.studies.study import Run, StudyResults, names_of_settings, run_jobs, spread
+from hf_capsule_mt.studies.study import Run, StudyResults, names_of_settings, print_run, run_jobs, spread
 from hf_capsule_mt.training.versions import versions
 
 EM_FIELDS = ("em_variance_floor", "em_inverse_temperature")
@@ -403,10 +403,7 @@ def main() -> None:
                 if (run["setting"], run["seed"]) not in done:
                     results.add(run)
                     (args.output / "README.md").write_text(report(results))
-                print(
-                    f"{run['setting']}, seed {run['seed']}: loss {run['final_loss']:.3f}, BLEU {run['bleu']:.1f}",
-                    flush=True,
-                )
+                print_run(run)
     print(report(results))
 
 

@@ -8,7 +8,8 @@ import pytest
 from report_systems import damaged, past_future_model, report_pairs, save, tokenizer
 from web_page import WebPage
 
-from hf_capsule_mt.cli.report import main, make_parser, make_systems, named, recorded_test_set
+from hf_capsule_mt.checkpoint_names import named_place
+from hf_capsule_mt.cli.report import main, make_parser, make_systems, recorded_test_set
 from hf_capsule_mt.recipes import finished_run
 
 FAST = ["--samples", "100", "--maps", "1", "--beam", "1", "--metrics", "bleu", "--no-progress", "--no-ablations"]
@@ -117,8 +118,8 @@ def test_runs_bring_their_test_set_and_translations(tmp_path: Path, monkeypatch:
 
 
 def test_names(tmp_path: Path):
-    assert named("runs/marian") == ("marian", "runs/marian") and named("base=runs/x") == ("base", "runs/x")
+    assert named_place("runs/marian") == ("marian", "runs/marian") and named_place("base=runs/x") == ("base", "runs/x")
     (tmp_path / "a=b").mkdir()
-    assert named(str(tmp_path / "a=b")) == ("a=b", str(tmp_path / "a=b"))
+    assert named_place(str(tmp_path / "a=b")) == ("a=b", str(tmp_path / "a=b"))
     with pytest.raises(ValueError, match="must be NAME=PLACE"):
-        named("=runs/x")
+        named_place("=runs/x")

@@ -6,7 +6,7 @@ import pytest
 from demo_models import models
 from report_systems import save
 
-from hf_capsule_mt.demo.models import load_models, named_place, shipped_folders, site_label
+from hf_capsule_mt.demo.models import load_models, shipped_folders, site_label, visible_name
 
 
 def test_models_are_loaded_under_names_without_paths(tmp_path: Path):
@@ -43,13 +43,13 @@ def test_a_missing_checkpoint_is_an_error_that_names_it(tmp_path: Path):
 
 @pytest.mark.parametrize(("text", "named"), [("me/model", ("me/model", "me/model")), ("a b=x/y", ("a b", "x/y"))])
 def test_names_of_places(text: str, named: tuple[str, str]):
-    assert named_place(text) == named
+    assert visible_name(text) == named
 
 
 @pytest.mark.parametrize("text", ["=place", "name=", "a/b=place", " =place"])
 def test_a_name_that_could_be_a_path_is_refused(text: str):
     with pytest.raises(ValueError, match="must be NAME=PLACE"):
-        named_place(text)
+        visible_name(text)
 
 
 def test_shipped_checkpoints_are_found_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

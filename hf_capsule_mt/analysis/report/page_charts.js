@@ -47,6 +47,14 @@ const reportCharts = (() => {
     return [low === 0 ? 0 : low - room, high + room];
   }
 
+  function drawAtEveryWidth(place, redraw) {
+    let before = 0;
+    new ResizeObserver(() => {
+      if (place.clientWidth !== before) { before = place.clientWidth; redraw(); }
+    }).observe(place);
+    redraw();
+  }
+
   function lines(block, onPoint) {
     const place = make("div", { class: "plot" });
     const points = block.series.flatMap((one) => one.points);
@@ -107,11 +115,7 @@ const reportCharts = (() => {
       });
       place.replaceChildren(picture);
     }
-    let before = 0;
-    new ResizeObserver(() => {
-      if (place.clientWidth !== before) { before = place.clientWidth; redraw(); }
-    }).observe(place);
-    redraw();
+    drawAtEveryWidth(place, redraw);
     return figure(block, legend(block.series), make("p", { class: "axis" }, block.y_label), place, tableOf(block));
   }
 
@@ -158,11 +162,7 @@ const reportCharts = (() => {
       });
       place.replaceChildren(picture);
     }
-    let before = 0;
-    new ResizeObserver(() => {
-      if (place.clientWidth !== before) { before = place.clientWidth; redraw(); }
-    }).observe(place);
-    redraw();
+    drawAtEveryWidth(place, redraw);
     return figure(block, place);
   }
 

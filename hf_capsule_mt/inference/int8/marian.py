@@ -98,6 +98,7 @@ class Int8RoutedCombination(RoutedCombination):
 
 def routed_combination(combination: RoutedCombination, memo: Memo) -> nn.Module:
     quantized = copy.deepcopy(combination, memo)
+    # It adds a faster `forward` and no state. The constructor would draw weights that are then replaced.
     quantized.__class__ = Int8RoutedCombination
     return quantized
 

@@ -50,6 +50,7 @@ class NativeWeights:
     @classmethod
     def of_groups(cls, groups: Tensor, scales: Tensor, offsets: Tensor, in_features: int) -> "NativeWeights":
         """From rows of groups of four bytes, `[out, in / 4]` in int32, and the scale and sum of each row, `[out]`."""
+        # Not by the constructor: it sorts the bytes into groups and adds them up, which is done already.
         weights = cls.__new__(cls)
         weights.out_features, weights.in_features = len(groups), in_features
         padded = torch.nn.functional.pad(groups, (0, 0, 0, -len(groups) % BLOCK))

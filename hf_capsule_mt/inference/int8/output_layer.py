@@ -46,6 +46,7 @@ class ShortlistedLinear(Int8Linear):
     def of_head(cls, head: Int8Linear, rows: WeightRows, words: Tensor) -> "ShortlistedLinear":
         """The output layer `head` for these words; hooks stay."""
         chosen: Any = copy.copy(head)
+        # The constructor rounds float32 weights. Here they are rounded, and hooks of the layer must stay.
         chosen.__class__ = cls
         chosen._buffers = {"bias": None if head.bias is None else head.bias[words]}
         chosen.words, chosen.packed = words, rows.pack(words)

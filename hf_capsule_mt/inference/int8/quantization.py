@@ -208,6 +208,7 @@ def _int8_copy(model: Any) -> Any:
         if make is not None:
             memo[id(module)] = make(module, memo)
     quantized = copy.deepcopy(source, memo)
+    # The copy has its modules already. Calling the class would build a second model with random float32 weights.
     quantized.__class__ = family.model
     return quantized.eval().requires_grad_(False)
 

@@ -13,12 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches
+from hf_capsule_mt.training.rewards.fixed_reward import FixedReward
 from hf_capsule_mt.training.rewards.reward import SampledBatch
 from hf_capsule_mt.training.rewards.sentence_samples import samples_by_sentence
 from hf_capsule_mt.training.rewards.settings import RewardSettings
 
 
-class AttentionCoverageReward:
+class AttentionCoverageReward(FixedReward):
     """`CDR` by attention: a source token is covered if some target token attends to it by at least the threshold.
 
     The model force-decodes references and samples without dropout. Attention is the mean over the heads of one layer,
@@ -93,18 +94,6 @@ class AttentionCoverageReward:
             )
         weights: Any = layers[layer]  # [N, H, T, S]
         return weights.float().mean(dim=1) * is_target.to(device).unsqueeze(2)
-
-    def after_step(self) -> dict[str, float]:
-        return {}
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        """There are no worker processes."""
 
 
 @contextmanager

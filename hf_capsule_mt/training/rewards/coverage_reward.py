@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from hf_capsule_mt.training.rewards.fixed_reward import FixedReward
+from hf_capsule_mt.training.rewards.fixed_reward import PooledReward
 from hf_capsule_mt.training.rewards.lexical_table import LexicalTable
 from hf_capsule_mt.training.rewards.reward import SampledBatch
 from hf_capsule_mt.training.rewards.scorer_pool import ScorerPool
@@ -12,7 +12,7 @@ from hf_capsule_mt.training.rewards.sentence_samples import in_sample_order, sam
 from hf_capsule_mt.training.rewards.settings import RewardSettings
 
 
-class CoverageReward(FixedReward):
+class CoverageReward(PooledReward):
     """`CDR` of every sample (section 4.3, GDR). Coverage of tokens by a table of translation probabilities."""
 
     def __init__(self, table: LexicalTable, settings: RewardSettings) -> None:

@@ -6,9 +6,7 @@ from hf_capsule_mt.training.rewards.scorer_pool import ScorerPool
 
 
 class FixedReward:
-    """Mixin: a reward without state, whose `pool` scores."""
-
-    pool: ScorerPool
+    """Mixin: a reward without state."""
 
     def after_step(self) -> dict[str, float]:
         return {}
@@ -18,6 +16,15 @@ class FixedReward:
 
     def load(self, state: dict[str, Any]) -> None:
         pass
+
+    def close(self) -> None:
+        """There are no worker processes."""
+
+
+class PooledReward(FixedReward):
+    """Mixin: a reward without state, whose `pool` scores."""
+
+    pool: ScorerPool
 
     def close(self) -> None:
         self.pool.close()

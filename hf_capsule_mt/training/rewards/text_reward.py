@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.training.rewards.fixed_reward import FixedReward
+from hf_capsule_mt.training.rewards.fixed_reward import PooledReward
 from hf_capsule_mt.training.rewards.reward import SampledBatch
 from hf_capsule_mt.training.rewards.scorer_pool import ScorerPool
 from hf_capsule_mt.training.rewards.scorers import text_scorer
@@ -12,7 +12,7 @@ from hf_capsule_mt.training.rewards.sentence_samples import in_sample_order, sam
 from hf_capsule_mt.training.rewards.settings import RewardSettings
 
 
-class TextReward(FixedReward):
+class TextReward(PooledReward):
     """sacreBLEU's sentence score over 100. `name` is `"bleu"` or `"chrf"`.
 
     The tokenizer writes the texts here, as it does in evaluation; the workers split them into words and count.
