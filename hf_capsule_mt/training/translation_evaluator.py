@@ -105,14 +105,14 @@ class TranslationEvaluator:
             "translated_tokens_per_second": sum(one.translated_tokens for one in parts)
             / (time.perf_counter() - started),
         }
-        predictions = padded([translation for _, translation, _ in rows], padding_token(model))
-        references = padded([reference for _, _, reference in rows], -100)
+        predictions = padded_rows([translation for _, translation, _ in rows], padding_token(model))
+        references = padded_rows([reference for _, _, reference in rows], -100)
         return EvalLoopOutput(predictions.numpy(), references.numpy(), metrics, len(rows))
 
     def _translate_batch(
         self, model: Any, inputs: dict[str, Any], generation: dict[str, Any], translations: Translations
     ) -> Tensor:
-        """Translations `[B, T]`; adds the loss and the counts of the batch to `part`."""
+        """Translations `[B, T]`; adds the loss and the counts of the batch to `translations`."""
         labels = inputs["labels"]
         source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         mask = source.get("attention_mask")
@@ -159,6 +159,6 @@ def padding_token(model: Any) -> int:
     return int(model.config.pad_token_id or 0)
 
 
-def padded(rows: list[list[int]], padding: int) -> Tensor:
+def padded_rows(rows: list[list[int]], padding: int) -> Tensor:
     """Rows of tokens `[N, T]`, padded to the longest."""
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, padding)

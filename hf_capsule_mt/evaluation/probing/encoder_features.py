@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
-from hf_capsule_mt.evaluation.probing.inputs import padded
 from hf_capsule_mt.evaluation.probing.sentence_probe import mean_over_words
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode, padded
 
 
 @torch.no_grad()
@@ -38,10 +37,10 @@ def encoder_features(
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
             sources = [tokens[index] for index in batch]
-            source, mask = padded(sources, tokenizer.pad_token_id, encoder.device)  # [B, S]
-            states = encoder(input_ids=source, attention_mask=mask).last_hidden_state.float()  # [B, S, D]
+            inputs = padded(sources, tokenizer.pad_token_id, encoder.device)  # each [B, S]
+            states = encoder(**inputs).last_hidden_state.float()  # [B, S, D]
             rows = [[int(token not in special) for token in ids] for ids in sources]
-            words, _ = padded([row if any(row) else [1] * len(row) for row in rows], 0, encoder.device)
+            words = padded([row if any(row) else [1] * len(row) for row in rows], 0, encoder.device)["input_ids"]
             for index, vector in zip(batch, mean_over_words(states, words).cpu(), strict=True):
                 features[index] = vector
     return torch.stack(features)

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+
+from hf_capsule_mt.modeling.translation_loop import padded
 
 # Padding of batches sorted by length is small with this many pieces; with more, the pieces are too small to be fast.
 PIECES = 2
@@ -23,14 +24,6 @@ class Inputs(Protocol):
 
     def pieces(self, indices: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
         """The sentences `indices` `[B]` in pieces: their indices, and the arguments of the classifier."""
-
-
-def padded(sentences: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Words and mask, both `[B, S]`, padded on the right; the mask is 1 for words."""
-    rows = [torch.tensor(sentence) for sentence in sentences]
-    words = pad_sequence(rows, batch_first=True, padding_value=padding)
-    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    return words.to(device), mask.to(device)
 
 
 class SentenceInputs:
@@ -50,7 +43,8 @@ class SentenceInputs:
     def pieces(self, indices: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
         ordered = indices[self.lengths[indices].argsort(stable=True)]  # [B]
         for piece in ordered.tensor_split(min(PIECES, len(ordered))):
-            yield piece, padded([self.sentences[index] for index in piece.tolist()], self.padding, self.device)
+            batch = padded([list(self.sentences[index]) for index in piece.tolist()], self.padding, self.device)
+            yield piece, (batch["input_ids"], batch["attention_mask"])
 
 
 class FeatureInputs:
