@@ -108,7 +108,7 @@ def test_what_is_no_corpus_in_memory_is_named() -> None:
     with pytest.raises(ValueError, match="Dataset, row 1: no text 'en' .*the value is not a text"):
         load_corpus(datasets.Dataset.from_dict({"en": ["a", None], "de": ["A", "B"]}))
     for wrong in ({"source_column": "en"}, {"source_column": "en", "target_column": "en"}):
-        with pytest.raises(ValueError, match="must be two different columns; give both, or neither"):
+        with pytest.raises(ValueError, match="must be the names of two different columns; give both, or neither"):
             load_corpus(rows, **wrong)
 
 
