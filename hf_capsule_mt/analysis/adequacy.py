@@ -204,7 +204,7 @@ def _coverage(
 ) -> CoverageDifference:
     for side, given in (("reference_alignments", references), (f"alignments of {name}", translations)):
         if len(given) != count:
-            raise ValueError(f"{len(given)} {side} and {count} translations: must be as many")
+            raise ValueError(f"{len(given)} {side} and {count} translations: the numbers must be equal")
     return coverage_difference_ratio(references, translations)
 
 

@@ -107,7 +107,8 @@ def analyze(arguments: argparse.Namespace) -> int:
     if translations is not None:
         counts["translations"] = len(translations)
     if len(set(counts.values())) > 1:
-        raise ValueError(f"lines: {', '.join(f'{count} {name}' for name, count in counts.items())}: must be as many")
+        listed = ", ".join(f"{count} {name}" for name, count in counts.items())
+        raise ValueError(f"lines: {listed}: the numbers must be equal")
     analysis = Analysis(arguments, sources, references, translations)
     results: dict[str, Any] = {}
     for name in analysis.tables():

@@ -83,7 +83,7 @@ def sentences(arguments: argparse.Namespace) -> tuple[list[str], list[str] | Non
         sources = read_sentences(arguments.sources)
         references = None if arguments.references is None else read_sentences(arguments.references)
         if references is not None and len(references) != len(sources):
-            raise ValueError(f"{len(sources)} sources and {len(references)} references: must be as many")
+            raise ValueError(f"{len(sources)} sources and {len(references)} references: the numbers must be equal")
     chosen = [index for index, source in enumerate(sources) if source.strip()][: arguments.sentences]
     if not chosen:
         raise ValueError(f"{arguments.sources} has no sentence")

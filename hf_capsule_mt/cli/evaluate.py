@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         if len(texts) != len(translations):
             raise ValueError(
                 f"{arguments.translations} has {len(translations)} translations and {file} has {len(texts)} "
-                "references: must be as many"
+                "references: the numbers must be equal"
             )
     scores = score_translations(
         translations, references, show_progress=shows_progress(arguments), **metric_arguments(arguments, runs)

@@ -124,7 +124,7 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
     alignments = None if arguments.alignments is None else read_alignments(arguments.alignments)
     for name, lines in (("--target", targets), ("--alignments", alignments)):
         if lines is not None and len(lines) != len(sources):
-            raise ValueError(f"{name} has {len(lines)} lines, and --source has {len(sources)}: must be as many")
+            raise ValueError(f"{name} has {len(lines)} lines, --source has {len(sources)}: the numbers must be equal")
     pairs = tokenized(tokenizer, sources[: arguments.pairs], targets[: arguments.pairs])
     if alignments is not None:
         alignments = alignments[: arguments.pairs]

@@ -50,7 +50,9 @@ def pack(arguments: argparse.Namespace) -> int:
     if arguments.test is not None:
         sides = [_read_side(arguments.test, language) for language in (arguments.source, arguments.target)]
         if len(sides[0]) != len(sides[1]):
-            raise ValueError(f"{arguments.test}: {len(sides[0])} sources and {len(sides[1])} targets: must be as many")
+            raise ValueError(
+                f"{arguments.test}: {len(sides[0])} sources and {len(sides[1])} targets: the numbers must be equal"
+            )
         test = (sides[0][: arguments.test_sentences], sides[1][: arguments.test_sentences])
     packed = pack_checkpoint(
         arguments.run,

@@ -35,7 +35,7 @@ def coverage_difference_ratio(
     if len(reference_alignments) != len(translation_alignments):
         raise ValueError(
             f"{len(reference_alignments)} alignments of references and {len(translation_alignments)} of translations: "
-            "must be as many"
+            "the numbers must be equal"
         )
     ratios: list[float | None] = []
     for reference, translation in zip(reference_alignments, translation_alignments, strict=True):

@@ -62,7 +62,7 @@ def overlap_rates(
         )
     check_texts(sources=sources, references=references)
     if len(sources) != len(references):
-        raise ValueError(f"{len(sources)} sources and {len(references)} references: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(references)} references: the numbers must be equal")
     if not sources:
         raise ValueError("no sentences to measure: give at least one")
     if batch_size < 1:

@@ -29,7 +29,7 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> Corpu
 
     check_texts(hypotheses=hypotheses, references=references)
     if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} translations and {len(references)} references: must be as many")
+        raise ValueError(f"{len(hypotheses)} translations and {len(references)} references: the numbers must be equal")
     if not hypotheses:
         raise ValueError("no translations to score: give at least one")
     bleu, chrf = BLEU(), CHRF()

@@ -62,7 +62,7 @@ def shortlist_report(
     if not len(sources):
         raise ValueError("there are no sources: give sentences that the shortlist was not made from")
     if references is not None and len(references) != len(sources):
-        raise ValueError(f"{len(sources)} sources and {len(references)} references: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(references)} references: the numbers must be equal")
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: must be at least 1")
     shortlist.check_tokenizer(tokenizer)

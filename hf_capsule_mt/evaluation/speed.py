@@ -75,7 +75,7 @@ def measure_speed(
     if not models:
         raise ValueError("models is empty: give at least one model")
     if references is not None and len(references) != len(sources):
-        raise ValueError(f"{len(sources)} sources and {len(references)} references: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(references)} references: the numbers must be equal")
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: must be at least 1")
     options = {"num_beams": num_beams, "batch_size": batch_size}

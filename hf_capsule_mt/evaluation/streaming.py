@@ -129,7 +129,7 @@ def score_pairs(
     """
     check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: the numbers must be equal")
     if max_tokens < 1:
         raise ValueError(f"max_tokens={max_tokens}: must be at least 1")
     check_limits(model, length_penalty)

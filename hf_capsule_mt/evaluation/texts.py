@@ -22,7 +22,7 @@ def check_pairs(**sides: Any) -> None:
     counts = {name: len(texts) for name, texts in sides.items()}
     if len(set(counts.values())) > 1:
         numbers = " and ".join(f"{count} {name}" for name, count in counts.items())
-        raise ValueError(f"{numbers}: must be as many")
+        raise ValueError(f"{numbers}: the numbers must be equal")
     if not all(counts.values()):
         raise ValueError(f"no {' and '.join(counts)}: give at least one sentence")
 

@@ -34,7 +34,7 @@ def align_words(
     """
     check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: the numbers must be equal")
     if symmetrization not in SYMMETRIZATIONS:
         raise ValueError(f"symmetrization={symmetrization!r}: must be one of {', '.join(SYMMETRIZATIONS)}")
     numbered = [_number_words("sources", sources), _number_words("targets", targets)]

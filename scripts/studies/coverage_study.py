@@ -107,7 +107,7 @@ def read_corpus(prefix: Path, arguments: argparse.Namespace) -> tuple[list[str],
         path = next((name for name in names if name.is_file()), names[0])
         sides.append(read_sentences(path))
     if len(sides[0]) != len(sides[1]):
-        raise ValueError(f"{prefix}: {len(sides[0])} sources and {len(sides[1])} targets: must be as many")
+        raise ValueError(f"{prefix}: {len(sides[0])} sources and {len(sides[1])} targets: the numbers must be equal")
     return sides[0], sides[1]
 
 

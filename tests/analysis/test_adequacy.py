@@ -84,7 +84,7 @@ def test_numbers_and_picture(tmp_path: Any):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"translations": LOOP[:1]}, "2 references and 1 translations of system: must be as many"),
+        ({"translations": LOOP[:1]}, "2 references and 1 translations of system: the numbers must be equal"),
         ({"references": [], "translations": []}, "give at least one sentence"),
         ({"references": ["", " "]}, "references: all are empty"),
         ({"translations": {}}, "translations is empty"),

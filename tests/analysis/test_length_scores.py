@@ -127,7 +127,10 @@ def test_empty_translations_score_0():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"translations": GOOD[:4]}, "5 sources and 5 references 1 and 4 translations of system: must be as many"),
+        (
+            {"translations": GOOD[:4]},
+            "5 sources and 5 references 1 and 4 translations of system: the numbers must be equal",
+        ),
         ({"references": REFERENCES[:4]}, "5 sources and 4 references 1"),
         ({"sources": [], "references": [], "translations": []}, "give at least one sentence"),
         ({"translations": {}}, "translations is empty"),

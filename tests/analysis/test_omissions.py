@@ -91,7 +91,7 @@ def test_the_seed_decides_the_pairs() -> None:
     ("options", "message"),
     [
         ({"references": ["Hallo du."]}, "no reference has a constituent that can be deleted"),
-        ({"alignments": []}, "0 alignments and 1 sources: must be as many"),
+        ({"alignments": []}, "0 alignments and 1 sources: the numbers must be equal"),
         ({"alignments": [Alignment(frozenset({(0, 9)}))]}, "alignment 0 has the link 0-9, but its pair has 2 and 4"),
         ({"count": 0}, "count=0: must be at least 1"),
     ],

@@ -212,7 +212,7 @@ def test_many_sites_become_means_over_layers(task: Any, tmp_path: Any):
 
 def test_clear_errors(task: Any, tmp_path: Any):
     model = caps_nmt(task)
-    with pytest.raises(ValueError, match="2 sources and 1 references: must be as many"):
+    with pytest.raises(ValueError, match="2 sources and 1 references: the numbers must be equal"):
         routing_statistics(model, task.tokenizer, ["a", "b"], ["a"])
     with pytest.raises(ValueError, match="no sources and references: give at least one"):
         routing_statistics(model, task.tokenizer, [], [])

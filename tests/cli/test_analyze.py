@@ -112,7 +112,7 @@ def test_files_of_different_length(folder: Path, capsys: pytest.CaptureFixture[s
     given = arguments(folder, "gdr")
     given[given.index("--references") + 1] = str(folder / "short.de")
     assert main(given) == 1
-    assert "3 sources, 1 references: must be as many" in capsys.readouterr().err
+    assert "3 sources, 1 references: the numbers must be equal" in capsys.readouterr().err
     (folder / "empty.de").write_text("")
     given[given.index("--references") + 1] = str(folder / "empty.de")
     assert main(given) == 1

@@ -131,7 +131,7 @@ def test_eflomal_aligns_the_numbers_of_tokens(checkpoint: Path, monkeypatch: pyt
         (("--source", "train.en"), "--source needs --target, its translations, or --from-model"),
         ((*CORPUS, "--from-model"), "--from-model translates the sources itself: leave out --target"),
         ((*CORPUS, "--output", "a", "--translations", "0"), "translations=0: must be at least 1"),
-        (("--source", "train.en", "--target", "one", "--output", "a"), "--target has 1 lines, and --source has 18"),
+        (("--source", "train.en", "--target", "one", "--output", "a"), "--target has 1 lines, --source has 18"),
         ((*CORPUS, "--output", "a", "--alignments", "one"), "one, line 1: 'text' is not a link"),
         (("--source", "no", "--target", "one", "--output", "a"), "no such file: 'no'"),
         ((*CORPUS, "--output", "a", "--test", "no", "train.de"), "no such file: 'no'"),

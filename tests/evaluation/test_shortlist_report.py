@@ -80,7 +80,7 @@ def test_an_int8_model_keeps_its_own_shortlist(translator: Translator, shortlist
 def test_what_cannot_be_compared(translator: Translator, shortlist: Shortlist):
     for options, said in (
         ({"sources": []}, "there are no sources"),
-        ({"sources": TEXTS, "references": REFERENCES[:2]}, "6 sources and 2 references: must be as many"),
+        ({"sources": TEXTS, "references": REFERENCES[:2]}, "6 sources and 2 references: the numbers must be equal"),
         ({"sources": TEXTS, "batch_size": 0}, "batch_size=0: must be at least 1"),
     ):
         with pytest.raises(ValueError, match=said):

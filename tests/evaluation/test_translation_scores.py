@@ -81,7 +81,7 @@ def test_counts_of_blocks_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
     [
-        (["a"], ["a", "b"], "1 translations and 2 references: must be as many"),
+        (["a"], ["a", "b"], "1 translations and 2 references: the numbers must be equal"),
         (["a", "b"], [["a", "b"], ["a"]], "2 translations and 1 references in set 2"),
         ([], [], "no translations to score"),
         (["a"], [[" "]], "every reference in set 1 is empty"),

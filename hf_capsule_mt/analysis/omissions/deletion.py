@@ -50,7 +50,7 @@ def damaged_pairs(
     """
     check_pairs(sources=sources, references=references)
     if alignments is not None and len(alignments) != len(sources):
-        raise ValueError(f"{len(alignments)} alignments and {len(sources)} sources: must be as many")
+        raise ValueError(f"{len(alignments)} alignments and {len(sources)} sources: the numbers must be equal")
     if count < 1:
         raise ValueError(f"count={count}: must be at least 1")
     draw = random.Random(seed)

@@ -128,7 +128,7 @@ def report_data(
 def check_inputs(systems: Sequence[System], sources: Sequence[str], references: Sequence[str]) -> None:
     """Raises a `ValueError` unless there are systems of different names, and one reference for each source.
 
-    Translations that are given must be as many, too.
+    If translations are given, their number must be the same.
     """
     check_texts(sources=sources, references=references)
     if not systems:
@@ -140,7 +140,7 @@ def check_inputs(systems: Sequence[System], sources: Sequence[str], references: 
     if not sources:
         raise ValueError("no sources: give at least one sentence")
     if len(sources) != len(references):
-        raise ValueError(f"{len(sources)} sources and {len(references)} references: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(references)} references: the numbers must be equal")
     if not any(source.strip() for source in sources):
         raise ValueError("every source is empty: give the right file")
     if not any(reference.strip() for reference in references):

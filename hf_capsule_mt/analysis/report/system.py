@@ -80,7 +80,8 @@ class System:
         check_texts(**{f"translations of {self.name}": self.translations})
         if len(self.translations) != sources:
             raise ValueError(
-                f"{len(self.translations)} translations of {self.name} and {sources} sources: must be as many"
+                f"{len(self.translations)} translations of {self.name} and {sources} sources: "
+                "the numbers must be equal"
             )
 
 

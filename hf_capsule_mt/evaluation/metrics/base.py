@@ -49,7 +49,7 @@ def sets_of(references: Texts) -> list[list[str]]:
         return [[str(text) for text in references]]
     counts = {len(texts) for texts in references}
     if len(counts) != 1:
-        raise ValueError(f"translations have {sorted(counts)} references each: all must have as many")
+        raise ValueError(f"translations have {sorted(counts)} references each: must be equal numbers")
     return [list(texts) for texts in zip(*references, strict=True)]
 
 

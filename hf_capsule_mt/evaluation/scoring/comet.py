@@ -57,7 +57,7 @@ def comet_scores(
     check_texts(sources=sources)
     check_translations(hypotheses, [list(references)])
     if len(sources) != len(hypotheses):
-        raise ValueError(f"{len(sources)} sources and {len(hypotheses)} translations: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(hypotheses)} translations: the numbers must be equal")
     interpreter = python or os.environ.get(PYTHON_VARIABLE) or sys.executable
     rows = [
         {"src": source, "mt": hypothesis, "ref": reference}

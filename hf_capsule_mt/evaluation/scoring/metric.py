@@ -104,7 +104,7 @@ def check_translations(hypotheses: Sequence[str], references: Sequence[Sequence[
     for number, texts in enumerate(references, 1):
         if len(texts) != len(hypotheses):
             which = "references" if len(references) == 1 else f"references in set {number}"
-            raise ValueError(f"{len(hypotheses)} translations and {len(texts)} {which}: must be as many")
+            raise ValueError(f"{len(hypotheses)} translations and {len(texts)} {which}: the numbers must be equal")
         if not any(text.strip() for text in texts):
             raise ValueError(f"every reference in set {number} is empty: give the right file")
     if not any(text.strip() for text in hypotheses):

@@ -23,7 +23,7 @@ class Lexicon(NamedTuple):
 
 def check_pairs(sources: Sentences, targets: Sentences) -> None:
     if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: the numbers must be equal")
     if not any(source and target for source, target in zip(sources, targets, strict=True)):
         raise ValueError("no pair has words on both sides: a shortlist needs sentence pairs, give the training corpus")
 
@@ -33,7 +33,7 @@ def count_links(sources: Sentences, targets: Sentences, alignments: Iterable[Any
     check_pairs(sources, targets)
     alignments = list(alignments)
     if len(alignments) != len(sources):
-        raise ValueError(f"{len(sources)} pairs and {len(alignments)} alignments: must be as many")
+        raise ValueError(f"{len(sources)} pairs and {len(alignments)} alignments: the numbers must be equal")
     linked: list[tuple[int, int]] = []
     for number, (source, target, alignment) in enumerate(zip(sources, targets, alignments, strict=True)):
         for i, j in getattr(alignment, "links", alignment):

@@ -80,7 +80,7 @@ class Shortlist:
             raise ValueError(f"the shortlist has words outside of the target vocabulary (0 to {words - 1})")
         if self.shares_vocabulary and len(table) != words:
             raise ValueError(
-                f"shares_vocabulary: {len(table)} source words and {words} target words must then be as many"
+                f"shares_vocabulary: {len(table)} source words and {words} target words must then be equal numbers"
             )
 
     @classmethod

@@ -10,7 +10,7 @@ def tokenized(
     """The tokens of texts on both sides, without special tokens."""
     check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: the numbers must be equal")
     if not len(sources):
         raise ValueError("there are no sentence pairs: give the training corpus")
     sides = tokenizer(list(sources))["input_ids"], tokenizer(text_target=list(targets))["input_ids"]

@@ -11,9 +11,11 @@ def samples_by_sentence(batch: SampledBatch) -> list[list[int]]:
     sentences = len(batch.sources)
     problems = []
     if len(batch.references) != sentences:
-        problems.append(f"{sentences} sources and {len(batch.references)} references: must be as many")
+        problems.append(f"{sentences} sources and {len(batch.references)} references: the numbers must be equal")
     if len(batch.sentence_of) != len(batch.samples):
-        problems.append(f"{len(batch.samples)} samples and {len(batch.sentence_of)} in sentence_of: must be as many")
+        problems.append(
+            f"{len(batch.samples)} samples and {len(batch.sentence_of)} in sentence_of: the numbers must be equal"
+        )
     outside = [index for index in batch.sentence_of if not 0 <= index < sentences]
     if outside:
         problems.append(f"sentence_of has {outside[0]}: must be 0 to {sentences - 1}, a sentence of the batch")

@@ -75,7 +75,7 @@ class TokenPairs:
 
     def __init__(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
         if len(sources) != len(targets):
-            raise ValueError(f"{len(sources)} sources and {len(targets)} targets: must be as many")
+            raise ValueError(f"{len(sources)} sources and {len(targets)} targets: the numbers must be equal")
         self.sources, self.targets = (
             side if isinstance(side, TokenRows) else TokenRows(side) for side in (sources, targets)
         )

@@ -77,7 +77,7 @@ def test_frequent_words_are_those_that_occur():
 @pytest.mark.parametrize(
     ("sources", "targets", "said"),
     [
-        ([[1]], [], "1 sources and 0 targets: must be as many"),
+        ([[1]], [], "1 sources and 0 targets: the numbers must be equal"),
         ([[1], []], [[], [2]], "no pair has words on both sides"),
     ],
 )
@@ -89,7 +89,7 @@ def test_pairs_that_teach_nothing(sources: Sentences, targets: Sentences, said: 
 
 
 def test_alignments_that_do_not_fit_the_pairs():
-    with pytest.raises(ValueError, match="1 pairs and 2 alignments: must be as many"):
+    with pytest.raises(ValueError, match="1 pairs and 2 alignments: the numbers must be equal"):
         count_links([[1]], [[2]], [[], []])
     for link in ((1, 0), (0, 1), (-1, 0)):
         with pytest.raises(ValueError, match=f"alignment 0 has the link {link[0]}-{link[1]}, .* 1 and 1 tokens"):

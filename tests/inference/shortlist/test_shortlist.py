@@ -67,7 +67,7 @@ def test_a_limited_shortlist_keeps_the_most_probable():
         ({"translations": torch.tensor([[9]])}, "words outside of the target vocabulary .0 to 8."),
         ({"frequent": torch.tensor([-1])}, "words outside of the target vocabulary"),
         ({"always": [-1]}, "words outside of the target vocabulary"),
-        ({"shares_vocabulary": True}, "4 source words and 9 target words must then be as many"),
+        ({"shares_vocabulary": True}, "4 source words and 9 target words must then be equal numbers"),
     ],
 )
 def test_what_no_shortlist_is(fields: dict[str, Any], said: str):
