@@ -1,4 +1,4 @@
-"""Adequacy of translations: what they repeat and what they leave out. Table 3, GDR without its human judges.
+"""Adequacy of translations: what they repeat and leave out. Like Table 3, GDR, but measured automatically.
 
 Legend: `h(w)` and `r(w)`: how often a word occurs in a translation and in its reference.
 """

@@ -32,7 +32,7 @@ def _evaluated(record: dict[str, Any], name: str) -> Points:
 
 
 def _draw(curves: dict[str, Points], title: str, quantity: str, path: Path) -> list[Path]:
-    """The picture of the curves that have points. The legend has the order of their ends, the highest first."""
+    """The picture of the curves that have points. The legend lists the curve with the highest last value first."""
     drawn = {name: points for name, points in curves.items() if points}
     if not drawn:
         return []

@@ -180,7 +180,7 @@ class Analysis:
         has_iterations = any(site.has_iterations for site in sites)
         return tuple(name for name in TABLES if has_iterations or name != "iterations")
 
-    def translated(self) -> dict[str, list[str]]:
+    def translations_by_name(self) -> dict[str, list[str]]:
         """The translations by the name of the model."""
         from hf_capsule_mt import translate
 
@@ -196,7 +196,7 @@ class Analysis:
     def length(self) -> Any:
         from hf_capsule_mt import scores_by_length
 
-        texts = self.sources, self.references, self.translated()
+        texts = self.sources, self.references, self.translations_by_name()
         return scores_by_length(*texts, edges=self.arguments.edges, **self.progress)
 
     def adequacy(self) -> Any:
@@ -209,7 +209,7 @@ class Analysis:
         if getattr(getattr(self.model, "auxiliary_losses", None), "has_bow", False):
             rates = overlap_rates(self.model, self.tokenizer, self.sources, self.references, **self.progress)
             options["overlaps"] = {self.name: rates}
-        return adequacy_table(self.references, self.translated(), **options)
+        return adequacy_table(self.references, self.translations_by_name(), **options)
 
     def ablations(self) -> Any:
         from hf_capsule_mt import ablation_scores

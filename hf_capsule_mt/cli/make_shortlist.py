@@ -31,7 +31,9 @@ def make_parser() -> CommandParser:
     parser.add_argument("--target", type=Path, help="target side of the training corpus")
     parser.add_argument("--output", type=Path, help="default: the folder of the model")
     parser.add_argument("--overwrite", action="store_true", help="replace the shortlist there")
-    parser.add_argument("--pairs", type=at_least_one, default=PAIRS, help=f"the first so many; default: {PAIRS}")
+    parser.add_argument(
+        "--pairs", type=at_least_one, default=PAIRS, help=f"use only the first N pairs; default: {PAIRS}"
+    )
     parser.rare.add_argument("--frequent", type=int, default=FREQUENT, help="frequent words of every shortlist")
     parser.rare.add_argument("--translations", type=int, default=TRANSLATIONS, help="translations of a source word")
     parser.rare.add_argument("--min-probability", type=finite_number, default=0.0, help="of a translation; default: 0")

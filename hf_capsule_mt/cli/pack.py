@@ -24,7 +24,9 @@ def make_parser() -> CommandParser:
     parser.add_argument("--license", help="of the model, as the Hub names it; default: that of the recipe")
     parser.rare.add_argument("--sentences", type=Path, help="file of sentences for translations.json; default: five")
     parser.add_argument("--test", type=Path, help="corpus to compare BLEU on: data/test for data/test.en and .de")
-    parser.rare.add_argument("--test-sentences", type=at_least_one, default=200, help="the first so many")
+    parser.rare.add_argument(
+        "--test-sentences", type=at_least_one, default=200, help="use only the first N of its pairs"
+    )
     parser.rare.add_argument("--source", default="en", help="source language and ending of its file")
     parser.rare.add_argument("--target", default="de", help="target language and ending of its file")
     parser.rare.add_argument("--beam", type=at_least_one, help="number of beams; default: the model's setting")

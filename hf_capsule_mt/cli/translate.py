@@ -86,7 +86,10 @@ def input_places(arguments: argparse.Namespace) -> list[Path]:
 
 
 def check_texts(files: list[Path], targets: Path | None, model: str) -> None:
-    """Raises OSError for a file that does not exist. Who gave a sentence instead learns how to translate one."""
+    """Raises OSError for a file that does not exist.
+
+    If the user gave a sentence instead of a file, the error shows how to translate it.
+    """
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
         hint = ""
@@ -169,7 +172,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     limits = {} if arguments.max_new_tokens is None else {"max_new_tokens": arguments.max_new_tokens}
     sources: deque[str] = deque()
     if arguments.json:
-        lines = remembered(lines, sources)
+        lines = copy_lines_to(lines, sources)
     results = translate_lines(
         model,
         tokenizer,
@@ -195,7 +198,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         output.flush()
 
 
-def remembered(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
+def copy_lines_to(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
     """The same lines, which are also put into `sources`."""
     for line in lines:
         sources.append(line)

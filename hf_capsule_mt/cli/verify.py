@@ -6,7 +6,7 @@
 The checks, one a line:
 
     weights        files can be read, match their digests and config.json, and hold finite numbers
-    tokenizer      it is there, and has no more tokens than the model
+    tokenizer      exists and has at most as many tokens as the model
     translation    the model translates a sentence
     code           code in the folder is that of this version, and gives the same outputs without this package
 

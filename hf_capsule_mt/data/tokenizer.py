@@ -64,7 +64,7 @@ def train_tokenizer(
         special_tokens=list(_SPECIAL),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    backend.train_from_iterator(_checked(texts), trainer)
+    backend.train_from_iterator(_check_each(texts), trainer)
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}",
         pair=f"$A {EOS} $B:1 {EOS}:1",
@@ -84,7 +84,7 @@ def train_tokenizer(
     )
 
 
-def _checked(texts: Iterable[str]) -> Iterator[str]:
+def _check_each(texts: Iterable[str]) -> Iterator[str]:
     """The same texts. Raises a ``ValueError`` at the first non-text, or at the end if all texts were empty."""
     empty = True
     for index, text in enumerate(texts):

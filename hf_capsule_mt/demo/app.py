@@ -180,10 +180,10 @@ def build_app(page: Page) -> Any:
             done.then(None, [address], None, js=REPLACE_ADDRESS)
 
         def on_translate(name: Any, text: Any, limit: Any, key: Any) -> list[Any]:
-            return looked_updates(gr, page, page.translate(name, text, limit, key))
+            return look_tab_values(gr, page, page.translate(name, text, limit, key))
 
         def on_show(name: Any, text: Any, edited: Any, limit: Any, key: Any) -> list[Any]:
-            return looked_updates(gr, page, page.show(name, text, edited, limit, key))
+            return look_tab_values(gr, page, page.show(name, text, edited, limit, key))
 
         def on_warn(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
             shown = page.warn(name, text, edited, limit)
@@ -194,7 +194,7 @@ def build_app(page: Page) -> Any:
             return [answer.message or gr.skip(), answer.file]
 
         def on_compare(one: Any, other: Any, text: Any, limit: Any) -> list[Any]:
-            return compared_updates(page.compare(one, other, text, limit))
+            return compare_tab_values(page.compare(one, other, text, limit))
 
         def on_example(place: Any, name: Any, limit: Any, key: Any) -> list[Any]:
             text, edited = page.example(place)
@@ -202,7 +202,7 @@ def build_app(page: Page) -> Any:
                 shown = page.show(name, text, edited, limit, key)._replace(translation=edited)
             else:
                 shown = page.translate(name, text, limit, key)
-            return [text, *looked_updates(gr, page, shown)]
+            return [text, *look_tab_values(gr, page, shown)]
 
         def on_open(request: Any) -> list[Any]:
             opened = page.open(dict(request.query_params))
@@ -211,8 +211,8 @@ def build_app(page: Page) -> Any:
                 gr.skip() if linked.model == names[0] else gr.update(value=linked.model),
                 gr.update(selected=TABS[is_pair]),
                 *([gr.update(value=linked.model), gr.update(value=linked.second)] if is_pair else [gr.skip()] * 2),
-                *looked_updates(gr, page, opened.shown, linked.threshold)[:-1],
-                *compared_updates(opened.compared)[:-1],
+                *look_tab_values(gr, page, opened.shown, linked.threshold)[:-1],
+                *compare_tab_values(opened.compared)[:-1],
             ]
 
         on_open.__annotations__["request"] = gr.Request  # so Gradio passes it; `gr` is no name in a type
@@ -238,7 +238,7 @@ def build_app(page: Page) -> Any:
     return app
 
 
-def looked_updates(gr: Any, page: Page, shown: Shown, threshold: float | None = None) -> list[Any]:
+def look_tab_values(gr: Any, page: Page, shown: Shown, threshold: float | None = None) -> list[Any]:
     """The values for the boxes of the first tab."""
     choices = [(one.label, one.key) for one in shown.pictures]
     has_warnings = 'class="demo-coverage"' in shown.coverage
@@ -256,7 +256,7 @@ def looked_updates(gr: Any, page: Page, shown: Shown, threshold: float | None = 
     ]
 
 
-def compared_updates(compared: Compared) -> list[Any]:
+def compare_tab_values(compared: Compared) -> list[Any]:
     """The values for the boxes of the second tab."""
     return [compared.message + compared.cards, *compared.frames, html.link(compared.query), compared.query]
 

@@ -79,7 +79,7 @@ def notes(entry: DemoModel, source: str) -> tuple[str, ...]:
     return () if note is None else (note,)
 
 
-def compared(pair: Sequence[Variant], source: str, beams: int) -> list[Look]:
+def look_at_two(pair: Sequence[Variant], source: str, beams: int) -> list[Look]:
     """Looks at the translations of two models. They translate in turns, and the faster of two rounds counts."""
     seconds = [float("inf")] * len(pair)
     translations = [""] * len(pair)

@@ -97,7 +97,7 @@ def variants(models: Sequence[DemoModel]) -> dict[str, Variant]:
     return named | {f"{entry.name}{UNIFORM}": Variant(entry, True) for entry in models if entry.routes}
 
 
-def chosen(name: Any, choices: dict[str, Any]) -> Any:
+def find_choice(name: Any, choices: dict[str, Any]) -> Any:
     """The choice of this name. Raises InputError for a name that the page does not offer."""
     if not isinstance(name, str) or name not in choices:
         raise InputError("This page has no such model: choose one from the list.")

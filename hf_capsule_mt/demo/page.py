@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from hf_capsule_mt.demo import html
 from hf_capsule_mt.demo.links import Linked, query, read_query
-from hf_capsule_mt.demo.look import Look, compared, look
-from hf_capsule_mt.demo.models import DemoModel, Picture, Variant, chosen, variants
+from hf_capsule_mt.demo.look import Look, look, look_at_two
+from hf_capsule_mt.demo.models import DemoModel, Picture, Variant, find_choice, variants
 from hf_capsule_mt.demo.saved_page import saved_page
 from hf_capsule_mt.demo.texts import InputError, checked_text
 from hf_capsule_mt.demo.warnings import checked_threshold
@@ -115,7 +115,7 @@ class Page:
         """What a model shows of a translation, as one HTML file."""
 
         def answer() -> Saved:
-            entry: DemoModel = chosen(model, self.models)
+            entry: DemoModel = find_choice(model, self.models)
             text = checked_text(source, "source")
             edited = checked_text(translation, "translation", may_be_empty=True)
             with self.lock:
@@ -127,10 +127,10 @@ class Page:
         """Two models, or a model and itself with uniform routing, side by side."""
 
         def answer() -> Compared:
-            pair = [chosen(name, self.variants) for name in (first, second)]
+            pair = [find_choice(name, self.variants) for name in (first, second)]
             text, limit = checked_text(source, "source"), checked_threshold(threshold)
             with self.lock:
-                looks = compared(pair, text, self.beams)
+                looks = look_at_two(pair, text, self.beams)
             frames = [
                 html.map_frame(one.maps, f"{name}: {picture_label(variant, one)}")
                 for name, variant, one in zip((first, second), pair, looks, strict=True)
@@ -181,7 +181,7 @@ class Page:
     def _look(
         self, model: Any, source: Any, translation: Any, threshold: Any, picture: Any, with_maps: bool = True
     ) -> Shown:
-        entry: DemoModel = chosen(model, self.models)
+        entry: DemoModel = find_choice(model, self.models)
         text, limit = checked_text(source, "source"), checked_threshold(threshold)
         edited = None if translation is None else checked_text(translation, "translation", may_be_empty=True)
         with self.lock:

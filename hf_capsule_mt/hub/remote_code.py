@@ -69,7 +69,7 @@ def needed_files(config: CarriedCode) -> dict[str, _Source]:
     wanted = ["pipelines.py", *(f"{entry.partition('_')[0]}/{entry}.py" for entry in entries)]
     sources: dict[str, _Source] = {}
     for path in wanted:  # grows while the loop runs
-        sources[path] = _parsed(path, (PACKAGE / path).read_text(encoding="utf-8"))
+        sources[path] = _parse_source(path, (PACKAGE / path).read_text(encoding="utf-8"))
         wanted += [needed for needed in sources[path].needs if needed not in wanted]
     return sources
 
@@ -80,7 +80,7 @@ def copy_name(path: str, configuration: str) -> str:
     return {"ops": "ops", "configuration": configuration}.get(folder, rest[0] if rest else folder)
 
 
-def _parsed(path: str, text: str) -> _Source:
+def _parse_source(path: str, text: str) -> _Source:
     lines = text.splitlines()
     tree = ast.parse(text)
     for node in ast.walk(tree):

@@ -70,7 +70,7 @@ class _NativeDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, numbers: Tensor, probability: float, key: int) -> Tensor:
         ctx.probability, ctx.key = probability, key
-        return _dropped(numbers, probability, key)
+        return _dropout_in_c(numbers, probability, key)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -78,7 +78,7 @@ class _NativeDropout(torch.autograd.Function):
         return _NativeDropout.apply(grad, ctx.probability, ctx.key), None, None
 
 
-def _dropped(numbers: Tensor, probability: float, key: int) -> Tensor:
+def _dropout_in_c(numbers: Tensor, probability: float, key: int) -> Tensor:
     numbers = numbers.contiguous()
     result = torch.empty_like(numbers)
     places = address(numbers, numbers.dtype), address(result, numbers.dtype)

@@ -71,10 +71,10 @@ def read_settings(path: str | Path, extending_files: tuple[Path, ...] = ()) -> S
     if base is None:
         return {name: setting for name, setting in settings.items() if name not in NESTED}
     extending_files = (*extending_files, path.resolve())
-    return changed(read_settings(_base_recipe(path, base, extending_files), extending_files), settings)
+    return merge_settings(read_settings(_base_recipe(path, base, extending_files), extending_files), settings)
 
 
-def changed(settings: Settings, changes: Settings) -> Settings:
+def merge_settings(settings: Settings, changes: Settings) -> Settings:
     """`settings` with `changes`, which win. A null for `config` or `cleaning` removes all settings below it."""
     emptied = tuple(f"{key}." for key in NESTED if key in changes)
     kept = {name: setting for name, setting in settings.items() if not name.startswith(emptied)}

@@ -25,8 +25,8 @@ from hf_capsule_mt.recipes.fields import (
 from hf_capsule_mt.recipes.file import (
     Setting,
     Settings,
-    changed,
     hide_inherited_values,
+    merge_settings,
     read_settings,
     recipe_path,
     split_overrides,
@@ -103,7 +103,7 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
     settings |= {
         key: Setting(getattr(parsed, key), "command line") for key in top_level if getattr(parsed, key) is not UNSET
     }
-    return build_recipe(changed(settings, overrides), str(file))
+    return build_recipe(merge_settings(settings, overrides), str(file))
 
 
 def build_recipe(settings: Settings, name: str) -> Recipe:

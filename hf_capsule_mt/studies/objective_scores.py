@@ -95,7 +95,7 @@ class Measure:
         return {**scores, "cdr": statistics.mean(self.rewards("cdr", batch)), "length_ratio": ratio}
 
     @torch.no_grad()
-    def sampled(self, folder: Path, split: str, seed: int = 0) -> SampledBatch:
+    def sample_translations(self, folder: Path, split: str, seed: int = 0) -> SampledBatch:
         """`n` samples of each sentence. All models read the same random numbers."""
         model, pairs = load_translation_model(folder), self.pairs[split]
         ends, samples, sentence_of = end_tokens(model), [], []
@@ -119,7 +119,7 @@ class Measure:
 
     def sample_rewards(self, folder: Path, split: str, estimate: Path | None) -> dict[str, float]:
         """Mean rewards of samples on unseen sentences; `estimate` is a checkpoint with a learned estimate."""
-        batch = self.sampled(folder, split)
+        batch = self.sample_translations(folder, split)
         scores = {name: self.rewards(name, batch) for name in ("bleu", "cdr")}
         if estimate is not None:
             scores["learned_cdr"] = self.rewards("learned_cdr", batch, estimate)

@@ -32,7 +32,10 @@ class FinitenessWatch(TrainerCallback):
         self._first_steps: dict[str, Tensor] = {}
 
     def watch_step(self, loss: Tensor, gradient_norm: Any, step: int, control: TrainerControl) -> None:
-        """Look at a step, without a gradient norm if it was skipped, and stop where its values may be read."""
+        """Check the loss and the gradient norm of a step. `gradient_norm` is None if the step was skipped.
+
+        It raises [`Diverged`] at once on a CPU, and on a GPU where the Trainer reads values anyway.
+        """
         self._watch("the loss", loss, step)
         if gradient_norm is not None:
             self._watch("the norm of the gradient", gradient_norm, step)

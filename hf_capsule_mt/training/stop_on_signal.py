@@ -34,7 +34,7 @@ class IgnoreCtrlC:
 class StopOnSignal(TrainerCallback):
     """On SIGTERM or Ctrl-C, save after the current step and stop, in all processes after the same step.
 
-    An evaluation is left, in all processes after the same batch.
+    It interrupts a running evaluation after the same batch in all processes.
 
     A second Ctrl-C raises `KeyboardInterrupt` at once. Other signals after the first change nothing, since launchers
     and schedulers both send one.
@@ -45,13 +45,13 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
         self.asked = self.stopped = False
-        self.saves_for_signal_alone = False  # nothing else asked for the checkpoint
+        self.only_signal_asked_to_save = False
         self._evaluated: int | None = None  # batches of the current evaluation; None outside of it
         self._previous: dict[int, Any] = {}
         self._process = 0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.asked = self.stopped = self.saves_for_signal_alone = False
+        self.asked = self.stopped = self.only_signal_asked_to_save = False
         self.asked_by, self._process = None, os.getpid()
         if threading.current_thread() is threading.main_thread():  # no other thread may set a handler
             self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -74,7 +74,7 @@ class StopOnSignal(TrainerCallback):
     ) -> TrainerControl:
         # After the last step training ends anyway.
         if state.global_step < state.max_steps and self._any_process_was_asked(state.global_step):
-            self.saves_for_signal_alone = not control.should_save
+            self.only_signal_asked_to_save = not control.should_save
             self.stopped = control.should_training_stop = control.should_save = True
         return control
 
@@ -86,9 +86,11 @@ class StopOnSignal(TrainerCallback):
         return control
 
     @contextmanager
-    def leaving_evaluation(self, log_history: list[dict[str, float]], allowed: bool) -> Iterator[None]:
-        """Where it is allowed, an evaluation in this block raises [`EvaluationStopped`] on a signal, and leaves
-        nothing in the log."""
+    def interruptible_evaluation(self, log_history: list[dict[str, float]], allowed: bool) -> Iterator[None]:
+        """A signal interrupts an evaluation in this block with [`EvaluationStopped`], and the log keeps nothing of it.
+
+        Unless this is `allowed`, the evaluation goes on to its end.
+        """
         if not allowed:
             yield
             return
@@ -103,9 +105,9 @@ class StopOnSignal(TrainerCallback):
         finally:
             self._evaluated = None
 
-    def leave_evaluation(self, control: TrainerControl) -> None:
-        """The evaluation was left, so training ends with a checkpoint."""
-        self.saves_for_signal_alone |= not control.should_save
+    def stop_after_interrupted_evaluation(self, control: TrainerControl) -> None:
+        """The evaluation was interrupted, so training ends with a checkpoint."""
+        self.only_signal_asked_to_save |= not control.should_save
         control.should_evaluate, control.should_training_stop = False, True
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:

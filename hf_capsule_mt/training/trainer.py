@@ -171,22 +171,22 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     # Transformers 5.17 to 5.23: it trains one more step after the last one, and no callback can leave an epoch out.
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        self._make_up()
+        self._finish_interrupted_step()
         self.control.should_training_stop |= self.state.global_step >= self.state.max_steps
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
 
     # Transformers 5.17 to 5.23: with a checkpoint of the last step it may be all that comes after `on_train_begin`.
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
-        self._make_up()
+        self._finish_interrupted_step()
         return super()._finalize_training(*args, **kwargs)
 
     # Transformers 5.23: no public method loads random states, or logs, evaluates and saves without a step.
-    def _make_up(self) -> None:
-        """Do what was due after the step of the checkpoint and is not in it."""
-        if self.position.something_is_left:
+    def _finish_interrupted_step(self) -> None:
+        """Do what was due after the step of the checkpoint and had not happened yet when it was written."""
+        if self.position.has_pending_work:
             self._load_rng_state(str(self.position.checkpoint))  # the checkpoint may be written once more
-        for epoch_ends, norm, rate in self.position.left_to_do(self.state, self.control):
+        for epoch_ends, norm, rate in self.position.pending_work(self.state, self.control):
             if epoch_ends:
                 self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
             step = self._tr_loss, norm, self.model_wrapped, None, self.state.epoch, self._ignored_keys, time.time()
@@ -205,7 +205,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
                 super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
             except EvaluationStopped:
                 self.position.evaluates_later = True
-                self.stopper.leave_evaluation(self.control)
+                self.stopper.stop_after_interrupted_evaluation(self.control)
                 self._save_checkpoint(model, trial)
                 self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
@@ -284,10 +284,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             return self._remove_unused_columns(dataset, description=description), self.data_collator
         return dataset, self._get_collator_with_removed_columns(self.data_collator, description=description)
 
-    # Transformers 5.17 to 5.23: `evaluate` does not know whether the loop calls it, the only call that may be left.
+    # Transformers 5.17 to 5.23: `evaluate` cannot tell whether the training loop called it. Only such an evaluation
+    # may be interrupted.
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         before_training = kwargs.get("skip_scheduler", False)  # where there is nothing to save
-        with self.stopper.leaving_evaluation(self.state.log_history, allowed=not before_training):
+        with self.stopper.interruptible_evaluation(self.state.log_history, allowed=not before_training):
             return super()._evaluate(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -313,7 +314,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
     # Transformers 5.17 to 5.23: it writes into `checkpoint-N`, prunes and pushes before `on_save` is called.
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        if not self.stopper.saves_for_signal_alone:
+        if not self.stopper.only_signal_asked_to_save:
             self.position.due_at = self.state.global_step
         folder, write_files = Path(super()._get_output_dir(trial)), partial(super()._save_checkpoint, model, trial)
         checkpoint = self.keeper.write(folder, self.state, write_files, self._save_run_files)
@@ -346,7 +347,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def _load_sums(self, sums: dict[str, Any]) -> None:
         self._tr_loss = torch.tensor(sums["loss"], device=self.args.device)
         self._globalstep_last_logged = sums["last_logged"]
-        self._total_loss_scalar = -float(self.meter.mean_over_processes(self._tr_loss))  # not of this call's steps
+        # Do not count the loss of steps before the resume.
+        self._total_loss_scalar = -float(self.meter.mean_over_processes(self._tr_loss))
         self.meter.load(sums, self.args.device)
         self.objective.load_sums(sums)
 

@@ -65,8 +65,8 @@ def target_rows(results: Results) -> list[list[str]]:
     rows = []
     for target in TARGETS:
         decodes_only = target.train is None
-        train = {} if decodes_only else _measured(results, "train", target.model, tokens=32_000)
-        decode = _measured(results, "decode", target.model, batch=1 if decodes_only else 64)
+        train = {} if decodes_only else _newest_row(results, "train", target.model, tokens=32_000)
+        decode = _newest_row(results, "decode", target.model, batch=1 if decodes_only else 64)
         cells = [target.what]
         for goal, row, field, mode in (
             (target.train, train, "time_ratio", "train"),
@@ -85,7 +85,7 @@ def target_rows(results: Results) -> list[list[str]]:
     return rows
 
 
-def _measured(results: Results, mode: str, model: str, tokens: int = 0, batch: int = 0) -> Any:
+def _newest_row(results: Results, mode: str, model: str, tokens: int = 0, batch: int = 0) -> Any:
     """The newest row with the settings of the targets; empty if there is none."""
     newest: dict[str, Any] = {}
     for result in results.values():

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from mutation.edits import Edit, changes_the_program, edits, function_around
-from mutation.reach import Imports, ordered
+from mutation.reach import Imports, sort_by_cost
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "hf_capsule_mt"
@@ -112,7 +112,7 @@ class Study:
         real = (edit for edit in every if changes_the_program(edit, self.sources[edit.file]))
         return list(itertools.islice(real, self.options.mutants))
 
-    def unchanged(self, test: str, worker: Worker) -> Run:
+    def run_without_mutant(self, test: str, worker: Worker) -> Run:
         """What a test file does on the sources as they are. It runs before its first use; the result is kept."""
         with self.locks[test]:
             if test not in self.tests:
@@ -137,8 +137,8 @@ class Study:
         source, seconds = self.sources[edit.file], 0.0
         result: Run = {**edit._asdict(), "outcome": "survived", "by": None, "capped": False}
         importing = {test: self.cost(test, edit) for test, reached in self.reached.items() if edit.file in reached}
-        for test in ordered(importing, edit.file):
-            if self.unchanged(test, worker)["outcome"] != "passed" or not self.can_notice(test, edit):
+        for test in sort_by_cost(importing, edit.file):
+            if self.run_without_mutant(test, worker)["outcome"] != "passed" or not self.can_notice(test, edit):
                 continue
             if seconds > self.options.cap:
                 result["capped"] = True

@@ -96,7 +96,7 @@ def train(system: str, seed: int, runs: Path, extra: list[str], baseline_steps: 
         raise ValueError(f"{system}, seed {seed}: training ended with {done.returncode}, see {log}")
 
 
-def measured(seeds: list[int], runs: Path, samples: int) -> list[dict[str, Any]]:
+def measure_finished_runs(seeds: list[int], runs: Path, samples: int) -> list[dict[str, Any]]:
     """The scores of every finished run."""
     import torch
 
@@ -207,7 +207,7 @@ def run(arguments: argparse.Namespace) -> int:
         for seed in arguments.seeds:
             for system in (BASELINE, *(one for one in SYSTEMS if one in arguments.systems)):
                 train(system, seed, arguments.runs, arguments.recipe_arguments, arguments.baseline_steps)
-    results = measured(arguments.seeds, arguments.runs, arguments.samples)
+    results = measure_finished_runs(arguments.seeds, arguments.runs, arguments.samples)
     if not results:
         raise ValueError(f"--runs {arguments.runs}: no run of these seeds is finished; leave out --no-training")
     text = report(results)

@@ -20,7 +20,7 @@ from hf_capsule_mt.analysis.omissions import (
     omission_study,
 )
 from hf_capsule_mt.analysis.omissions.deletion import without_words
-from hf_capsule_mt.analysis.omissions.detection import ScoredPair, auc, rotated
+from hf_capsule_mt.analysis.omissions.detection import ScoredPair, auc, shift_by_length
 from hf_capsule_mt.analysis.omissions.word_scores import SCORES, best_word_scores, word_scores
 from hf_capsule_mt.analysis.sentence_words import encode_words
 from hf_capsule_mt.data import marian_token_ids
@@ -167,8 +167,8 @@ def test_a_perfect_score_is_measured_as_perfect_and_contrasts_as_chance(monkeypa
 
 def test_rotated_pairs_keep_no_pair_in_its_place() -> None:
     pairs = [DamagedPair("a", "x " * length, "x", "number", "x") for length in (3, 1, 2)]
-    assert sorted(map(id, rotated(pairs))) == sorted(map(id, pairs))
-    assert all(one is not other for one, other in zip(pairs, rotated(pairs), strict=True))
+    assert sorted(map(id, shift_by_length(pairs))) == sorted(map(id, pairs))
+    assert all(one is not other for one, other in zip(pairs, shift_by_length(pairs), strict=True))
 
 
 SENTENCES = ["we see three ducks near the lake .", "he paints two boats in the harbour ."] * 3

@@ -228,7 +228,7 @@ def test_a_row_takes_from_the_same_sentence_and_beam_at_every_step(
     def spy(self: Any, site: str, call: Any, batch: Any) -> torch.Tensor:
         given = shuffle(self, site, call, batch)
         if site == "past_future":
-            calls.append((call.computed(), given))
+            calls.append((call.compute(), given))
         return given
 
     monkeypatch.setattr(Shuffled, "__call__", spy)

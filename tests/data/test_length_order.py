@@ -47,7 +47,7 @@ def test_the_longer_side_then_the_difference_up_and_down_then_the_index(
 @given(pairs=PAIRS, seed=st.integers(0, 99))
 def test_equal_lengths_are_shuffled_among_themselves(pairs: list[tuple[int, int]], seed: int) -> None:
     table, order = np.asarray(pairs), LengthOrder(np.asarray(pairs))
-    drawn = order.shuffled(np.random.default_rng(seed))
+    drawn = order.shuffle_within_lengths(np.random.default_rng(seed))
     assert sorted(drawn.tolist()) == list(range(len(pairs)))
     assert table[drawn].tolist() == table[order.indices].tolist()
     assert order.indices.tolist() == expected_order(pairs), "a shuffle is a copy"
@@ -69,7 +69,9 @@ def test_epochs_draw_all_orders_equally_often(size: int) -> None:
 def test_neighbours_do_not_stay_together() -> None:
     size = 10_000
     order = LengthOrder(np.ones((size, 2), dtype=np.int32))
-    drawn = np.asarray([order.shuffled(np.random.default_rng([3, epoch])) for epoch in range(5)], dtype=np.int64)
+    drawn = np.asarray(
+        [order.shuffle_within_lengths(np.random.default_rng([3, epoch])) for epoch in range(5)], dtype=np.int64
+    )
     steps = np.abs(np.diff(drawn, axis=1)) / size
     # The difference of two random numbers is a third on average. One in five hundred is below a thousandth.
     assert np.abs(steps.mean(axis=1) - 1 / 3).max() < 0.01

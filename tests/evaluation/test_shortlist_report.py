@@ -54,7 +54,7 @@ def test_all_words_change_no_translation(translator: Translator, shortlist: Shor
 
 def test_a_small_shortlist_is_compared_sentence_by_sentence(translator: Translator, shortlist: Shortlist):
     """Batches of one sentence: each has its own words. The model is untrained, so it writes words of its own."""
-    small = shortlist.limited(1, 1)
+    small = shortlist.smaller(1, 1)
     report = shortlist_report(*translator, small, TEXTS, REFERENCES, batch_size=1)
     whole, short = quantize_for_cpu(translator.model), quantize_for_cpu(translator.model, small)
     tokenizer = translator.tokenizer

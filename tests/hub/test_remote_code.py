@@ -19,7 +19,7 @@ from transformers.dynamic_module_utils import get_imports, get_relative_imports
 import hf_capsule_mt
 from hf_capsule_mt.data import train_tokenizer
 from hf_capsule_mt.hub import verification, verify
-from hf_capsule_mt.hub.remote_code import _parsed, _text, flat_files
+from hf_capsule_mt.hub.remote_code import _parse_source, _text, flat_files
 
 WORDS = 300
 FIRST = '''"""The first file.
@@ -165,7 +165,7 @@ def test_a_checkpoint_carries_little_code(family: Family, exported):
     ],
 )
 def test_two_files_of_a_folder_that_define_one_name_are_refused(text: str, other: str):
-    files = [_parsed(f"ops/{name}.py", f'"""{name}."""\n\n{body}') for name, body in (("a", text), ("b", other))]
+    files = [_parse_source(f"ops/{name}.py", f'"""{name}."""\n\n{body}') for name, body in (("a", text), ("b", other))]
     with pytest.raises(ValueError, match="ops/a.py and ops/b.py both define (A|route): ops.py can hold one of them"):
         _text("ops", files, "configuration_x")
     assert text.strip() in _text("ops", [files[0], files[0]], "configuration_x")
@@ -173,8 +173,8 @@ def test_two_files_of_a_folder_that_define_one_name_are_refused(text: str, other
 
 def test_a_copy_in_detail():
     """Imports of all files first, in order and without the package's own; docstrings shortened to a paragraph."""
-    first = _parsed("ops/a.py", FIRST)
-    second = _parsed("ops/em/b.py", SECOND)
+    first = _parse_source("ops/a.py", FIRST)
+    second = _parse_source("ops/em/b.py", SECOND)
     # Transformers takes any line that begins with `from .` for an import of this file.
     assert _text("ops", [first, second], "configuration_x").partition("\n")[2] == COPY.replace("@", ".")
 

@@ -55,10 +55,10 @@ def test_references_cover_all_and_halves_cover_less(run: Path, measure: Measure)
 
 
 def test_a_model_has_the_same_samples_each_time(run: Path, measure: Measure) -> None:
-    first, again = (measure.sampled(run, "test") for _ in range(2))
+    first, again = (measure.sample_translations(run, "test") for _ in range(2))
     assert first.samples == again.samples and len(first.samples) == 120
     assert first.sentence_of[:4] == [0, 0, 1, 1] and first.samples[0] != first.samples[1]
-    assert measure.sampled(run, "test", seed=1).samples != first.samples
+    assert measure.sample_translations(run, "test", seed=1).samples != first.samples
 
 
 def test_rewards_of_samples_are_means(run: Path, measure: Measure) -> None:
@@ -68,4 +68,4 @@ def test_rewards_of_samples_are_means(run: Path, measure: Measure) -> None:
 
 def test_a_checkpoint_without_an_estimate_is_an_error(run: Path, measure: Measure) -> None:
     with pytest.raises(OSError, match="has no state of a reward: give a checkpoint of a run with learned_cdr"):
-        measure.rewards("learned_cdr", measure.sampled(run, "test"), run)
+        measure.rewards("learned_cdr", measure.sample_translations(run, "test"), run)

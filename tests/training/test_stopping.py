@@ -12,7 +12,7 @@ from markers import exhaustive
 from training_run import Signal, checkpoints, ends_like, history, run
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from hf_capsule_mt.training.checkpoints.files import last_checkpoint, logged
+from hf_capsule_mt.training.checkpoints.files import last_checkpoint, read_log_history
 from hf_capsule_mt.training.stop_on_signal import StopOnSignal
 
 
@@ -53,7 +53,7 @@ def test_a_signal_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: i
     assert checkpoints(tmp_path) == [4, 8, 12, 14], "the one for SIGTERM alone is gone"
     for step in (4, 8):
         found, expected = (
-            [row["step"] for row in logged(Path(folder) / f"checkpoint-{step}")]
+            [row["step"] for row in read_log_history(Path(folder) / f"checkpoint-{step}")]
             for folder in (tmp_path, whole.args.output_dir)
         )
         assert found == expected, "what was due has the evaluation"
@@ -178,6 +178,6 @@ def test_processes_ask_each_other_every_few_steps_only() -> None:
 def test_an_evaluation_that_was_left_is_not_asked_for_again(saves_anyway: bool) -> None:
     accelerator: Any = SimpleNamespace(num_processes=1)
     stopper, control = StopOnSignal(accelerator), TrainerControl(should_evaluate=True, should_save=saves_anyway)
-    stopper.leave_evaluation(control)
+    stopper.stop_after_interrupted_evaluation(control)
     assert control.should_training_stop and not control.should_evaluate
-    assert stopper.saves_for_signal_alone != saves_anyway
+    assert stopper.only_signal_asked_to_save != saves_anyway

@@ -32,14 +32,14 @@ class Call(NamedTuple):
         shape: of the assignments, `[…, I, O]`.
         mask: `[B, I]`, true for a real source word; None if all inputs are real.
         over: what the assignments sum to 1 over, `"outputs"` or `"inputs"`.
-        computed: computes the assignments of the last iteration, without a gradient.
+        compute: computes the assignments of the last iteration, without a gradient.
         like: a tensor with the device and the precision of the routing.
     """
 
     shape: torch.Size
     mask: Tensor | None
     over: str
-    computed: Callable[[], Tensor]
+    compute: Callable[[], Tensor]
     like: Tensor
 
 
@@ -68,7 +68,7 @@ class GivenAssignments:
     ) -> Result:
         """Eq. (11)-(14), DLA, the M step of the last iteration. Votes `[…, I, O, D]` to capsules `[…, O, D]`."""
 
-        def computed() -> Tensor:
+        def compute() -> Tensor:
             # In float64, because weights are quotients of assignments, and small ones are 0 in float32.
             exact = None if activations is None else activations.double()
             settings = iterations, inverse_temperature, variance_floor, None, True
@@ -76,7 +76,7 @@ class GivenAssignments:
 
         with no_autocast(votes):
             precise = working_votes(votes, None)
-            assignments = self._assignments(votes.shape[:-1], None, computed, precise)
+            assignments = self._assignments(votes.shape[:-1], None, compute, precise)
             log_activations = None if activations is None else to_precise(activations).clamp(min=1e-30).log()
             temperature = inverse_temperature * (1.0 - 0.95**iterations)
             betas = to_precise(beta_a), to_precise(beta_u)
@@ -92,12 +92,12 @@ class GivenAssignments:
     ) -> Result:
         """Eq. (5)-(6), DLA; with `normalize` Eq. (7)-(8), HEADS. Votes `[…, I, O, D]` to capsules `[…, O, D]`."""
 
-        def computed() -> Tensor:
+        def compute() -> Tensor:
             return dynamic_routing(votes.double(), iterations, None, normalize, True)[1][-1]
 
         with no_autocast(votes):
             precise = working_votes(votes, None)
-            assignments = self._assignments(votes.shape[:-1], None, computed, precise)
+            assignments = self._assignments(votes.shape[:-1], None, compute, precise)
             weights = assignments.to(precise.dtype)
             if normalize:
                 weights = input_weights(_logarithms(assignments, precise), None)
@@ -117,7 +117,7 @@ class GivenAssignments:
     ) -> Result:
         """Eq. (4), GDR. Votes `[B, I, O, D]` and guide `[B, T, D]` to capsules `[B, T, O, D]`."""
 
-        def computed() -> Tensor:
+        def compute() -> Tensor:
             arguments = votes, guide, vote_keys, output_weight, score_weight, iterations, mask
             return guided_routing(*arguments, return_assignments=True)[1][-1]
 
@@ -125,7 +125,7 @@ class GivenAssignments:
         with no_autocast(votes):
             precise = working_votes(votes, mask)
             shape = torch.Size((batch, guide.shape[1], inputs, outputs))
-            assignments = self._assignments(shape, mask, computed, precise)
+            assignments = self._assignments(shape, mask, compute, precise)
             capsules = squash(torch.einsum("btio,biod->btod", assignments.to(precise.dtype), precise))
         return _result(capsules.to(votes.dtype), assignments, iterations, return_assignments)
 
@@ -142,14 +142,14 @@ class GivenAssignments:
     ) -> Result:
         """CLF and ATTN of section 4.3, GDR. Shares `[B, T, I, G]` of the votes `[B, I, O, D]` to `[B, T, O, D]`."""
 
-        def computed() -> Tensor:
+        def compute() -> Tensor:
             arguments = votes, guide, keys, score_weight, counts, over, mask
             return guided_pooling(*arguments, return_assignments=True)[1][-1]
 
         with no_autocast(votes):
             precise = working_votes(votes, mask)
             shape = torch.Size((votes.shape[0], guide.shape[1], votes.shape[1], keys.shape[2]))
-            shares = self._assignments(shape, mask, computed, precise, "outputs" if over == "groups" else over)
+            shares = self._assignments(shape, mask, compute, precise, "outputs" if over == "groups" else over)
             # The columns of the shares, one for each capsule of a group. Redundant groups have no capsules.
             columns = [group for group, count in enumerate(counts) for _ in range(count)]
             capsules = squash(torch.einsum("btio,biod->btod", shares[..., columns].to(precise.dtype), precise))
@@ -165,13 +165,13 @@ class GivenAssignments:
     ) -> Result:
         """Eq. (7)-(10), CapsNMT, with the weights of the last iteration. Votes `[R, B, I, O, D]` to `[B, O, D]`."""
 
-        def computed() -> Tensor:
+        def compute() -> Tensor:
             return sequence_routing(votes, iterations, mask, return_assignments=True, **options)[1][-1]
 
         last = votes[min(iterations, len(votes)) - 1]
         with no_autocast(votes):
             precise = working_votes(last, mask)
-            assignments = self._assignments(last.shape[:-1], mask, computed, precise)
+            assignments = self._assignments(last.shape[:-1], mask, compute, precise)
             capsules = squash(weighted_votes(assignments.to(precise.dtype), precise))
         return _result(capsules.to(votes.dtype), assignments, iterations, return_assignments)
 
@@ -179,12 +179,12 @@ class GivenAssignments:
         self,
         shape: torch.Size,
         mask: Tensor | None,
-        computed: Callable[[], Tensor],
+        compute: Callable[[], Tensor],
         like: Tensor,
         over: str = "outputs",
     ) -> Tensor:
         with torch.no_grad():
-            return self.choose(Call(shape, None if mask is None else mask.bool(), over, computed, like))
+            return self.choose(Call(shape, None if mask is None else mask.bool(), over, compute, like))
 
 
 def _logarithms(assignments: Tensor, like: Tensor) -> Tensor:

@@ -45,9 +45,9 @@ class Replacement(Protocol):
     def __call__(self, site: str, call: Call, batch: Batch) -> Tensor: ...
 
 
-def computed(site: str, call: Call, batch: Batch) -> Tensor:
+def model_assignments(site: str, call: Call, batch: Batch) -> Tensor:
     """The assignments that the model computes."""
-    return call.computed()
+    return call.compute()
 
 
 def uniform(site: str, call: Call, batch: Batch) -> Tensor:
@@ -105,7 +105,7 @@ class Shuffled:
         self.has_warned = False
 
     def __call__(self, site: str, call: Call, batch: Batch) -> Tensor:
-        assignments = call.computed()
+        assignments = call.compute()
         rows = call.shape[0]
         sentences = rows if batch.sentences is None or rows % batch.sentences else batch.sentences
         if sentences == 1:

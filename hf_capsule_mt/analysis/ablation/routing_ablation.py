@@ -13,7 +13,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from hf_capsule_mt.analysis.ablation.given_assignments import Call, GivenAssignments
-from hf_capsule_mt.analysis.ablation.replacements import Batch, RandomFixed, Replacement, Shuffled, computed, uniform
+from hf_capsule_mt.analysis.ablation.replacements import (
+    Batch,
+    RandomFixed,
+    Replacement,
+    Shuffled,
+    model_assignments,
+    uniform,
+)
 from hf_capsule_mt.analysis.routing_sites import RoutingSite, routing_sites
 
 ABLATIONS = ("uniform", "random", "shuffled")
@@ -83,7 +90,7 @@ def _replacement(name: str, seed: int, alone: str) -> Replacement:
         return RandomFixed(seed)
     if name == "shuffled":
         return Shuffled(seed, alone)
-    return uniform if name == "uniform" else computed
+    return uniform if name == "uniform" else model_assignments
 
 
 @contextmanager

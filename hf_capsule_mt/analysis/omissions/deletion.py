@@ -21,7 +21,8 @@ class DamagedPair:
         rule: the rule that chose the constituent.
         deleted: its words.
         omitted: the numbers of the source words that only deleted words translate; None without alignments.
-        kept: the numbers of the source words that another word of the reference translates; None likewise.
+        kept: the numbers of the source words that another word of the reference translates; None in the same
+            case.
         repeated: the reference that says the constituent twice.
     """
 
@@ -58,7 +59,9 @@ def damaged_pairs(
     draw.shuffle(order)
     pairs: list[DamagedPair] = []
     for number in order:
-        alignment = None if alignments is None else _checked(alignments, number, sources[number], references[number])
+        alignment = (
+            None if alignments is None else _checked_alignment(alignments, number, sources[number], references[number])
+        )
         choices: dict[str, list[DamagedPair]] = {}
         for pair in _deletions(sources[number], references[number], alignment):
             choices.setdefault(pair.rule, []).append(pair)
@@ -74,7 +77,7 @@ def damaged_pairs(
     return pairs
 
 
-def _checked(alignments: Sequence[Alignment], number: int, source: str, reference: str) -> Alignment:
+def _checked_alignment(alignments: Sequence[Alignment], number: int, source: str, reference: str) -> Alignment:
     limits = len(source.split()), len(reference.split())
     for i, j in alignments[number].links:
         if not (i < limits[0] and j < limits[1]):

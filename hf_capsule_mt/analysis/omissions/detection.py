@@ -56,8 +56,8 @@ def score_pairs(
 ) -> dict[str, list[ScoredPair]]:
     """The scores of each pair, for every name in `SCORES`. The damage for `REPEATED` is the constituent said twice.
 
-    `targets_of` gives other references, whole and damaged, in place of the pairs' own: `targets_of=rotated(pairs)`
-    is the contrast of a source that has nothing to do with its reference.
+    `targets_of` gives other references, whole and damaged, in place of the pairs' own. Compare with
+    `targets_of=shift_by_length(pairs)`, where a source has nothing to do with its reference.
     """
     scored: dict[str, list[ScoredPair]] = {}
     for pair, other in zip(pairs, pairs if targets_of is None else targets_of, strict=True):
@@ -71,7 +71,7 @@ def score_pairs(
     return scored
 
 
-def rotated(pairs: Sequence[DamagedPair]) -> list[DamagedPair]:
+def shift_by_length(pairs: Sequence[DamagedPair]) -> list[DamagedPair]:
     """The pairs, each moved to the place of another one of about the same length."""
     order = sorted(range(len(pairs)), key=lambda number: len(pairs[number].reference.split()))
     moved = dict(zip(order, [*order[1:], *order[:1]], strict=True))
@@ -89,7 +89,7 @@ def measure_detection(scored: Sequence[ScoredPair], threshold: float) -> Detecti
         kept = [one.damaged[i] for one in aligned for i in sorted(one.pair.kept or ())]
         word_auc = auc(omitted, kept) if kept else None
     false = sum(score > threshold for one in scored for score in one.whole)
-    warned = [_warned(one.damaged, threshold) for one in scored]
+    warned = [_words_above(one.damaged, threshold) for one in scored]
     correct = [
         numbers if one.pair.omitted is None else numbers & one.pair.omitted
         for one, numbers in zip(scored, warned, strict=True)
@@ -143,5 +143,5 @@ def auc(positives: Iterable[float], negatives: Iterable[float]) -> float:
     return (total - count * (count + 1) / 2) / (count * (len(ranked) - count))
 
 
-def _warned(scores: Sequence[float], threshold: float) -> frozenset[int]:
+def _words_above(scores: Sequence[float], threshold: float) -> frozenset[int]:
     return frozenset(number for number, score in enumerate(scores) if score > threshold)

@@ -14,8 +14,8 @@ from hf_capsule_mt.analysis.omissions.detection import (
     ScoredPair,
     best_threshold,
     by_rule,
-    rotated,
     score_pairs,
+    shift_by_length,
 )
 from hf_capsule_mt.analysis.omissions.word_scores import CREDIT, REPEATED
 from hf_capsule_mt.analysis.sentence_words import text_table
@@ -126,7 +126,7 @@ def omission_study(
     if contrasts:
         limits = chosen or dict.fromkeys(scored, thresholds[0])
         for name, net, targets in (
-            (OTHER_SOURCE, model, rotated(pairs)),
+            (OTHER_SOURCE, model, shift_by_length(pairs)),
             (UNTRAINED, untrained_model(model, seed), pairs),
         ):
             measurements += measure(name, score_pairs(net, tokenizer, pairs, targets), limits, rules=False)

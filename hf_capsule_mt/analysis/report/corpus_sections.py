@@ -80,7 +80,7 @@ def length_edges(sources: Sequence[str]) -> tuple[int, ...]:
 
 
 def adequacy_section(references: Sequence[str], translations: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
-    """What the translations repeat and leave out: Table 3, GDR without its human judges."""
+    """What the translations repeat and leave out. Like Table 3, GDR, but measured automatically."""
     if not any(reference.strip() for reference in references):
         return None
     systems = dict(translations)

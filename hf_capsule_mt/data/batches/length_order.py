@@ -38,7 +38,7 @@ class LengthOrder:
         """The class, 0 to `C - 1`, at each of these places of the order, both `[n]`."""
         return np.searchsorted(self.firsts, places, side="right") - 1
 
-    def shuffled(self, generator: np.random.Generator) -> np.ndarray:
+    def shuffle_within_lengths(self, generator: np.random.Generator) -> np.ndarray:
         """The indices `[N]` with the pairs of each class in a drawn order."""
         indices = self.indices.copy()
         for index in np.flatnonzero(self.counts > 1):

@@ -34,7 +34,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         longest_first: shuffles nothing. In every epoch the longest batches come first. For evaluation.
     """
 
-    order_version = 2  # rises when the same seed and epoch give another order; a run must not go on with another
+    order_version = (
+        2  # rises when the same seed and epoch give another order; a run must not resume with another version
+    )
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class TokenBatchSampler(Sampler[list[int]]):
                 raise ValueError(f"{name}={value!r}: must be an integer of at least 1")
         if not 0 <= process_index < num_processes:
             raise ValueError(f"process_index={process_index}: must be 0 to {num_processes - 1} of {num_processes}")
-        self.order = _ordered(lengths)
+        self.order = _length_order(lengths)
         if len(self.order) < num_processes:
             raise ValueError(f"{len(self.order)} pairs cannot be shared out among {num_processes} processes")
         total = self.order.lengths.sum(axis=1)
@@ -77,7 +79,7 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
-        indices = self.order.indices if self.longest_first else self.order.shuffled(generator)
+        indices = self.order.indices if self.longest_first else self.order.shuffle_within_lengths(generator)
         # A group is one batch for each process, neighbours in the sorted order. Which process gets which batch is
         # drawn too; else one of them would always have the longest.
         groups = np.arange(len(self))[::-1] if self.longest_first else generator.permutation(len(self))
@@ -126,7 +128,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return np.asarray(bounds)
 
 
-def _ordered(lengths: Lengths) -> LengthOrder:
+def _length_order(lengths: Lengths) -> LengthOrder:
     table = np.asarray(lengths)
     if table.ndim != 2 or table.shape[1] != 2 or len(table) == 0:
         raise ValueError(f"lengths has shape {list(table.shape)}: must be [pairs, 2], with at least one pair")

@@ -112,7 +112,7 @@ def corpus_in_folder(
     if len(matches) != 1:
         count = "several corpora" if matches else "no corpus"
         raise ValueError(
-            f"load_corpus: {folder} holds {count} for split {split!r}: {_listed(matches or list(candidates))}; "
+            f"load_corpus: {folder} holds {count} for split {split!r}: {_short_list(matches or list(candidates))}; "
             "name the one to read"
         )
     parts = tuple(open_files(files) for files in candidates[matches[0]])
@@ -149,6 +149,6 @@ def _standard_split(word: str) -> str:
     return next((split for split, words in _SPLIT_WORDS.items() if word.lower() in words), word)
 
 
-def _listed(names: list[str]) -> str:
+def _short_list(names: list[str]) -> str:
     more = f" and {len(names) - _LIST_LIMIT} more" if len(names) > _LIST_LIMIT else ""
     return ", ".join(names[:_LIST_LIMIT]) + more

@@ -1,4 +1,4 @@
-"""In what the runs of a comparison differ besides their scores: settings, and what makes scores incomparable."""
+"""How compared runs differ apart from their scores: settings, and what makes scores incomparable."""
 
 import json
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def _warning(text: str, values: dict[str, Any]) -> list[str]:
     by_value: dict[str, list[str]] = {}
     for run, value in values.items():
         if value is not None:
-            by_value.setdefault(_shown(value), []).append(run)
+            by_value.setdefault(_value_text(value), []).append(run)
     if len(by_value) < 2:
         return []
     return [f"{text}: " + "; ".join(f"{value} ({', '.join(names)})" for value, names in by_value.items())]
@@ -81,10 +81,10 @@ def _warning(text: str, values: dict[str, Any]) -> list[str]:
 def _difference(name: str, systems: Sequence[System], value_of_run: dict[str, Any]) -> SettingDifference:
     values = {}
     for system in systems:
-        texts = dict.fromkeys(_shown(value_of_run[run.name]) for run in system.runs if run.name in value_of_run)
+        texts = dict.fromkeys(_value_text(value_of_run[run.name]) for run in system.runs if run.name in value_of_run)
         values[system.name] = " / ".join(texts) if texts else NOT_KNOWN
     return SettingDifference(name, values)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -1,6 +1,6 @@
 """A comparison in LaTeX, narrow enough for the text of a page: systems are rows, and headers are short.
 
-What has no place there is in the other formats: the settings that differ are comments.
+Settings that differ are written as comments. The other formats show everything.
 """
 
 from hf_capsule_mt.evaluation.comparison.record import Comparison
@@ -12,7 +12,7 @@ from hf_capsule_mt.evaluation.comparison.tables import (
     without_empty_columns,
 )
 
-# By the header of the other formats: the short one. Columns that are not here are left out.
+# Short column header for each header of the other formats. Columns that are not here are left out.
 SCORES = {"parameters": "params", "training tok/s": "train tok/s", "translation tok/s": "transl. tok/s"}
 SENTENCE_TESTS = {
     "system": "system",

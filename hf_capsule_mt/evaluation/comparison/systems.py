@@ -73,7 +73,7 @@ def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None =
     for name, members in (groups or {}).items():
         for member in members:
             if member not in {run.name for run in runs}:
-                raise ValueError(f"group {name}: no run is called {member}; the runs are {_listed(runs)}")
+                raise ValueError(f"group {name}: no run is called {member}; the runs are {_run_names(runs)}")
             if member in system_of_run:
                 raise ValueError(f"run {member} is in the groups {system_of_run[member]} and {name}: choose one")
             system_of_run[member] = name
@@ -146,5 +146,5 @@ def _check_seeds(system: System) -> None:
             runs[run.seed] = run.name
 
 
-def _listed(runs: Sequence[Run]) -> str:
+def _run_names(runs: Sequence[Run]) -> str:
     return ", ".join(run.name for run in runs)

@@ -69,7 +69,7 @@ def probe_from_scratch(
     start = time.perf_counter()
     vocabulary = WordVocabulary(data.training.sentences, settings.least_count)
     training, validation, test = (
-        LabelledInputs(_numbered(split.sentences, vocabulary, settings.most_words, device), split.labels)
+        LabelledInputs(_word_numbers(split.sentences, vocabulary, settings.most_words, device), split.labels)
         for split in (data.training, data.validation, data.test)
     )
     longest = max(int(split.inputs.lengths.max()) for split in (training, validation, test))
@@ -92,7 +92,9 @@ def probe_from_scratch(
     )
 
 
-def _numbered(sentences: Sequence[str], vocabulary: WordVocabulary, most_words: int, device: str) -> SentenceInputs:
+def _word_numbers(
+    sentences: Sequence[str], vocabulary: WordVocabulary, most_words: int, device: str
+) -> SentenceInputs:
     numbers = [vocabulary.encode(sentence) for sentence in sentences]
     too_long = sum(len(words) > most_words for words in numbers)
     if too_long:

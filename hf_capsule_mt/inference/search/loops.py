@@ -39,7 +39,7 @@ class Limits(NamedTuple):
     ends: Tensor | None  # [E], the end tokens
     pad: int
 
-    def ended(self, words: Tensor) -> Tensor:
+    def is_end_token(self, words: Tensor) -> Tensor:
         """`words` `[…]`: true for an end token."""
         if self.ends is None:
             return torch.zeros_like(words, dtype=torch.bool)
@@ -60,7 +60,7 @@ def greedy_search(steps: Steps, start: Tensor, processors: Processors, limits: L
         words = processors.words_of(processors(sequences[:, :length], steps(words)).argmax(dim=-1))
         if limits.ends is not None:
             words.masked_fill_(finished, limits.pad)
-            finished |= limits.ended(words)
+            finished |= limits.is_end_token(words)
         sequences[:, length] = words
         if limits.ends is not None and finished.all():
             return sequences[:, : length + 1]
@@ -125,7 +125,7 @@ def beam_search(steps: Steps, start: Tensor, processors: Processors, limits: Lim
         best, places = total.topk(candidates)  # [B, K]
         rows, words = places // columns + offsets, processors.words_of(places % columns)
         last = length + 1 == limits.max_length
-        ended = torch.ones_like(words, dtype=torch.bool) if last else limits.ended(words)
+        ended = torch.ones_like(words, dtype=torch.bool) if last else limits.is_end_token(words)
         ending = ended.clone()
         ending[:, beams:] = False  # later candidates only fill the places of beams that ended
         if ending.any():

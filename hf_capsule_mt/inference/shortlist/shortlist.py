@@ -171,7 +171,7 @@ class Shortlist:
             bool(getattr(model.config, "share_encoder_decoder_embeddings", False)),
         )
 
-    def limited(self, frequent: int, translations: int) -> "Shortlist":
+    def smaller(self, frequent: int, translations: int) -> "Shortlist":
         """A smaller shortlist: fewer frequent words, and fewer translations of each word."""
         check_sizes(frequent, translations, MIN_PROBABILITY)
         return Shortlist(

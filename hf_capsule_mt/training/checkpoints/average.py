@@ -21,8 +21,8 @@ from hf_capsule_mt.checkpoint_contents import (
 )
 from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, write_digest
 from hf_capsule_mt.outputs import new_folder
-from hf_capsule_mt.training.checkpoints.files import STATE, logged, step_in_name, was_due
-from hf_capsule_mt.training.checkpoints.record import renamed
+from hf_capsule_mt.training.checkpoints.files import STATE, read_log_history, step_in_name, was_due
+from hf_capsule_mt.training.checkpoints.record import wrong_step_problem
 
 logger = logging.get_logger(__name__)
 
@@ -36,7 +36,7 @@ def checkpoints_of(folder: str | Path) -> dict[int, Path]:
     folders = Path(folder).glob("checkpoint-*")
     checkpoints = {step_in_name(path): path for path in folders if step_in_name(path) >= 0 and _shards(path)}
     for path in checkpoints.values():
-        if problem := renamed(path):
+        if problem := wrong_step_problem(path):
             raise ValueError(f"{path}: {problem}")
     return dict(sorted(checkpoints.items()))
 
@@ -50,11 +50,11 @@ def regular_checkpoints(folder: str | Path, history: list[dict[str, Any]] | None
     due = {step: path for step, path in checkpoints_of(folder).items() if was_due(path)}
     if history is None:
         with_log = [path for path in due.values() if (path / STATE).is_file()]
-        history = logged(with_log[-1]) if with_log else []
+        history = read_log_history(with_log[-1]) if with_log else []
     rows = [json.dumps(row, sort_keys=True) for row in history]  # as text, because NaN does not equal itself
 
     def is_of_run(path: Path) -> bool:
-        log = [json.dumps(row, sort_keys=True) for row in logged(path)] if (path / STATE).is_file() else []
+        log = [json.dumps(row, sort_keys=True) for row in read_log_history(path)] if (path / STATE).is_file() else []
         return log == rows[: len(log)]
 
     regular = {step: path for step, path in due.items() if is_of_run(path)}
@@ -90,7 +90,7 @@ def ranked_checkpoints(
     """Those of `regular_checkpoints` that have a logged `metric`, by step, the best last."""
     regular = regular_checkpoints(folder, history)
     if history is None:
-        history = logged(regular[max(regular)]) if regular else []
+        history = read_log_history(regular[max(regular)]) if regular else []
     values = {row["step"]: row[metric] for row in history if metric in row}
     steps = [step for step in regular if step in values]
     steps.sort(key=lambda step: (values[step] if greater else -values[step], step))

@@ -71,7 +71,7 @@ def was_due(folder: Path) -> bool:
     return running_state(folder).get("due", True)
 
 
-def logged(folder: Path) -> list[dict[str, Any]]:
+def read_log_history(folder: Path) -> list[dict[str, Any]]:
     """The log of the run when it wrote the checkpoint."""
     try:
         return json.loads((folder / STATE).read_text(encoding="utf-8"))["log_history"]

@@ -37,10 +37,10 @@ def damage(folder: Path) -> str | None:
         for name, expected in files.items():
             if wrong := _difference(folder / name, expected):
                 return wrong if name != STATE else _wrong_state(folder, record["step"]) or wrong
-    return _wrong_state(folder, record["step"]) or renamed(folder)
+    return _wrong_state(folder, record["step"]) or wrong_step_problem(folder)
 
 
-def renamed(folder: Path) -> str | None:
+def wrong_step_problem(folder: Path) -> str | None:
     """The problem of a `checkpoint-N` that was written at another step than `N`; None for all others."""
     for name, key in ((FILE_RECORD, "step"), (STATE, "global_step")):
         try:

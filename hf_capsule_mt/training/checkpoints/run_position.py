@@ -1,6 +1,7 @@
-"""Where a run is after a step: what it has summed up, and what of this step is still to be done.
+"""Where a run is after a step: its sums since the last log, and the work of this step that is not done yet.
 
-Transformers saves neither. Both are saved beside every checkpoint, so that a resumed run goes on exactly there.
+Transformers does not save them. This file saves them with each checkpoint, so a resumed run continues at the same
+point.
 """
 
 import json
@@ -38,7 +39,7 @@ class RunPosition(TrainerCallback):
     def reset(self, checkpoint: Path | None) -> None:
         """Training begins, from `checkpoint` if it is resumed."""
         self.checkpoint = checkpoint
-        self._unfinished_step: dict[str, Any] = {}  # state of the checkpoint, until `left_to_do` has used it
+        self._unfinished_step: dict[str, Any] = {}  # state of the checkpoint, until `pending_work` has used it
         self.evaluates_later = False  # a signal came before the evaluation of this step
         self.epoch_ended = False  # the callbacks know that the epoch ended with this step
         self.due_at: int | None = None  # last step with a checkpoint that was not written for a signal alone
@@ -91,11 +92,11 @@ class RunPosition(TrainerCallback):
         file.write_text(json.dumps(state), encoding="utf-8")
 
     @property
-    def something_is_left(self) -> bool:
-        """Whether `left_to_do` was not asked since the run was resumed."""
+    def has_pending_work(self) -> bool:
+        """Whether the run was resumed and `pending_work` has not been called since."""
         return bool(self._unfinished_step)
 
-    def left_to_do(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[bool, Any, float | None]]:
+    def pending_work(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[bool, Any, float | None]]:
         """The logging, evaluation and saving that belong to the checkpoint's step and had not happened yet.
 
         A second call yields nothing.

@@ -15,7 +15,7 @@ def random_numbers(seed: int, *place: int) -> Any:
     return np.random.Generator(np.random.PCG64([seed, *place]))
 
 
-def damaged(references: Sequence[Sequence[int]], generator: Any) -> list[list[int]]:
+def damage_references(references: Sequence[Sequence[int]], generator: Any) -> list[list[int]]:
     """One translation for each reference: whole, cut, or with tokens deleted, replaced or repeated."""
     tokens = [token for reference in references for token in reference]
     results = []

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hf_capsule_mt.training.rewards.coverage_reward import coverage_pool
-from hf_capsule_mt.training.rewards.damage import damaged, random_numbers
+from hf_capsule_mt.training.rewards.damage import damage_references, random_numbers
 from hf_capsule_mt.training.rewards.estimator import CoverageEstimator, estimator_loss, padded
 from hf_capsule_mt.training.rewards.lexical_table import LexicalTable
 from hf_capsule_mt.training.rewards.reward import SampledBatch
@@ -82,7 +82,7 @@ class LearnedCoverageReward:
         places = generator.integers(0, len(self.pairs.sources), size=self.settings.estimator_pairs)
         sources = [self.pairs.sources[place] for place in places]
         references = [self.pairs.targets[place] for place in places]
-        return self._labelled(sources, references, damaged(references, generator))
+        return self._submit_for_labels(sources, references, damage_references(references, generator))
 
     def _label(self, batch: SampledBatch, numbers: list[list[int]]) -> None:
         """Let the workers find what damaged references and samples of a batch cover."""
@@ -91,16 +91,18 @@ class LearnedCoverageReward:
         count = min(self.settings.estimator_pairs, len(batch.sources))
         sentences = generator.choice(len(batch.sources), size=count, replace=False).tolist()
         references = [batch.references[sentence] for sentence in sentences]
-        translations = damaged(references, generator)
+        translations = damage_references(references, generator)
         count = min(self.settings.estimator_samples, len(batch.samples))
         for sample in generator.choice(len(batch.samples), size=count, replace=False).tolist() if count else []:
             sentences.append(batch.sentence_of[sample])
             references.append(batch.references[sentences[-1]])
             translations.append([*batch.samples[sample]])
         sources = [batch.sources[sentence] for sentence in sentences]
-        self._waiting.append(self._labelled(sources, references, translations))
+        self._waiting.append(self._submit_for_labels(sources, references, translations))
 
-    def _labelled(self, sources: Sequence[Any], references: Sequence[Any], translations: Sequence[Any]) -> Labelled:
+    def _submit_for_labels(
+        self, sources: Sequence[Any], references: Sequence[Any], translations: Sequence[Any]
+    ) -> Labelled:
         rows = zip(sources, references, translations, strict=True)
         wait = self.pool.submit([([*source], [*reference], [[*text]]) for source, reference, text in rows])
         return sources, translations, wait

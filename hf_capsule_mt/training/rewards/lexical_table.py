@@ -70,7 +70,7 @@ def digest(pairs: TokenPairs, settings: RewardSettings) -> str:
     return result.hexdigest()[:24]
 
 
-def learned_from(pairs: TokenPairs, cells: int) -> list[int]:
+def choose_training_pairs(pairs: TokenPairs, cells: int) -> list[int]:
     """The numbers of evenly spread pairs with about so many cells, at least of one pair with words on both sides."""
     sizes = pairs.sizes
     share = min(1.0, cells / max(1.0, float(sizes.sum())))
@@ -86,7 +86,7 @@ def write_folder(folder: Path, pairs: TokenPairs, settings: RewardSettings) -> N
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-", ignore_cleanup_errors=True) as temporary:
         unfinished = Path(temporary) / "table"
         unfinished.mkdir()
-        numbers = learned_from(pairs, settings.lexicon_cells)
+        numbers = choose_training_pairs(pairs, settings.lexicon_cells)
         for name, array in zip(TABLE, learn(pairs, numbers, settings.lexicon_rounds), strict=True):
             np.save(unfinished / name, array, allow_pickle=False)
         scorer = CoverageScorer(unfinished, settings.coverage_threshold)

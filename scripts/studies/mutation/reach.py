@@ -108,6 +108,6 @@ def closeness(test: str, source: str) -> int:
     return 3 * len(name & path) + (f"/{test.split('/')[1]}/" in source)
 
 
-def ordered(tests: dict[str, float], source: str) -> list[str]:
+def sort_by_cost(tests: dict[str, float], source: str) -> list[str]:
     """Test files with their seconds: cheap and closely related ones come first."""
     return sorted(tests, key=lambda test: ((1.0 + tests[test]) / (1 + closeness(test, source)) ** 2, test))

@@ -55,8 +55,8 @@ def test_words_of_one_batch_do_not_stay_for_the_next():
 
 
 def test_a_limited_shortlist_keeps_the_most_probable():
-    assert words(small(frequent=torch.tensor([4, 8])).limited(1, 1), [[1, 3]]) == [0, 4, 7]
-    assert words(small(frequent=torch.tensor([4, 8])).limited(0, 2), [[1, 3]]) == [0, 3, 6, 7]
+    assert words(small(frequent=torch.tensor([4, 8])).smaller(1, 1), [[1, 3]]) == [0, 4, 7]
+    assert words(small(frequent=torch.tensor([4, 8])).smaller(0, 2), [[1, 3]]) == [0, 3, 6, 7]
 
 
 @pytest.mark.parametrize(

@@ -134,5 +134,5 @@ def test_an_interrupted_save_leaves_the_old_file(
 
     monkeypatch.setattr(shortlist_file, "save_file", full_disk)
     with pytest.raises(OSError, match="no space left"):
-        shortlist.limited(1, 1).save(tmp_path)
+        shortlist.smaller(1, 1).save(tmp_path)
     assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]

@@ -11,7 +11,7 @@ from reward_pairs import WordTokenizer, batch_of, make_pairs, shuffled, translat
 
 from hf_capsule_mt.evaluation import Alignment, coverage_difference_ratio
 from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, lexical_table, make_reward
-from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, learned_from
+from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, choose_training_pairs
 from hf_capsule_mt.training.rewards.scorers.coverage_scorer import PAIR_COVERAGE, CoverageScorer, coverage_ratio
 
 PAIRS = make_pairs(300)
@@ -141,10 +141,12 @@ def test_a_folder_that_is_not_complete_is_written_again(settings: RewardSettings
 
 def test_a_lexicon_of_few_cells_has_evenly_spread_pairs() -> None:
     pairs = TokenPairs([[3] * 10] * 100, [[43] * 10] * 100)
-    assert learned_from(pairs, 1_000) == list(range(9, 100, 10))
-    assert learned_from(pairs, 10_000) == list(range(100))
-    assert learned_from(TokenPairs([[], [3]], [[43], [43]]), 1) == [0, 1]
-    assert learned_from(TokenPairs([[], [3, 4]], [[43], [43]]), 1) == [1], "at least one with words on both sides"
+    assert choose_training_pairs(pairs, 1_000) == list(range(9, 100, 10))
+    assert choose_training_pairs(pairs, 10_000) == list(range(100))
+    assert choose_training_pairs(TokenPairs([[], [3]], [[43], [43]]), 1) == [0, 1]
+    assert choose_training_pairs(TokenPairs([[], [3, 4]], [[43], [43]]), 1) == [1], (
+        "at least one with words on both sides"
+    )
 
 
 class Rows(list[dict[str, Any]]):

@@ -1,19 +1,19 @@
 """Damaged references: of every sort, drawn from the seed and the step alone."""
 
-from hf_capsule_mt.training.rewards.damage import damaged, hit, random_numbers, without_span
+from hf_capsule_mt.training.rewards.damage import damage_references, hit, random_numbers, without_span
 
 REFERENCES = [[10 * number + place for place in range(number % 9)] for number in range(400)]
 
 
 def test_the_same_place_draws_the_same_damage() -> None:
-    first, second = (damaged(REFERENCES, random_numbers(3, 0, 7)) for _ in range(2))
+    first, second = (damage_references(REFERENCES, random_numbers(3, 0, 7)) for _ in range(2))
     assert first == second
     for other in (random_numbers(4, 0, 7), random_numbers(3, 1, 7), random_numbers(3, 0, 8)):
-        assert damaged(REFERENCES, other) != first
+        assert damage_references(REFERENCES, other) != first
 
 
 def test_every_sort_of_damage_occurs() -> None:
-    results = damaged(REFERENCES, random_numbers(0, 0))
+    results = damage_references(REFERENCES, random_numbers(0, 0))
     assert len(results) == len(REFERENCES)
     whole = sum(result == reference for result, reference in zip(results, REFERENCES, strict=True) if reference)
     assert 0.05 < whole / 400 < 0.4

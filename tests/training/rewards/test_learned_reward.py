@@ -11,14 +11,14 @@ import torch
 from reward_pairs import SIZE, WordTokenizer, batch_of, make_pairs
 
 from hf_capsule_mt.training.rewards import RewardSettings, SampledBatch, learned_reward, make_reward
-from hf_capsule_mt.training.rewards.damage import damaged, random_numbers
+from hf_capsule_mt.training.rewards.damage import damage_references, random_numbers
 from hf_capsule_mt.training.rewards.estimator import CoverageEstimator, Estimate, estimator_loss, padded
 from hf_capsule_mt.training.rewards.learned_reward import LearnedCoverageReward
 from hf_capsule_mt.training.rewards.lexical_table import LexicalTable
 
 PAIRS = make_pairs(300)
 HELD_OUT = make_pairs(100, seed=9)
-DAMAGED = damaged([list(target) for target in HELD_OUT.targets], random_numbers(77))
+DAMAGED = damage_references([list(target) for target in HELD_OUT.targets], random_numbers(77))
 HELD_OUT_BATCH = batch_of(HELD_OUT, [[sample] for sample in DAMAGED])
 
 

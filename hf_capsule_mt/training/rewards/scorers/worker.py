@@ -39,11 +39,11 @@ def write_message(stream: BinaryIO, content: Any) -> None:
 
 def read_message(stream: BinaryIO) -> Any:
     """The next message. Raises `EOFError` at the end of the stream."""
-    length = int.from_bytes(_exactly(stream, HEADER), "big")
-    return json.loads(_exactly(stream, length))
+    length = int.from_bytes(_read_exactly(stream, HEADER), "big")
+    return json.loads(_read_exactly(stream, length))
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
+def _read_exactly(stream: BinaryIO, count: int) -> bytes:
     content = b""
     while len(content) < count:  # a pipe gives what it has
         more = stream.read(count - len(content))
