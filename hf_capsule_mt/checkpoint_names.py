@@ -32,7 +32,10 @@ def reading_checkpoint(name: str | PathLike[str]) -> Iterator[None]:
 
 
 def check_name(name: str | PathLike[str]) -> None:
-    """Raises an `OSError` for a folder that is no checkpoint, or a name that is no folder and cannot be on the Hub."""
+    """Raises an `OSError` for a folder that is not a checkpoint.
+
+    It also does so for a name that is not a folder and is not possible on the Hub.
+    """
     if Path(name).exists():
         check_folder(Path(name))
     elif not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
@@ -67,7 +70,7 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise OSError(f"{folder} is a file: give the folder of a checkpoint")
     if not any((folder / file).is_file() for file in CONFIG_FILES):
-        raise OSError(f"{folder} is no checkpoint, because it has no config.json: give the folder of a trained model")
+        raise OSError(f"{folder} is not a checkpoint, because it has no config.json: give that of a trained model")
 
 
 def check_checkpoint(name: str | PathLike[str]) -> None:

@@ -4,7 +4,7 @@
 
 A golden checkpoint is a promise that models saved today give the same translations tomorrow. Run this script only for
 the first checkpoint of a family, or if outputs must change (a corrected equation, for example) and the changelog says
-so. Never run it to make a failing test pass. A new file format or a renamed weight is no reason either: old
+so. Never run it to make a failing test pass. A new file format or a renamed weight is not a reason either: old
 checkpoints must still load.
 """
 

@@ -162,7 +162,7 @@ def test_numbers() -> None:
 
 
 def test_progress_goes_to_standard_error_alone(folder: Path) -> None:
-    """Standard error is no terminal here, so the bar is there on demand only."""
+    """Standard error is not a terminal here, so the bar is there on demand only."""
     quiet, shown = (
         run_script("scripts/translate.py", "--model", ".", "--beam", "1", *options, "source.txt", folder=folder)
         for options in ([], ["--progress"])

@@ -184,7 +184,7 @@ def measure_coverage_scales(
         evidence = np.concatenate(numbers)
         evidence = np.sort(evidence[np.isfinite(evidence)])[::-1]
         allowed = int(share * most_false_warnings * len(measured))
-        # At least the default: half of a credit is no evidence of an omission, however rare it is.
+        # At least the default: half of a credit does not show an omission, however rare it is.
         scales.append(max([DEFAULT_SCALE, *evidence[allowed:][:1].tolist()]))
     return scales[0], scales[1]
 

@@ -57,7 +57,7 @@ def check_inputs(arguments: argparse.Namespace) -> None:
         if arguments.target is not None and arguments.from_model:
             raise ValueError("--from-model translates the sources itself: leave out --target")
         if arguments.output is None and not Path(arguments.model).is_dir():
-            raise ValueError(f"--model {arguments.model} is no folder: name an --output")
+            raise ValueError(f"--model {arguments.model} is not a folder: name an --output")
     check_models([arguments.model])
     check_files([arguments.source, arguments.target, arguments.alignments, *(arguments.test or ())])
 

@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def option_problems(arguments: list[str]) -> str:
-    """A line for each option that is no key of a recipe, with the closest key. It needs no PyTorch."""
+    """A line for each option that is not a key of a recipe, with the closest key. It needs no PyTorch."""
     from hf_capsule_mt.recipes.file import closest
     from hf_capsule_mt.recipes.key_names import nested_keys, top_level_keys, unknown_options
 

@@ -168,7 +168,7 @@ class CheckedConfig(CarriedCode):
     """Mixin; list it before a configuration class of Transformers.
 
     Subclasses define `find_problems(values)`, which runs before a configuration is built, saved or made into a model.
-    The mixin is no configuration itself: as a dataclass it would replace defaults of the other parent by the base's.
+    The mixin is not a configuration. As a dataclass it would replace defaults of the other parent by the base's.
     """
 
     model_type: ClassVar[str]

@@ -215,7 +215,7 @@ def build_app(page: Page) -> Any:
                 *compare_tab_values(opened.compared)[:-1],
             ]
 
-        on_open.__annotations__["request"] = gr.Request  # so Gradio passes it; `gr` is no name in a type
+        on_open.__annotations__["request"] = gr.Request  # so Gradio passes it; a type cannot name the local `gr`
 
         connect(translate.click, on_translate, [model, source, threshold, picture], looked)
         connect(source.submit, on_translate, [model, source, threshold, picture], looked)

@@ -74,7 +74,7 @@ def write_space(
     for name in names:
         if not HUB_NAME.fullmatch(name) or "/" not in name or name.startswith((".", "/")):
             raise ValueError(
-                f"models: {name!r} is no name on the Hub, and a Space cannot read folders of this machine: push the "
+                f"models: {name!r} is not a name on the Hub, and a Space cannot read local folders: push the "
                 "model, and name it as owner/model"
             )
     package = package or f"hf_capsule_mt[demo]=={hf_capsule_mt.__version__}"

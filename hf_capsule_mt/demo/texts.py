@@ -20,7 +20,7 @@ def checked_text(text: Any, side: str, may_be_empty: bool = False) -> str:
     `side` is what the visitor calls it: `"source"` or `"translation"`.
     """
     if not isinstance(text, str):
-        raise InputError(f"The {side} is no text: type a sentence.")
+        raise InputError(f"The {side} is not a text: type a sentence.")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -81,7 +81,7 @@ def read_alignments(path: str | Path) -> list[Alignment]:
 
 
 def _open(path: Path) -> TextIO:
-    # Bytes that are not UTF-8 are replaced. They are no link then, and get the error that names the line.
+    # Bytes that are not UTF-8 are replaced. Such a word is not a link, and gets the error that names the line.
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="\n")
     return open(path, encoding="utf-8", errors="replace", newline="\n")

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def check_texts(**arguments: Any) -> None:
-    """Raise a ValueError for one string in place of a list, and for an entry that is no string."""
+    """Raise a ValueError for one string in place of a list, and for an entry that is not a string."""
     for name, texts in arguments.items():
         if isinstance(texts, str | bytes):
             kind = "string" if isinstance(texts, str) else "bytes object"
@@ -28,7 +28,7 @@ def check_pairs(**sides: Any) -> None:
 
 
 def check_text(**arguments: Any) -> None:
-    """Raise a TypeError for an argument that is no string, a ValueError for one that UTF-8 cannot encode."""
+    """Raise a TypeError for an argument that is not a string, a ValueError for one that UTF-8 cannot encode."""
     for name, text in arguments.items():
         if not isinstance(text, str):
             raise TypeError(f"{name} is of type {type(text).__name__} and must be a string")

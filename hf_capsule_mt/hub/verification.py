@@ -62,7 +62,7 @@ def _check_files(folder: Path) -> None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} is no checkpoint: config.json cannot be read ({error})") from error
+        raise ValueError(f"{folder} is not a checkpoint: config.json cannot be read ({error})") from error
     if not config.get("auto_map") or not config.get("custom_pipelines"):
         raise ValueError(f"{folder} does not hold its code; save the model with save_pretrained(…, export_code=True)")
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in PICKLED)

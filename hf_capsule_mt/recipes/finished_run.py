@@ -33,7 +33,7 @@ _CORPORA = ("train", "validation", "test")
 _PLACES = ("cache_dir", "num_proc", "output_dir")
 _CONFIG_FACTS = ("transformers_version", "architectures", "model_type", "dtype", *MEASURED)
 _NAMES = {"bleu": "BLEU", "chrf": "chrF"}  # of recorded scores in tables
-# A device is no setting; the record names it.
+# A device is not a setting; the record names it.
 _NOT_SETTINGS = {*WITHOUT_EFFECT, *LOGGING, *SECRET, *_PLACES, "license"}
 
 

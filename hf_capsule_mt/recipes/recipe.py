@@ -55,7 +55,7 @@ class HelpFormatter(ArgumentDefaultsHelpFormatter):
 
 
 class UnknownOption(ValueError):
-    """The command line has an option that is no key of a recipe."""
+    """The command line has an option that is not a key of a recipe."""
 
 
 def recipe_parser() -> HfArgumentParser:

@@ -63,7 +63,7 @@ def test_a_port_in_use_is_an_error(started: dict[str, Any], capsys: pytest.Captu
         (["missing/folder/here"], "missing/folder/here: no such folder"),
         (["{folder}", "--examples", "{empty}"], "has no sentence"),
         (["{folder}", "--device", "nothing"], "--device nothing"),
-        (["folder", "--space", "{new}"], "'folder' is no name on the Hub"),
+        (["folder", "--space", "{new}"], "'folder' is not a name on the Hub"),
         (["--space", "{new}"], "models is empty"),
     ],
 )

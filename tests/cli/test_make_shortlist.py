@@ -86,7 +86,7 @@ def test_it_is_written_measured_and_used(
     assert done.returncode == 1 and "error: --score computes the probabilities of all words" in done.stderr
     done = run_script(*common, "--shortlist", "train.en", folder=checkpoint, text=text)
     assert done.returncode == 1 and not done.stdout
-    assert "train.en is no shortlist; put input files before --shortlist" in done.stderr
+    assert "train.en is not a shortlist; put input files before --shortlist" in done.stderr
 
 
 def test_the_ways_to_learn(
@@ -165,4 +165,4 @@ def test_a_model_on_the_hub_needs_an_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert make_shortlist.main(["--model", "owner/name", *CORPUS]) == 1
-    assert "--model owner/name is no folder: name an --output" in capsys.readouterr().err
+    assert "--model owner/name is not a folder: name an --output" in capsys.readouterr().err

@@ -163,7 +163,7 @@ def test_a_corpus_goes_into_the_tokenizer_and_preprocessing() -> None:
         ("synthetic:0", "no pair left after cleaning\npairs read +0"),
         ("{}/saved", r"has the columns \['id'\]; must have 'translation', or en and de"),
         ("{}/splits", "no split 'train'; it has dev"),
-        ("{}/nothing", "nothing' not found: .* no file in .tsv, .*, and is no folder of Dataset.save_to_disk; and"),
+        ("{}/nothing", "nothing' not found: .* no file in .tsv, .*, and is not a folder of Dataset.save_to_disk; and"),
     ],
 )
 def test_what_cannot_be_found_says_what_was_tried(name: str, message: str, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_corpus_is_known_by_its_content(form: str, tmp_path: Path, own_cache: 
     for path in tmp_path.rglob("*"):
         os.utime(path)
     again = load_corpus(name, cleaning=RULES)
-    assert again.pairs.cache_files == first.pairs.cache_files, "a newer time is no other content"
+    assert again.pairs.cache_files == first.pairs.cache_files, "a newer time does not mean other content"
     for path in [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]:
         swap_bytes(path, b"C", b"K")
     assert pairs_of(load_corpus(name, cleaning=RULES))[-1] == ("c c", "K")

@@ -68,7 +68,7 @@ def text_files(folder: Path, source: bytes, target: bytes) -> str:
 
 
 UNSOUND = [
-    (b"b\xffd", "b\ufffdd", "invalid_utf8", "is no valid UTF-8, at character 2"),
+    (b"b\xffd", "b\ufffdd", "invalid_utf8", "is not valid UTF-8, at character 2"),
     (b"b\xc3", "b\ufffd", "invalid_utf8", "UTF-8"),
     (b"b\xed\xa0\x80", "b\ufffd\ufffd\ufffd", "invalid_utf8", "UTF-8"),
     (b"b\0d", "bd", "nul", "NUL"),

@@ -119,7 +119,7 @@ CSV_ROWS = [
     (b"a,A\n\nc,C\n", "line 3: 0 fields", [("a", "A"), ("c", "C")], {}),
     (b'a,A\n"b,B\n', "line 3: no valid CSV", [("a", "A")], {}),
     (b'a,A\n"x\ny",B\nd\0,D\n', "line 3: holds U", [("a", "A"), ("x y", "B"), ("d", "D")], {"line_end": 1, "nul": 1}),
-    (b"a,A\nb\xff,B\n", "line 3: is no valid UTF-8", [("a", "A"), ("b\ufffd", "B")], {"invalid_utf8": 1}),
+    (b"a,A\nb\xff,B\n", "line 3: is not valid UTF-8", [("a", "A"), ("b\ufffd", "B")], {"invalid_utf8": 1}),
 ]
 
 
@@ -174,7 +174,7 @@ def test_wrong_parquet_files_are_named(tmp_path: Path) -> None:
     assert load_corpus(path, repair=True).report.dropped["broken_record"] == 1
     broken = pyarrow.array([b"a", b"b\xff"]).view(pyarrow.string())
     parquet.write_table(pyarrow.table({"en": broken, "de": ["A", "B"]}), path)
-    with pytest.raises(ValueError, match="x.parquet, row 1: is no valid UTF-8"):
+    with pytest.raises(ValueError, match="x.parquet, row 1: is not valid UTF-8"):
         load_corpus(path)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="x.parquet: no Parquet file"):

@@ -56,7 +56,7 @@ def test_shipped_checkpoints_are_found_from_the_current_folder(tmp_path: Path, m
     place = tmp_path / "model_cards" / "tatoeba-en-de-marian"
     place.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert place not in shipped_folders(), "a folder without weights is no checkpoint"
+    assert place not in shipped_folders(), "a folder without weights is not a checkpoint"
     (place / "config.json").write_text("{}")
     assert place in shipped_folders()
     assert len({folder.name for folder in shipped_folders()}) == len(shipped_folders())

@@ -26,8 +26,8 @@ from hf_capsule_mt.demo.texts import (
         ("word " * (MOST_WORDS + 1), "101 words"),
         ("x" * (MOST_CHARACTERS + 1), "1,001 characters, and this page takes at most 1,000"),
         ("x" * (MOST_COUNTED + 1), "more than 200,000 characters"),
-        (None, "is no text"),
-        (["a"], "is no text"),
+        (None, "is not a text"),
+        (["a"], "is not a text"),
         ("half of a pair \ud83d", "half of a character"),
     ],
 )

@@ -28,7 +28,7 @@ WITHOUT_PACKAGE: list[Check] = []
 
 
 def server(path: str, **content: Any) -> Any:
-    """Ask the server itself something that is no part of a Hub."""
+    """Ask the server itself something that is not part of a Hub."""
     data = json.dumps(content).encode() if content else None
     with urlopen(Request(os.environ["HF_ENDPOINT"] + path, data=data)) as answer:
         return json.load(answer)

@@ -336,7 +336,7 @@ def test_a_folder_without_code_is_refused(tmp_path):
     small(CAPS_NMT).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="does not hold its code; save the model with .*export_code=True"):
         verify(tmp_path)
-    with pytest.raises(ValueError, match="is no checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint"):
         verify(tmp_path / "nowhere")
 
 

@@ -227,7 +227,7 @@ def test_a_shortlist_that_is_missing_or_damaged(shortlisted: tuple[Any, Path]) -
     with pytest.raises(ValueError, match="shortlist.safetensors is damaged: its SHA-256 is not the one"):
         load_quantized(folder)
     path.write_bytes(content[:-9])
-    with pytest.raises(ValueError, match="shortlist.safetensors is no complete shortlist"):
+    with pytest.raises(ValueError, match="shortlist.safetensors is not a complete shortlist"):
         load_quantized(folder)
     words = model.shortlist.target_vocabulary
     Shortlist(torch.tensor([[4], [5]]), torch.arange(3, 6), [END], words, "digest", False).save(folder)
@@ -371,7 +371,7 @@ def test_a_file_that_is_missing(name: str, folder: Path) -> None:
 def test_a_float_checkpoint_is_not_an_int8_one(tmp_path: Path) -> None:
     Case(CAPS_NMT, "pooling").build().save_pretrained(tmp_path)
     assert not is_int8_checkpoint(tmp_path) and not is_int8_checkpoint(tmp_path / "missing")
-    with pytest.raises(ValueError, match="is no int8 checkpoint: load it with AutoModelForSeq2SeqLM.from_pretrained"):
+    with pytest.raises(ValueError, match="is not an int8 checkpoint: load it with AutoModelForSeq2SeqLM"):
         load_quantized(tmp_path)
 
 

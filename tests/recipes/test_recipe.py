@@ -207,7 +207,7 @@ def test_files_build_on_each_other_and_the_command_line_wins(recipe_file: str):
 
 
 def test_null_removes_a_setting_of_a_file(recipe_file: str) -> None:
-    """Also where null is no value of the key, in an extending file, and for a key of another family."""
+    """Also where the key does not accept null, in an extending file, and for a key of another family."""
     plain = parse_recipe([recipe_file])
     nulls = ["--config.layer_aggregation", "null", "--learning_rate", "null", "--seed=null"]
     other = parse_recipe([recipe_file, *nulls])

@@ -256,7 +256,7 @@ def test_a_teacher_of_many_languages(place: Path, tmp_path: Path) -> None:
     assert len(set(texts)) > 10 and texts != translate(model, tokenizer, PAIRS[0], num_beams=2)
     expected = [text or reference for text, reference in zip(texts, PAIRS[1], strict=True)]
     assert written(place / "new" / "train")[1] == expected
-    with pytest.raises(ValueError, match="teacher_languages: 'de' is no token of the teacher's"):
+    with pytest.raises(ValueError, match="teacher_languages: 'de' is not a token of the teacher's"):
         setting(place, tmp_path / "many", teacher_languages=("eng_Latn", "de")).run()
 
 

@@ -36,7 +36,7 @@ NUMBERS = frozenset(
     "acht achtzehn achtzig drei dreizehn dreißig elf fünf fünfzehn fünfzig hundert neun neunzehn neunzig sechs "
     "sechzehn sechzig sieben siebzehn siebzig tausend vier vierzehn vierzig zehn zwanzig zwei zwölf".split()
 )
-# English words without content of their own: a span that translates only these is no constituent.
+# English words without content of their own: a span that translates only these is not a constituent.
 ENGLISH_FUNCTION_WORDS = frozenset(
     "a am an and are as at be been being but by can could did do does for from had has have he her here him his i "
     "if in is it its just may me might must my no not of on or our shall she should so than that the their them "

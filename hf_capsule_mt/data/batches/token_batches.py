@@ -20,8 +20,8 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     Pairs are sorted by length and cut into batches where the budget is full. `seed` and the epoch draw the order of
     pairs of equal lengths, and the order of the batches. The number of batches and their shapes are the same in every
-    epoch. Every pair is in exactly one batch: where the number of batches is no multiple of the number of processes,
-    the largest batches are halved until it is. Batches that the processes train on together have like lengths.
+    epoch. Every pair is in exactly one batch: the largest batches are halved until the number of batches is a multiple
+    of the number of processes. Batches that the processes train on together have similar lengths.
 
     Building it needs at most 32 bytes of memory a pair. Afterwards it keeps 4 bytes a pair, and 4 more in an epoch.
 

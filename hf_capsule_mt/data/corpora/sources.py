@@ -198,7 +198,7 @@ def _folder_source(path: Path, pair_columns: PairColumns, split: str, streaming:
         corpus = corpus_in_folder(path, pair_columns.languages, split, open_files)
         if corpus is not None:
             return corpus
-        tried = f"{path} holds no file in {', '.join(TABLE_ENDINGS)}, and is no folder of Dataset.save_to_disk"
+        tried = f"{path} holds no file in {', '.join(TABLE_ENDINGS)}, and is not a folder of Dataset.save_to_disk"
         return _load_dataset(str(path), None, pair_columns, split, streaming, tried)
     try:
         loaded = datasets.load_from_disk(str(path))

@@ -101,7 +101,7 @@ class ProbeResults:
                 results.add(ProbeCell(**row))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"these are no results of probing ({reason}); name another folder") from error
+            raise ValueError(f"these are not results of probing ({reason}); name another folder") from error
         return results
 
 

@@ -99,7 +99,7 @@ def load_quantized(
     config = AutoConfig.from_pretrained(name, **places)
     if not is_int8_config(config.to_dict()):
         raise ValueError(
-            f"{name} is no int8 checkpoint: load it with AutoModelForSeq2SeqLM.from_pretrained, then call "
+            f"{name} is not an int8 checkpoint: load it with AutoModelForSeq2SeqLM.from_pretrained, then call "
             "quantize_for_cpu"
         )
     del config.quantization_config

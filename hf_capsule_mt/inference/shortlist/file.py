@@ -63,15 +63,15 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if FORMAT not in metadata:
-                raise ValueError(f"{path} is no shortlist: its metadata has no {FORMAT}; {REMEDY}")
+                raise ValueError(f"{path} is not a shortlist: its metadata has no {FORMAT}; {REMEDY}")
             fields = _fields(path, metadata[FORMAT])
             if is_damaged(path):
                 raise ValueError(f"{path} is damaged: its SHA-256 is not the one it was saved with; {REMEDY}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
         if path.suffix != Path(FILE_NAME).suffix:  # `--shortlist` took a text that was meant to be translated
-            raise ValueError(f"{path} is no shortlist; put input files before --shortlist") from error
-        raise ValueError(f"{path} is no complete shortlist ({error}): {REMEDY}") from error
+            raise ValueError(f"{path} is not a shortlist; put input files before --shortlist") from error
+        raise ValueError(f"{path} is not a complete shortlist ({error}): {REMEDY}") from error
     if tensors.keys() != TENSORS:
         raise ValueError(f"{path} has the tensors {sorted(tensors)}: must be {sorted(TENSORS)}; {REMEDY}")
     for name, tensor in tensors.items():

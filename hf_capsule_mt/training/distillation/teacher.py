@@ -42,7 +42,7 @@ class Teacher:
         for language in languages:
             if language not in tokenizer.get_vocab() and not hasattr(tokenizer, "get_lang_id"):
                 raise ValueError(
-                    f"teacher_languages: {language!r} is no token of the teacher's tokenizer; see its card"
+                    f"teacher_languages: {language!r} is not a token of the teacher's tokenizer; see its card"
                 )
         tokenizer.src_lang, tokenizer.tgt_lang = languages
         self.options = {"forced_bos_token_id": token_of(languages[1])}

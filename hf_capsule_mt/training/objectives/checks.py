@@ -25,8 +25,8 @@ def objective_problems_with_model(
         )
     if not (getattr(model.config, "is_encoder_decoder", False) and hasattr(model, "get_encoder")):
         problems.append(
-            f"objective={objective!r}: {type(model).__name__} is no encoder-decoder, whose encoder reads a sentence "
-            'once for all samples; use a translation model, or objective="likelihood"'
+            f"objective={objective!r}: {type(model).__name__} is not an encoder-decoder, whose encoder reads each "
+            'sentence once for all samples; use a translation model, or objective="likelihood"'
         )
     if getattr(args, "world_size", 1) > 1 and is_reentrant(args):
         problems.append(

@@ -15,16 +15,16 @@ def save_state(state: dict[str, Any], folder: Path, process: int) -> None:
     """Write mappings, lists, tensors, numbers, texts, truth values and None. A tuple comes back as a list."""
     tensors: dict[str, Tensor] = {}
 
-    def described(value: Any, name: str) -> Any:
+    def to_entry(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
             tensors[name] = value.detach().contiguous().clone()
             return {TENSOR: name}
         if isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
-                raise ValueError(f"the reward's state has a mapping {name!r} with keys that are no texts: use texts")
-            return {"mapping": {key: described(entry, f"{name}.{key}") for key, entry in value.items()}}
+                raise ValueError(f"the reward's state has a mapping {name!r} with keys that are not texts: use texts")
+            return {"mapping": {key: to_entry(entry, f"{name}.{key}") for key, entry in value.items()}}
         if isinstance(value, list | tuple):
-            return [described(entry, f"{name}.{place}") for place, entry in enumerate(value)]
+            return [to_entry(entry, f"{name}.{place}") for place, entry in enumerate(value)]
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise ValueError(
@@ -32,7 +32,7 @@ def save_state(state: dict[str, Any], folder: Path, process: int) -> None:
             "texts, lists and mappings"
         )
 
-    structure = described(state, "state")
+    structure = to_entry(state, "state")
     save_file(tensors, folder / TENSORS.format(process))
     (folder / STRUCTURE.format(process)).write_text(json.dumps(structure), encoding="utf-8")
 
@@ -44,11 +44,11 @@ def load_state(folder: Path, process: int) -> dict[str, Any] | None:
         return None
     tensors = load_file(folder / TENSORS.format(process))
 
-    def built(value: Any) -> Any:
+    def from_entry(value: Any) -> Any:
         if isinstance(value, dict):
             if TENSOR in value:
                 return tensors[value[TENSOR]]
-            return {key: built(entry) for key, entry in value["mapping"].items()}
-        return [built(entry) for entry in value] if isinstance(value, list) else value
+            return {key: from_entry(entry) for key, entry in value["mapping"].items()}
+        return [from_entry(entry) for entry in value] if isinstance(value, list) else value
 
-    return built(json.loads(file.read_text(encoding="utf-8")))
+    return from_entry(json.loads(file.read_text(encoding="utf-8")))

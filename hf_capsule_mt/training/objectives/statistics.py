@@ -66,7 +66,7 @@ class RewardStatistics:
             self.sums[name] += float(value)
 
     def add_rewards(self, rewards: Tensor, counts: Tensor, some_differ: bool) -> None:
-        """Of the candidates of a batch, both `[N]`; a candidate with the count 0 is no sample.
+        """Of the candidates of a batch, both `[N]`; a candidate with the count 0 is not a sample.
 
         `some_differ` says whether something is learned from them: whether a reward differs from what it is compared
         with, the other rewards of its sentence or the running mean.

@@ -81,10 +81,10 @@ class RewardSettings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any] | None) -> "RewardSettings":
-        """The settings of a recipe. Raises `ValueError` for names that are no setting, and for wrong values."""
+        """The settings of a recipe. Raises `ValueError` for names that are not settings, and for wrong values."""
         names = [field.name for field in dataclasses.fields(cls)]
         unknown = [str(name) for name in values or {} if name not in names]
-        problems = [f"{name}: is no setting of rewards; must be one of {', '.join(names)}" for name in unknown]
+        problems = [f"{name}: is not a setting of rewards; must be one of {', '.join(names)}" for name in unknown]
         known = {name: value for name, value in (values or {}).items() if name in names}
         try:
             settings = cls(**known)

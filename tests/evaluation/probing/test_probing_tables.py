@@ -130,7 +130,7 @@ def test_results_survive_json(results):
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"settings": {"layers": 0}}', '{"settings": {}, "commands": "x"}'])
 def test_another_file_is_no_result(text, results):
-    with pytest.raises(ValueError, match="these are no results of probing .*; name another folder"):
+    with pytest.raises(ValueError, match="these are not results of probing .*; name another folder"):
         ProbeResults.from_json(text)
     content = json.loads(results.as_json())
     content["cells"][0]["task"] = "Mood"

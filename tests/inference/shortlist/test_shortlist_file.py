@@ -48,7 +48,7 @@ def test_loading_checks_the_tokenizer(shortlist: Shortlist, tmp_path: Path):
 def test_a_file_that_was_cut_off(shortlist: Shortlist, tmp_path: Path, kept: int):
     path = shortlist.save(tmp_path)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ValueError, match=f"{FILE_NAME} is no complete shortlist .*capsule-mt make-shortlist"):
+    with pytest.raises(ValueError, match=f"{FILE_NAME} is not a complete shortlist .*capsule-mt make-shortlist"):
         Shortlist.load(tmp_path)
 
 
@@ -63,7 +63,7 @@ def test_other_files(shortlist: Shortlist, tmp_path: Path, monkeypatch: pytest.M
     path = shortlist.save(tmp_path)
     tensors = load_file(path)
     save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="model.safetensors is no shortlist: its metadata"):
+    with pytest.raises(ValueError, match="model.safetensors is not a shortlist: its metadata"):
         Shortlist.load(tmp_path / "model.safetensors")
     monkeypatch.setattr(shortlist_file, "VERSION", 2)
     shortlist.save(tmp_path / "later")

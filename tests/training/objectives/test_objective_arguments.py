@@ -28,7 +28,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"risk_sharpness": 0.0}, "risk_sharpness=0.0: must be above 0 and at most 1"),
     ({"risk_sharpness": 1.1}, "risk_sharpness=1.1: must be above 0 and at most 1"),
     ({"reward_settings": [1]}, "reward_settings=[1]: must be a mapping of fields of RewardSettings"),
-    ({"reward_settings": {"worker": 1}}, "reward_settings.worker: is no setting of rewards"),
+    ({"reward_settings": {"worker": 1}}, "reward_settings.worker: is not a setting of rewards"),
     ({"reward_settings": {"workers": -1}}, "reward_settings.workers=-1: must be an integer of at least 0"),
     ({**RISK, "samples_per_sentence": 1}, "samples_per_sentence=1: minimum_risk compares the candidates"),
     (
@@ -60,7 +60,7 @@ def test_a_model_or_a_run_that_cannot_serve_is_an_error():
     decoder = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=False))
     problems = objective_problems_with_model(args, decoder, True, True)
     assert len(problems) == 3 and "compute_loss_func" in problems[0] and "shards it" in problems[1]
-    assert "SimpleNamespace is no encoder-decoder" in problems[2]
+    assert "SimpleNamespace is not an encoder-decoder" in problems[2]
     assert objective_problems_with_model(args, toy_model("marian"), False, False) == []
     assert objective_problems_with_model(SimpleNamespace(), decoder, True, True) == []
 

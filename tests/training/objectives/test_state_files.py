@@ -36,7 +36,7 @@ def test_one_tensor_under_two_names_is_saved(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [({1: 2}, "'state.x' with keys that are no texts"), (torch.nn.Linear(1, 1), "'state.x' of type Linear")],
+    [({1: 2}, "'state.x' with keys that are not texts"), (torch.nn.Linear(1, 1), "'state.x' of type Linear")],
 )
 def test_what_cannot_be_saved_is_an_error(value: Any, message: str, tmp_path: Path):
     with pytest.raises(ValueError, match=message):

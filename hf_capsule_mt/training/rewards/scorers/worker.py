@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     requests: Any = os.fdopen(os.dup(0), "rb", buffering=0)  # `select` knows nothing of a buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints must not look like an answer
     score: Any = None
     while not parent_is_gone(requests.fileno(), parent):
         try:
