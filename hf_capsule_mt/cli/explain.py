@@ -4,10 +4,13 @@
     capsule-mt explain runs/model "Who reads it?" --target "Wer liest es?" --html routing.html
     capsule-mt explain runs/model "Who reads it?" --json
 
-Without `--target` the model translates the sentence. What you see depends on the model: past and future with their
-warnings of words that were left out (GDR), the share of each word in each capsule (CapsNMT), and the shares of layers
-or heads (DLA, HEADS), which are compared with a routing that decides nothing. `--html` writes interactive maps as one
-page, which needs no network.
+Without `--target` the model translates the sentence. What you see depends on the model:
+
+    GDR            past and future, with warnings of words that were left out
+    CapsNMT        the share of each word in each capsule
+    DLA, HEADS     the shares of layers or heads, compared with a routing that decides nothing
+
+`--html` writes interactive maps as one page, which needs no network.
 """
 
 import argparse

@@ -8,7 +8,7 @@ The checks, one a line:
     weights        files can be read, match their digests and config.json, and hold finite numbers
     tokenizer      exists and has at most as many tokens as the model
     translation    the model translates a sentence
-    code           code in the folder is that of this version, and gives the same outputs without this package
+    code           it is that of this version, and gives the same outputs without this package
 
 A folder that fails a check gives the exit code 1, and so does the command. A folder without code passes: most
 checkpoints have none. `capsule-mt export` writes it.

@@ -101,7 +101,7 @@ def translate(
 ) -> str | list[str]:
     """Translate one sentence into one string, or a list of sentences into the list of their translations.
 
-    Sentences of like length share a batch. A sentence that is longer than the model can read is truncated, and a
+    Sentences of similar length share a batch. A sentence that is longer than the model can read is truncated, and a
     warning names it. An empty sentence is an error. `generation` goes to `model.generate`. Unless it, or the model's
     generation config, limits the length, translations have at most twice the tokens of the longest source and 50.
     """

@@ -67,7 +67,7 @@ def translate_lines(
     Args:
         lines: any number of lines; only `window` of them are read at a time. A blank line has the empty translation.
             A line that is too long for the model is truncated, and a warning names it.
-        max_tokens: source tokens of a batch, with padding. Lines of like length in a window share a batch.
+        max_tokens: source tokens of a batch, with padding. Lines of similar length in a window share a batch.
         n_best: translations of each line, at most the number of beams.
         with_scores: adds the score of each translation.
         length_penalty: None takes it from the model's generation config, or 1.0 if that has none.

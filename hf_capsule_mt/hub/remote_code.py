@@ -6,9 +6,9 @@ Name`. A folder of this package becomes one file: `modeling/capsules/*.py` becom
 keep their names. A family gets only the files it needs, and of each docstring the first paragraph: argument lists and
 examples are for readers of this package.
 
-The copied files of `configuration`, `ops` and `modeling`, and `pipelines.py`, therefore import each other in one form
-too, `from hf_capsule_mt.<path>.<file> import Name`, at the top of the file, and no two files of a folder define the
-same name.
+So the files that are copied follow two rules. They import each other at the top of the file, as `from
+hf_capsule_mt.<path>.<file> import Name`. And no two files of a folder define the same name. The files are those of
+`configuration`, `ops` and `modeling`, and `pipelines.py`.
 """
 
 import ast

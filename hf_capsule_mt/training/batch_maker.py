@@ -1,4 +1,4 @@
-"""The loaders of a run: batches by tokens for training, batches of like length for evaluation."""
+"""The loaders of a run: batches by tokens for training, batches of similar length for evaluation."""
 
 from collections.abc import Sized
 from functools import partial
@@ -63,7 +63,7 @@ class BatchMaker:
         return self._loader(dataset, sampler, collator)
 
     def evaluation_loader(self, dataset: Any, collator: Any) -> DataLoader:
-        """Batches of like length, the longest first, the same number for every process."""
+        """Batches of similar length, the longest first, the same number for every process."""
         lengths, budget = pair_lengths(dataset), self.token_budget
         sampler = TokenBatchSampler(
             lengths,

@@ -272,7 +272,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         return super().get_test_dataloader(test_dataset) if loader is None else loader
 
     def _translation_loader(self, dataset: Any) -> DataLoader | None:
-        """Batches of like length to translate; None where the stock evaluation runs."""
+        """Batches of similar length to translate; None where the stock evaluation runs."""
         if self.preprocess_logits_for_metrics is not None or not self.evaluator.can_evaluate(self.model, dataset):
             return None
         return self.batches.evaluation_loader(*self._model_columns(dataset, "evaluation"))

@@ -1,8 +1,13 @@
 """`benchmark.py scaling`: time against length, measured and fitted; that of a whole sentence is also drawn.
 
-There are four curves: the encoder against the source length; one greedy step of the decoder against the source length;
-one greedy step against the number of words before it; and a whole sentence, translated into as many tokens. Every
-round visits models, curves and lengths in a new random order, so that other load on the machine affects all of them
+There are four curves:
+
+    the encoder against the source length
+    one greedy step of the decoder against the source length
+    one greedy step against the number of words before it
+    a whole sentence, translated into a sentence of the same length, against this length
+
+Every round visits models, curves and lengths in a new random order. So other load on the machine affects all of them
 equally.
 """
 

@@ -8,9 +8,10 @@ recipe, in a folder and with a log of its own below `--runs`. The validation and
 the differences are small. A finished run is not repeated, and one that was cut off goes on from its last checkpoint.
 Arguments after `--` go to every training.
 
-All runs are scored in the same way: BLEU, chrF and coverage (CDR by the lexicon of the training pairs) of their
-translations, and the rewards of samples of the model on the unseen test sentences. All models sample with the same
-random numbers. The learned reward is that of the adequacy-oriented run of the seed, as it was after its last step.
+All runs are scored in the same way. Translations get BLEU, chrF and coverage (CDR by the training pairs' lexicon).
+Samples of the model on the unseen test sentences get rewards. All models sample with the same random numbers. The
+learned reward is that of the adequacy-oriented run of the seed, as it was after its last step.
+
 Writes `results.json`, and the tables into `README.md`, between two marks; what else is in the file stays.
 """
 

@@ -1,4 +1,4 @@
-"""Batches of like length, each with as many tokens as a budget allows, in equal shares for the processes of a run.
+"""Batches of similar length, each with as many tokens as a budget allows, in equal shares for the processes of a run.
 
 Legend: `N` pairs of sentences. A batch of n pairs costs n times (its longest source + its longest target): the tokens
 of both sides, padding included.

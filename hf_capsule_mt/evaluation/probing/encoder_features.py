@@ -31,7 +31,7 @@ def encoder_features(
         warnings.warn(f"{len(too_long)} sentences have more than {min(limits)} tokens and are cut", stacklevel=2)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     encoder = model.get_encoder()
-    order = sorted(range(len(tokens)), key=lambda index: len(tokens[index]))  # like lengths share a batch
+    order = sorted(range(len(tokens)), key=lambda index: len(tokens[index]))  # similar lengths share a batch
     features: list[Tensor] = [torch.empty(0)] * len(tokens)
     with evaluation_mode(encoder):
         for first in range(0, len(order), batch_size):

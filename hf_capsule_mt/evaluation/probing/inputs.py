@@ -18,7 +18,7 @@ PIECES = 2
 class Inputs(Protocol):
     """The inputs of one split."""
 
-    lengths: Tensor  # [N]; sentences of like length make batches with little padding
+    lengths: Tensor  # [N]; sentences of similar length make batches with little padding
 
     def __len__(self) -> int: ...
 
@@ -29,8 +29,8 @@ class Inputs(Protocol):
 class SentenceInputs:
     """Sentences as numbers of words.
 
-    A batch is a random one, because sentences of one length can have one label. It is cut into pieces of like length,
-    which are padded little.
+    A batch is a random one, because sentences of one length can have one label. It is cut into pieces of similar
+    length, which need little padding.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]], padding: int, device: torch.device) -> None:

@@ -53,9 +53,12 @@ def _m_step(
 ):
     """Eq. (11)-(14), DLA. The assignments were computed from the arguments `means` to `log_totals`.
 
-    Returns the weights of the mean `[NB, IB, OB]`, their sum before normalization `[NB, OB]`, the means and the
-    variances without floor `[NB, OB, DB]`, the sum over D of the logarithms of the variances with floor `[NB, OB]`,
-    and the logits of A^Omega `[NB, OB]`.
+    Returns
+        the weights of the mean `[NB, IB, OB]`
+        their sum before normalization `[NB, OB]`
+        the means and the variances without floor, both `[NB, OB, DB]`
+        the sum over D of the logarithms of the variances with floor `[NB, OB]`
+        the logits of A^Omega `[NB, OB]`
     """
     mass = assignments * present[:, :, None]
     total = tl.sum(mass, axis=1)

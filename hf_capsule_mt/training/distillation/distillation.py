@@ -8,7 +8,7 @@ Distillation gains 1.2 BLEU for the base model (Tables 1 and 2: 25.7 to 26.9 Eng
 
 A run may be stopped in any way and started again with any number of processes; see `shards.py` for its files. With the
 same `max_tokens` on the same kind of machine the corpus is byte for byte that of a run that was never stopped: a batch
-holds sentences of like length from one shard.
+holds sentences of similar length from one shard.
 """
 
 import hashlib

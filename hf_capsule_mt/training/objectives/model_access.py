@@ -95,5 +95,5 @@ def decoder_without_dropout(model: Any) -> Iterator[None]:
 
 
 def in_blocks(lengths: Sequence[int], budget: int | None) -> list[list[int]]:
-    """Indices in blocks of like length, longest first; a block has at most `budget` tokens, padding included."""
+    """Indices in blocks of similar length, longest first; a block has at most `budget` tokens, padding included."""
     return length_batches(lengths, max_tokens=budget)
