@@ -30,9 +30,9 @@ def word_warnings(coverage: Coverage, threshold: float) -> list[WordWarning]:
     """The warnings in the order of the source; none if the model's scores are not reliable."""
     if not coverage.is_reliable:
         return []
-    found = []
+    warnings = []
     for place, word in enumerate(coverage.words):
         for problem, scores in ((LEFT_OUT, coverage.untranslated), (TWICE, coverage.repeated)):
             if scores[place] > threshold:
-                found.append(WordWarning(place, word, problem, scores[place]))
-    return found
+                warnings.append(WordWarning(place, word, problem, scores[place]))
+    return warnings

@@ -73,8 +73,8 @@ INLINE void aggregate_layers_body(const Aggregation *a, const float *outputs, in
     for (int r = 0; r < rows; r++)
         for (int l = 0; l < L; l++) { /* log of the logistic function, at least log 1e-30 */
             const float x = dot(inputs + (size_t)r * all + l * d, a->activation + l * d, d);
-            const float found = (x < 0.0f ? x : 0.0f) - log_f(1.0f + exp_f(x < 0.0f ? x : -x));
-            log_activations[r * L + l] = found < -69.0775528f ? -69.0775528f : found;
+            const float log_logistic = (x < 0.0f ? x : 0.0f) - log_f(1.0f + exp_f(x < 0.0f ? x : -x));
+            log_activations[r * L + l] = log_logistic < -69.0775528f ? -69.0775528f : log_logistic;
         }
     p.log_activations = log_activations;
     em_forward(&p, 0, rows, scratch);

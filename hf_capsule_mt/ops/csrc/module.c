@@ -110,7 +110,7 @@ static int route(Problem *p, Kind kind, int threads, float *grad_a, float *grad_
  * grad_log_activations, grad_a, grad_u), (stride_n, stride_i, N, I, O, D, T, normalize, stop_gradient),
  * inverse_temperature, variance_floor, vote_limit). Tensors are addresses; 0 stands for None. */
 static PyObject *py_route(PyObject *self, PyObject *arguments) {
-    int kind, threads, found;
+    int kind, threads, failed;
     unsigned long long a[11];
     long long stride_n, stride_i;
     Problem p;
@@ -129,9 +129,9 @@ static PyObject *py_route(PyObject *self, PyObject *arguments) {
     p.beta_a = ADDRESS(a[3]), p.beta_u = ADDRESS(a[4]), p.grad_capsules = ADDRESS(a[5]);
     p.capsules = ADDRESS(a[6]), p.grad_votes = ADDRESS(a[7]), p.grad_log_activations = ADDRESS(a[8]);
     Py_BEGIN_ALLOW_THREADS
-    found = route(&p, (Kind)kind, threads, ADDRESS(a[9]), ADDRESS(a[10]));
+    failed = route(&p, (Kind)kind, threads, ADDRESS(a[9]), ADDRESS(a[10]));
     Py_END_ALLOW_THREADS
-    if (found) return PyErr_NoMemory();
+    if (failed) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 

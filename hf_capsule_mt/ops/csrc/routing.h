@@ -27,9 +27,9 @@ typedef struct {
 } Problem;
 
 INLINE float *take(float **scratch, int count) {
-    float *found = *scratch;
+    float *memory = *scratch;
     *scratch += count;
-    return found;
+    return memory;
 }
 
 /* Room for `count` objects of `bytes` bytes. Call it before `take`, so that they are aligned like `malloc`'s memory. */
@@ -43,27 +43,27 @@ INLINE float limited(float vote, float limit) { return vote < -limit ? -limit : 
  * indices. */
 INLINE int gather(const Problem *p, int n, float *votes, float *log_activations, int *kept) {
     const int OD = p->O * p->D;
-    int found = 0;
+    int count = 0;
     for (int i = 0; i < p->I; i++) {
         if (p->mask && !p->mask[(size_t)n * p->I + i]) continue;
         const float *vote = p->votes + n * p->stride_n + i * p->stride_i;
-        float *into = votes + (size_t)found * OD;
+        float *into = votes + (size_t)count * OD;
         LOOP for (int k = 0; k < OD; k++) into[k] = limited(vote[k], p->vote_limit);
         if (log_activations)
-            log_activations[found] = p->log_activations ? p->log_activations[(size_t)n * p->I + i] : 0.0f;
-        if (kept) kept[found] = i;
-        found++;
+            log_activations[count] = p->log_activations ? p->log_activations[(size_t)n * p->I + i] : 0.0f;
+        if (kept) kept[count] = i;
+        count++;
     }
-    return found;
+    return count;
 }
 
 /* Write the gradients of the inputs that are not masked; 0 for masked inputs and for votes outside the limit. */
-INLINE void scatter(const Problem *p, int n, int found, const int *kept, const float *g_votes,
+INLINE void scatter(const Problem *p, int n, int count, const int *kept, const float *g_votes,
                     const float *g_log_activations) {
     const int OD = p->O * p->D;
     for (int i = 0, next = 0; i < p->I; i++) {
         float *into = p->grad_votes + n * p->stride_n + i * p->stride_i;
-        const int here = next < found && kept[next] == i;
+        const int here = next < count && kept[next] == i;
         if (here) {
             const float *vote = p->votes + n * p->stride_n + i * p->stride_i, *g = g_votes + (size_t)next * OD;
             LOOP for (int k = 0; k < OD; k++) into[k] = limited(vote[k], p->vote_limit) == vote[k] ? g[k] : 0.0f;

@@ -93,8 +93,8 @@ INLINE float log_f(float x) {
     series = series * f - 0.250008211f;
     series = series * f + 0.333333317f;
     float rest = series * (f * square) + exponent * 1.42860677e-6f;
-    float found = exponent * 0.693145752f + (f + (rest - 0.5f * square));
-    return x == x ? found : x;
+    float logarithm = exponent * 0.693145752f + (f + (rest - 0.5f * square));
+    return x == x ? logarithm : x;
 }
 
 /* x times the normal distribution function of x; the error function by formula 7.1.26 of Abramowitz and Stegun, "Handbook

@@ -72,12 +72,12 @@ def edits(file: str, source: bytes) -> list[Edit]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = {}
+    edit_at = {}
     for node, kind, after in _visit(tree):
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-        found[start, end, after] = Edit(file, node.lineno, start, end, kind, source[start:end].decode(), after)
-    return [found[place] for place in sorted(found)]
+        edit_at[start, end, after] = Edit(file, node.lineno, start, end, kind, source[start:end].decode(), after)
+    return [edit_at[place] for place in sorted(edit_at)]
 
 
 def function_around(source: bytes, line: int) -> int | None:

@@ -55,21 +55,21 @@ class Imports:
         return bool(ELSEWHERE.search(self.files[test]))
 
     def _imported(self, file: str, tree: ast.Module) -> set[str]:
-        found: set[str] = set()
+        imported: set[str] = set()
         checkers = {id(node) for node in _imports_for_checkers(tree)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                found |= {name for alias in node.names for name in self._module(alias.name)}
+                imported |= {name for alias in node.names for name in self._module(alias.name)}
             elif isinstance(node, ast.ImportFrom) and id(node) not in checkers:
                 module = self._absolute(file, node)
-                found |= self._module(module)
+                imported |= self._module(module)
                 for alias in node.names:
-                    found |= self._name(module, alias.name)
+                    imported |= self._name(module, alias.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                found |= self._name(node.value.id, node.attr)
+                imported |= self._name(node.value.id, node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found |= self._script(node.value)
-        return found
+                imported |= self._script(node.value)
+        return imported
 
     def _module(self, name: str) -> set[str]:
         """The file of a module, and those of the packages around it."""
