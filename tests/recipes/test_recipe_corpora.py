@@ -99,7 +99,10 @@ def test_a_run_in_the_folder_of_its_corpus_is_an_error_of_the_command(tmp_path: 
     [
         ({"header": True}, "x.tsv, line 1 names the columns 'a', 'b', 'c' and must name en and de once each"),
         ({"source_column": "a", "target_column": "d"}, "must name a and d once each"),
-        ({"source_column": "a"}, "target_column=None must be the names of two different columns; give both, or neither"),
+        (
+            {"source_column": "a"},
+            "target_column=None must be the names of two different columns; give both, or neither",
+        ),
     ],
 )
 def test_a_wrong_corpus_is_an_error_of_the_command(content: dict[str, Any], message: str, tmp_path: Path) -> None:
