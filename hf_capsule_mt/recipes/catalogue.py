@@ -14,7 +14,6 @@ from hf_capsule_mt.recipes.file import (
     shipped_names,
     unflatten_settings,
 )
-from hf_capsule_mt.recipes.finished_run import read_results
 from hf_capsule_mt.recipes.strict_yaml import dump_yaml, parse_yaml
 
 SENTENCE = re.compile(r"(?<=[.]) (?=[A-Z])")
@@ -90,6 +89,8 @@ def whole_recipe(name: str) -> str:
 
 def recorded_recipe(path: Path) -> str:
     """The recipe that the `results.json` of a run records, as the text of a file."""
+    from hf_capsule_mt.recipes.finished_run import read_results  # imports PyTorch
+
     recipe = read_results(path, path.parent).get("recipe")
     if not isinstance(recipe, dict):
         raise ValueError(f"{path}: records no recipe; it must be the results.json of a run")
