@@ -21,7 +21,8 @@ HELP = """
 - **Past and future**: after each target word, the model sorts the source words into *past* (translated) and *future*
   (still to translate). Choose a target word with the mouse, a finger, or Tab and the arrow keys.
 - **Warnings**: a source word that no target word needed was probably left out. Delete a word of the translation and
-  watch the warning appear. The threshold says how sure the model must be.
+  watch the warning appear. The threshold says how sure the model must be. No warning does not mean a good translation:
+  the page sees no wrong words, no swapped words and no nonsense, and misses many omissions.
 - **Capsules, layers, heads**: who listens to which word, iteration by iteration. The last row of each picture is a
   routing that decides nothing. A picture whose rows all look like that row has no meaning.
 - **Compare**: two models, or one model and itself with uniform routing, on the same sentence.

@@ -8,6 +8,8 @@ from hf_capsule_mt.demo.texts import InputError
 # The demo begins with more warnings than the pipeline, which has 0.5: here a person looks at each of them.
 LOWEST, HIGHEST, DEFAULT, STEP = 0.05, 0.95, 0.4, 0.05
 LEFT_OUT, TWICE = "left out", "translated twice"
+# Share of the omissions that have a warning, by threshold: model_cards/coverage, words deleted from references.
+WARNED_OMISSIONS = {0.3: 0.76, 0.4: 0.62, 0.5: 0.36}
 
 
 class WordWarning(NamedTuple):
@@ -24,6 +26,16 @@ def checked_threshold(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not LOWEST <= value <= HIGHEST:
         raise InputError(f"The threshold must be a number from {LOWEST} to {HIGHEST}.")
     return float(value)
+
+
+def highest_score(coverage: Coverage) -> WordWarning | None:
+    """The highest score, of whichever problem; None without words."""
+    scores = [
+        WordWarning(place, word, problem, values[place])
+        for problem, values in ((LEFT_OUT, coverage.untranslated), (TWICE, coverage.repeated))
+        for place, word in enumerate(coverage.words)
+    ]
+    return max(scores, key=lambda one: one.score, default=None)
 
 
 def word_warnings(coverage: Coverage, threshold: float) -> list[WordWarning]:

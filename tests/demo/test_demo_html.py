@@ -1,7 +1,9 @@
 """The parts of the page: what they say, and that words with HTML in them stay words."""
 
+import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ from hf_capsule_mt.analysis.maps import capsule_map
 from hf_capsule_mt.demo import html
 from hf_capsule_mt.demo.look import Look
 from hf_capsule_mt.demo.texts import InputError
-from hf_capsule_mt.demo.warnings import LEFT_OUT, TWICE, checked_threshold, word_warnings
+from hf_capsule_mt.demo.warnings import LEFT_OUT, TWICE, WARNED_OMISSIONS, checked_threshold, word_warnings
 
+ROOT = Path(__file__).parents[2]
 SCORES = Coverage(("The", "sister", "wrote"), (0.02, 0.9, 0.5), (0.0, 0.0, 0.7), bow_accuracy=0.85)
 
 
@@ -68,8 +71,32 @@ def test_warnings_can_be_read_without_colour():
     assert len(re.findall("demo-word demo-left-out", drawn)) == 1 == len(re.findall("demo-word demo-twice", drawn))
     assert drawn.count('style="left: 60%"') == 3, "the threshold is drawn at each word"
     assert "Warnings can be wrong" in text
-    assert "✓ No word has a score above 0.95." in Elements(html.coverage(SCORES, 0.95)).text
     assert html.coverage(None, 0.5) == ""
+
+
+def test_no_warning_is_not_shown_as_a_good_translation():
+    text = Elements(html.coverage(SCORES, 0.95)).text
+    assert "✓" not in text and "Words may still be missing or wrong." in text
+    assert "No word has a score above 0.95. The closest: sister 0.90 (left out)." in text
+    twice = Coverage(("The", "sister"), (0.02, 0.1), (0.0, 0.3), bow_accuracy=0.85)
+    assert "The closest: sister 0.30 (translated twice)." in Elements(html.coverage(twice, 0.4)).text
+    assert "No word has a score above 0.40. Words may" in Elements(html.coverage(Coverage((), (), ()), 0.4)).text
+
+
+def test_the_page_says_what_the_warnings_miss():
+    """With the numbers that `coverage_study.py` measured, and for which kind of omissions."""
+    measured = json.loads((ROOT / "model_cards" / "coverage" / "results.json").read_text(encoding="utf-8"))
+    recall = {
+        one["threshold"]: round(one["recall"], 2)
+        for one in measured["measurements"]
+        if (one["score"], one["scored_by"], one["deleted_by"]) == ("credit", "model", "all")
+    }
+    assert {at: recall[at] for at in WARNED_OMISSIONS} == WARNED_OMISSIONS
+    text = Elements(html.coverage(SCORES, 0.4)).text
+    assert "76% of them at 0.30, 62% of them at 0.40, 36% of them at 0.50" in text
+    assert "words were deleted from 500 correct translations" in text and "by itself were not measured" in text
+    assert "Nothing here looks for wrong words, swapped words or nonsense." in text
+    assert "it names 85% of the words already written" in text and "The bar under a word is its score" in text
 
 
 def nasty_parts() -> dict[str, str]:
