@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from chromium import LAPTOP, PHONE, Tab, chromium_program, chromium_tab
 from report_systems import NASTY, OPTIONS, capsule_model, damaged, past_future_model, report_pairs, tokenizer
 
 from hf_capsule_mt.analysis import explain
+from hf_capsule_mt.analysis.maps import capsule_map, map_page, routing_map
 from hf_capsule_mt.analysis.report import System, write_report
 
 pytestmark = pytest.mark.skipif(
@@ -143,6 +145,32 @@ def test_capsules_colour_the_sentence(report: Tab):
     report.hover(".map-capsules .choice", 2)
     assert report.run(colours) != before and texts(report, ".map-capsules .word .share") != shares
     assert len(set(before)) > 1, "all words have the same colour"
+
+
+def test_equal_shares_have_equal_colours_and_words(tab: Tab, tmp_path: Path):
+    """A routing that decides nothing once looked stronger than a trained one beside it."""
+    words, uniform = ["old", "book"], np.full((2, 6), 1 / 6)
+    trained = np.array([[0.8, 0.17, 0.03, 0, 0, 0], [0.3, 0.17, 0.53, 0, 0, 0]])
+    maps = [capsule_map(words, shares[None]) for shares in (trained, uniform)]
+    sites = [np.array([[[[strong, 1 - strong]], [[0.5, 0.5]]]]) for strong in (1.0, 0.5)]  # [N, P, I, O]
+    maps += [routing_map(torch.tensor(site), ["layer 1"], list("ab")) for site in sites]
+    page = tmp_path / "maps.html"
+    page.write_text(map_page("maps", maps), encoding="utf-8")
+    tab.screen(LAPTOP)
+    tab.open(page)
+    said = texts(tab, ".map-capsules .said")
+    assert said[0] == "Capsule 1 has its largest shares at: old (80 %), book (30 %)."
+    assert said[1] == "Capsule 1 has the same share at each word: 17 %."
+    for kind, text in (("capsules", "17"), ("routing", "1.00")):
+        colours = tab.run(
+            f"[...document.querySelectorAll('.map-{kind}')].map((one) => [...one.querySelectorAll('.number')]"
+            f".filter((text) => text.textContent === '{text}')"
+            ".map((text) => Number(text.previousSibling.getAttribute('fill-opacity')).toFixed(2)))"
+        )
+        assert len(colours) == 2 and all(colours) and len({one for some in colours for one in some}) == 1, colours
+    tab.hover(".map-capsules .choice", 1)
+    strengths = "[...document.querySelectorAll('.coloured')].map((one) => one.style.getPropertyValue('--strength'))"
+    assert tab.run(strengths) == ["17%"] * 4
 
 
 def test_sentences_are_filtered_and_sorted(report: Tab):

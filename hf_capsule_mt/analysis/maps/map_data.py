@@ -32,20 +32,22 @@ SUMS_TO_ALL = "Past and future each share out 100 % over the source; half of a b
 FIRST_IS_UNIFORM = " The first iteration always looks like this row: compare it with the last one."
 CAPSULE_CAPTION = (
     "How to read it: choose a capsule. The stronger a word is coloured, the larger the share of this word that goes "
-    "to the capsule; the number is that share. The shares of a word sum to 100 % over the capsules. The last row, "
-    "“uniform”, is the contrast: a routing that decides nothing gives each capsule the same share. The first "
-    "iteration always looks like this row."
+    "to the capsule; the number is that share. Every picture has the same scale: the full colour is 100 %. The shares "
+    "of a word sum to 100 % over the capsules. The last row, “uniform”, is the contrast: a routing that decides "
+    "nothing gives each capsule the same share. The first iteration always looks like this row."
 )
 SHARES_CAPTION = (
     "How to read it: choose a {unit}. The stronger a word is coloured, the larger the {unit}’s share in the "
-    "assignments to an output capsule, on average over the capsules; the number is that share. The shares of a word "
-    "sum to 100 % over the {unit}s. The last row, “uniform”, is the contrast: a routing that decides nothing gives "
-    "each {unit} the same share. Numbers that change from word to word mean that routing reacts to the words."
+    "assignments to an output capsule, on average over the capsules; the number is that share. Every picture has "
+    "the same scale: the full colour is 100 %. The shares of a word sum to 100 % over the {unit}s. The last row, "
+    "“uniform”, is the contrast: a routing that decides nothing gives each {unit} the same share. Numbers that change "
+    "from word to word mean that routing reacts to the words."
 )
 ROUTING_CAPTION = (
     "How to read it: a row is an input, {columns}. The colour is the share of the input that goes there, as a "
-    "multiple of the uniform share: 2.00 is twice as much. The last row, “uniform”, is the contrast: a routing that "
-    "decides nothing. Rows that differ from it and from each other mean that routing specialises."
+    "multiple of the uniform share: 2.00 is twice as much, and 4.00 or more has the full colour. The last row, "
+    "“uniform”, is the contrast: a routing that decides nothing. Rows that differ from it and from each other mean "
+    "that routing specialises."
 )
 
 
@@ -78,7 +80,7 @@ def past_future_map(
 def capsule_map(words: Sequence[str], shares: Shares, title: str = "") -> dict[str, Any]:
     """Table 4, CapsNMT: `shares` `[N, S, M]` of each word to each capsule."""
     names = [f"capsule {number + 1}" for number in range(shares.shape[-1])]
-    return _word_share_map(words, shares, names, "capsule", "takes most of", CAPSULE_CAPTION, title)
+    return _word_share_map(words, shares, names, "capsule", CAPSULE_CAPTION, title)
 
 
 def input_share_map(
@@ -86,20 +88,19 @@ def input_share_map(
 ) -> dict[str, Any]:
     """`shares` `[N, W, I]` of each layer or head (the `unit`) in what is routed at each word, see [`InputShares`]."""
     caption = SHARES_CAPTION.format(unit=unit)
-    return _word_share_map(words, shares, inputs, unit, "has its largest shares at", caption, title)
+    return _word_share_map(words, shares, inputs, unit, caption, title)
 
 
 def _word_share_map(
-    words: Sequence[str], shares: Shares, names: Sequence[str], unit: str, says: str, caption: str, title: str
+    words: Sequence[str], shares: Shares, names: Sequence[str], unit: str, caption: str, title: str
 ) -> dict[str, Any]:
-    """Shares `[N, words, names]` that sum to 1 over the names. `says` joins a name to its strongest words."""
+    """Shares `[N, words, names]` that sum to 1 over the names."""
     return {
         "type": "capsules",
         "title": title,
         "words": list(words),
         "names": list(names),
         "unit": unit,
-        "says": says,
         "shares": _percent(shares),
         "contrast_name": f"{UNIFORM} (1 of {shares.shape[-1]})",
         "caption": caption,

@@ -4,6 +4,8 @@ const capsuleMaps = (() => {
   const { make, choices, stepper, grid, patterns, numbers, replace } = capsuleParts;
   const GROUPS = ["past", "future", "redundant"];
   const percent = (share) => `${Math.round(share)} %`;
+  // Percent of the uniform share that has the full colour. It is fixed, so that pictures can be compared.
+  const STRONGEST = 400;
 
   // Figure 4 of GDR: data.shares[iteration][target word][source word] = [past, future, redundant] in percent.
   function pastFuture(data) {
@@ -95,18 +97,20 @@ const capsuleMaps = (() => {
     said.className = "said";
     said.setAttribute("aria-live", "polite");
     let lines = [];
-    const most = Math.max(...data.shares.flat(2), 1);
     function showSentence() {
       const shares = data.shares[iteration].map((word) => word[chosen]);
       replace(sentence, ...data.words.map((word, index) => {
         const text = make("span", { class: "word-text coloured", dir: "auto" }, word);
-        text.style.setProperty("--strength", `${Math.round((100 * shares[index]) / most)}%`);
+        text.style.setProperty("--strength", `${shares[index]}%`);
         return make("span", { class: "word", title: percent(shares[index]) }, text,
           make("span", { class: "share" }, percent(shares[index])));
       }));
       const order = data.words.map((word, index) => [shares[index], word]).sort((one, two) => two[0] - one[0]);
-      said.textContent = `${names[chosen][0].toUpperCase()}${names[chosen].slice(1)} ${data.says}: ` +
-        order.slice(0, 3).map(([share, word]) => `${word} (${percent(share)})`).join(", ") + ".";
+      const isEqual = order.length > 1 && order[0][0] === order[order.length - 1][0];
+      said.textContent = `${names[chosen][0].toUpperCase()}${names[chosen].slice(1)} ` + (isEqual
+        ? `has the same share at each word: ${percent(order[0][0])}.`
+        : "has its largest shares at: " +
+          order.slice(0, 3).map(([share, word]) => `${word} (${percent(share)})`).join(", ") + ".");
       lines.forEach((line, index) => line.classList.toggle("chosen", index === chosen));
     }
     function showOverview() {
@@ -116,7 +120,7 @@ const capsuleMaps = (() => {
         rows, columns: data.words, contrastFrom: count, width: 34, height: 22,
         onRow: (row) => { if (row < count) choose(row); },
         cell: (row, column) => ({
-          parts: [["heat", 0, 100, share(row, column) / most]], text: String(Math.round(share(row, column))),
+          parts: [["heat", 0, 100, share(row, column) / 100]], text: String(Math.round(share(row, column))),
           title: `${rows[row]} / ${data.words[column]}: ${percent(share(row, column))}`,
         }),
       });
@@ -146,16 +150,15 @@ const capsuleMaps = (() => {
     said.className = "said";
     said.setAttribute("aria-live", "polite");
     const matrix = () => (position === 0 ? data.mean : data.positions[position - 1])[iteration];
-    const strongest = () => Math.max(...(position === 0 ? data.mean : data.positions[position - 1]).flat(2), 200);
     const names = ["mean", ...data.position_names];
     function show() {
-      const [rows, values, most] = [[...data.inputs, data.contrast_name], matrix(), strongest()];
+      const [rows, values] = [[...data.inputs, data.contrast_name], matrix()];
       const value = (row, column) => (row < data.inputs.length ? values[row][column] : 100);
       const made = grid({
         rows, columns: data.columns, contrastFrom: data.inputs.length, turned: false, height: 22,
         width: data.columns.length > 12 ? 14 : 44,
         cell: (row, column) => ({
-          parts: [["heat", 0, 100, value(row, column) / most]],
+          parts: [["heat", 0, 100, Math.min(1, value(row, column) / STRONGEST)]],
           text: data.columns.length > 12 ? null : (value(row, column) / 100).toFixed(2),
           title: `${rows[row]} to capsules ${data.column_names[column]}: ${(value(row, column) / 100).toFixed(2)} ` +
             "times the uniform share",
@@ -164,8 +167,7 @@ const capsuleMaps = (() => {
       replace(overview, made.node);
       said.textContent = `Iteration ${iteration + 1}, mean of all positions: entropy ${data.entropy[iteration].toFixed(2)} ` +
         `(uniform: ${data.uniform_entropy.toFixed(2)}), diversity ` +
-        (data.diversity ? `${data.diversity[iteration].toFixed(2)} (uniform: 0.00).` : "–.") +
-        ` The strongest colour is ${(most / 100).toFixed(1)} times the uniform share.`;
+        (data.diversity ? `${data.diversity[iteration].toFixed(2)} (uniform: 0.00).` : "–.");
       replace(table, numbers(["times uniform", ...data.column_names], data.inputs.map((input, row) =>
         [input, ...values[row].map((one) => (one / 100).toFixed(2))])));
     }
