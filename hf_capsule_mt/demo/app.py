@@ -27,6 +27,10 @@ HELP = """
   routing that decides nothing. A picture whose rows all look like that row has no meaning.
 - **Compare**: two models, or one model and itself with uniform routing, on the same sentence.
 """
+ABOUT_UNIFORM = (
+    "**uniform routing** is the same model with a routing that decides nothing: each capsule gets the same share. It was "
+    "not trained so, and often translates worse. What differs shows what its routing does."
+)
 QUEUE = 20  # requests that wait; more are refused
 SESSIONS = 200  # visitors whose lists of pictures are remembered
 # Values arrive as the browser sent them: `page.py` checks them, and its messages are for visitors.
@@ -135,10 +139,12 @@ def build_app(page: Page) -> Any:
                 link = output(elem_id="demo-link")
                 save = gr.Button("Save this view as one HTML file", size="sm", elem_id="demo-save")
             with gr.Tab("Compare two", id=TABS[1]):
+                if len(page.variants) > len(names):
+                    gr.Markdown(ABOUT_UNIFORM)
                 with gr.Row(equal_height=True):
                     first = gr.Dropdown(
                         compared_names,
-                        value=compared_names[0],
+                        value=page.first_pair[0],
                         label="First model",
                         elem_id="demo-first",
                         scale=3,
@@ -146,7 +152,7 @@ def build_app(page: Page) -> Any:
                     )
                     second = gr.Dropdown(
                         compared_names,
-                        value=compared_names[-1],
+                        value=page.first_pair[1],
                         label="Second model",
                         elem_id="demo-second",
                         scale=3,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from hf_capsule_mt.demo import html
 from hf_capsule_mt.demo.links import Linked, query, read_query
 from hf_capsule_mt.demo.look import Look, look, look_at_two
-from hf_capsule_mt.demo.models import DemoModel, Picture, Variant, find_choice, variants
+from hf_capsule_mt.demo.models import UNIFORM, DemoModel, Picture, Variant, find_choice, variants
 from hf_capsule_mt.demo.saved_page import saved_page
 from hf_capsule_mt.demo.texts import InputError, checked_text
 from hf_capsule_mt.demo.warnings import checked_threshold
@@ -94,6 +94,13 @@ class Page:
     def first_source(self) -> str:
         """The sentence in the box of a page that was opened without a link."""
         return self.examples[0][0] if self.examples else ""
+
+    @property
+    def first_pair(self) -> tuple[str, str]:
+        """What the page compares at first: the first and the last model, or one model with its uniform routing."""
+        names = list(self.models)
+        second = names[-1] if len(names) > 1 else f"{names[0]}{UNIFORM}"
+        return names[0], second if second in self.variants else names[0]
 
     def translate(self, model: Any, source: Any, threshold: Any, picture: Any = None) -> Shown:
         """The model's own translation of the source, and what it shows."""

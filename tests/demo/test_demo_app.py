@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from demo_models import SOURCE, make_page
 
-from hf_capsule_mt.demo.app import QUEUE, SHARED, build_app, import_gradio, start
+from hf_capsule_mt.demo.app import ABOUT_UNIFORM, QUEUE, SHARED, build_app, import_gradio, start
 from hf_capsule_mt.demo.page import Shown
 from hf_capsule_mt.demo.streams import EndIdleStreams
 
@@ -72,6 +72,12 @@ def test_the_first_sentence_is_in_the_box_and_no_answer_writes_there_later(app: 
     assert box.value == SOURCE
     writers = {one.name for one in app.fns.values() if one.fn is not None and box in one.outputs}
     assert writers == {"on_example"}
+
+
+def test_the_tab_begins_with_the_first_pair_and_explains_uniform_routing(app: Any):
+    boxes = {one.elem_id: one.value for one in app.blocks.values() if hasattr(one, "value")}
+    assert (boxes["demo-first"], boxes["demo-second"]) == PAGE.first_pair == ("guided", "plain")
+    assert any(ABOUT_UNIFORM in str(getattr(one, "value", "")) for one in app.blocks.values())
 
 
 def test_the_server_listens_only_here_and_its_queue_is_bounded(app: Any, address: str):

@@ -202,6 +202,17 @@ def test_a_model_beside_itself_with_uniform_routing():
     assert frame_data(compared.frames[0][compared.frames[0].index("<iframe") :]) != expected
 
 
+def test_at_first_two_trained_models_are_compared_or_one_with_its_uniform_routing():
+    """Not a model of one family with a broken one of another family."""
+    guided, capsules, plain = models()
+    for given, pair in (
+        ([guided, capsules, plain], ("guided", "plain")),
+        ([capsules], ("capsules", "capsules · uniform routing")),
+        ([plain], ("plain", "plain")),
+    ):
+        assert Page(given).first_pair == pair
+
+
 def test_requests_at_once_do_not_disturb_each_other():
     """Uniform routing in one request must not reach another one."""
     expected = frame_data(PAGE.show("guided", SOURCE, TRANSLATION, 0.5).frame)
