@@ -28,8 +28,8 @@ HELP = """
 - **Compare**: two models, or one model and itself with uniform routing, on the same sentence.
 """
 ABOUT_UNIFORM = (
-    "**uniform routing** is the same model with a routing that decides nothing: each capsule gets the same share. It was "
-    "not trained so, and often translates worse. What differs shows what its routing does."
+    "**uniform routing** is the same model with a routing that decides nothing: each capsule gets the same share. It "
+    "was not trained so, and often translates worse. What differs shows what its routing does."
 )
 QUEUE = 20  # requests that wait; more are refused
 SESSIONS = 200  # visitors whose lists of pictures are remembered
@@ -63,6 +63,7 @@ SAVE_FILE = """(page) => {
 }"""
 NAME_WIDTH = 240  # pixels that the name of a model needs; on a phone each list has a line of its own
 TABS = ("look", "compare")
+TRANSLATION = {True: "Translation: delete a word, and watch the warnings", False: "Translation"}  # by: has warnings
 
 
 def import_gradio() -> Any:
@@ -108,7 +109,7 @@ def build_app(page: Page) -> Any:
                         "Translate", variant="primary", elem_id="demo-translate", scale=1, min_width=110
                     )
                     translation = gr.Textbox(
-                        label="Translation: delete a word, and watch the warnings",
+                        label=TRANSLATION[page.models[names[0]].has_coverage],
                         max_lines=4,
                         max_length=MOST_COUNTED,
                         elem_id="demo-translation",
@@ -116,7 +117,7 @@ def build_app(page: Page) -> Any:
                         scale=8,
                         min_width=300,
                     )
-                    show = gr.Button("Redraw", elem_id="demo-show", scale=1, min_width=110)
+                    show = gr.Button("Redraw picture", elem_id="demo-show", scale=1, min_width=110)
                     edit = gr.Button(visible="hidden", elem_id="demo-edit")  # `page.js` clicks it after an edit
                 status = output(elem_id="demo-status")
                 with gr.Row():
@@ -128,7 +129,7 @@ def build_app(page: Page) -> Any:
                             HIGHEST,
                             value=DEFAULT,
                             step=STEP,
-                            label="Warn above this score",
+                            label=f"Warn above this score ({LOWEST} to {HIGHEST})",
                             buttons=[],  # resetting it would be no event
                             elem_id="demo-threshold",
                         )
@@ -250,8 +251,9 @@ def look_tab_values(gr: Any, page: Page, shown: Shown, threshold: float | None =
     choices = [(one.label, one.key) for one in shown.pictures]
     has_warnings = 'class="demo-coverage"' in shown.coverage
     moved = {} if threshold is None else {"value": threshold}
+    edited = {} if shown.translation is None else {"value": shown.translation}
     return [
-        gr.skip() if shown.translation is None else shown.translation,
+        gr.update(label=TRANSLATION[has_warnings], **edited),
         shown.message,
         shown.coverage,
         gr.update(visible=has_warnings, **moved),

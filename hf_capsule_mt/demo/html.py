@@ -26,7 +26,7 @@ FRAME = (
     'style="height: {height}px"></iframe>'
 )
 OLD_SOURCE = "The translation and the picture are of the sentence before your edit. Press Translate for the new one."
-OLD_TRANSLATION = "The picture shows the translation before your edit. Press Redraw for the new one."
+OLD_TRANSLATION = "The picture shows the translation before your edit. Press Redraw picture for the new one."
 FRAME_HEIGHT = 560  # until the frame says how high it is
 LEGEND = "The bar under a word is its score of being left out; the line in the bar is the threshold."
 SHARES = ", ".join(f"{share:.0%} of them at {at:.2f}" for at, share in WARNED_OMISSIONS.items())

@@ -104,7 +104,7 @@ class Page:
 
     def translate(self, model: Any, source: Any, threshold: Any, picture: Any = None) -> Shown:
         """The model's own translation of the source, and what it shows."""
-        return self._answer(lambda: self._look(model, source, None, threshold, picture), self._empty(model))
+        return self._answer(lambda: self._look(model, source, None, threshold, picture), self._empty(model, ""))
 
     def show(self, model: Any, source: Any, translation: Any, threshold: Any, picture: Any = None) -> Shown:
         """What a model shows of a translation that the visitor has edited."""
@@ -208,12 +208,12 @@ class Page:
             query(linked),
         )
 
-    def _empty(self, model: Any) -> Shown:
-        """The page without a sentence."""
+    def _empty(self, model: Any, translation: str | None = None) -> Shown:
+        """The page without a sentence. `translation` None leaves what the visitor has typed there."""
         entry = self.models.get(model) if isinstance(model, str) else None
         if entry is None:
-            return Shown(None)
-        return Shown(None, html.message(entry.abilities), pictures=entry.pictures, picture=entry.picture(None))
+            return Shown(translation)
+        return Shown(translation, html.message(entry.abilities), pictures=entry.pictures, picture=entry.picture(None))
 
     def _answer(self, work: Callable[[], Answer], empty: Answer) -> Answer:
         """What `work` returns; after an error `empty` with a message."""

@@ -177,7 +177,8 @@ def test_deleting_a_word_brings_a_warning_while_one_types(show: Open):
 
 
 def test_the_threshold_moves_by_keyboard(show: Open):
-    tab = show()
+    tab = show(VIEW._replace(threshold=0.5))
+    assert "(0.05 to 0.95)" in text(tab, "#demo-threshold"), "a number typed outside of the limits becomes a limit"
     tab.run(f"document.querySelector('{SLIDER}').focus()")
     for _ in range(9):
         tab.press("ArrowRight")
@@ -203,7 +204,7 @@ def test_bad_input_gets_a_message(show: Open):
         tab.type(BOX, typed)
         click(tab, "#demo-translate")
         until_text(tab, "#demo-status", said)
-        assert text(tab, FRAME) == ""
+        assert text(tab, FRAME) == "" == value(tab, TRANSLATED)
 
 
 def test_an_example_can_be_clicked(show: Open):
@@ -220,6 +221,7 @@ def test_an_example_can_be_clicked(show: Open):
 
 def test_another_picture_and_another_model(show: Open):
     tab = show(VIEW._replace(picture="decoder.layer_aggregation"))
+    assert "delete a word, and watch the warnings" in text(tab, "#demo-translation")
     tab.until("!!document.querySelector('.map h3')?.textContent.includes('Layers of the decoder')", in_frame=True)
     assert tab.run_in_frame("document.querySelectorAll('.map').length") == 2
     assert "uniform" in tab.run_in_frame("document.querySelector('.map').textContent")
@@ -228,6 +230,7 @@ def test_another_picture_and_another_model(show: Open):
     click_option(tab, "#demo-model", "capsules")
     until_text(tab, "#demo-source-words", "capsules shows: what each capsule listens to")
     assert tab.run("document.querySelector('#demo-threshold')?.offsetParent ?? null") is None, "it has no use here"
+    assert "warnings" not in text(tab, "#demo-translation")
 
 
 def click_option(tab: Tab, selector: str, label: str) -> None:
@@ -330,7 +333,7 @@ def test_a_note_says_that_the_picture_is_older_than_an_edit(show: Open):
     tab = show()
     assert text(tab, "#demo-drawn") == ""
     tab.type(TRANSLATED, EDITED)
-    until_text(tab, "#demo-drawn", "before your edit. Press Redraw")
+    until_text(tab, "#demo-drawn", "before your edit. Press Redraw picture")
     click(tab, "#demo-show")
     until_frame(tab, EDITED.split())
     tab.until("document.querySelector('#demo-drawn').innerText === ''")

@@ -112,6 +112,13 @@ def test_bad_input_gets_a_message_and_no_picture(source: Any, translation: Any, 
     assert message in shown.message and "demo-error" in shown.message and shown.frame == "" == shown.query
 
 
+@pytest.mark.parametrize("model", ["guided", "elsewhere"])
+def test_after_an_error_no_older_translation_stays(model: str):
+    """It would be read as that of the refused sentence. What a visitor has edited stays."""
+    assert PAGE.translate(model, "word " * 5000, 0.5).translation == ""
+    assert PAGE.show(model, "word " * 5000, TRANSLATION, 0.5).translation is None
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../guided", "me/another-model", None, ["guided"]])
 def test_visitors_cannot_load_other_models(name: Any):
     assert "no such model" in PAGE.translate(name, SOURCE, 0.5).message
