@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
@@ -34,12 +35,27 @@ def reading_checkpoint(name: str | PathLike[str]) -> Iterator[None]:
 def check_name(name: str | PathLike[str]) -> None:
     """Raises an `OSError` for a folder that is not a checkpoint.
 
-    It also does so for a name that is not a folder and is not possible on the Hub.
+    It also does so for a name that is not a folder and is not possible on the Hub. A name in a folder that exists,
+    such as `runs/modle`, is a mistyped path: the Hub is not asked for it, which takes long without a network.
     """
+    parent = Path(name).parent
     if Path(name).exists():
         check_folder(Path(name))
+    elif close := _similar_folder(Path(name)):
+        raise OSError(f"{name}: no such folder; did you mean {close}?")
     elif not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
         raise OSError(f"{missing_folder(name)}; give a checkpoint folder, or a name on the Hub such as owner/model")
+    elif parent.name and parent.is_dir():
+        raise OSError(f"{missing_folder(name)}, and the Hub was not asked because the folder {parent} is here")
+
+
+def _similar_folder(path: Path) -> Path | None:
+    """The folder beside `path` whose name is nearly that of `path`; None for a path without a folder around it."""
+    if not path.parent.name or not path.parent.is_dir():
+        return None
+    names = [place.name for place in path.parent.iterdir() if place.is_dir()]
+    close = get_close_matches(path.name, sorted(names), n=1, cutoff=0.8)
+    return path.parent / close[0] if close else None
 
 
 def name_and_place(text: str) -> tuple[str, str]:

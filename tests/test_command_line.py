@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import torch
 from commands import ROOT, run_script
 from family_cases import CAPS_NMT, Case
 
-from hf_capsule_mt.checkpoint_names import check_checkpoint, reading_checkpoint
+from hf_capsule_mt.checkpoint_names import check_checkpoint, check_name, reading_checkpoint
 from hf_capsule_mt.cli import translate
+from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
 from hf_capsule_mt.data import train_tokenizer
 
@@ -58,6 +60,23 @@ def test_what_cannot_be_a_name_on_the_hub_is_not_looked_for_there() -> None:
     for name in ("/no/such/folder", "./model", "a/b/c", "../model"):
         with pytest.raises(OSError, match="no such folder; give a checkpoint folder"), reading_checkpoint(name):
             pytest.fail("it was looked for")
+
+
+def test_a_mistyped_path_is_not_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took 23 seconds of retries without a network."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "model").mkdir(parents=True)
+    for name, said in (
+        ("runs/modle", "runs/modle: no such folder; did you mean runs/model?"),
+        (f"{tmp_path}/runs/modle", f"no such folder; did you mean {tmp_path}/runs/model?"),
+        ("runs/other", "runs/other: no such folder, and the Hub was not asked because the folder runs is here"),
+    ):
+        with pytest.raises(OSError, match=re.escape(said)), reading_checkpoint(name):
+            pytest.fail("it was looked for")
+        with pytest.raises(OSError, match=re.escape(said)):
+            check_models([name])
+    check_name("me/model")
+    check_name("mode")  # a name on the Hub may have no owner
 
 
 def test_an_error_in_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
