@@ -3,7 +3,7 @@
     capsule-mt export runs/model --output exported
     capsule-mt export runs/model --push me/my-model --private
     capsule-mt export runs/model --push me/my-model --dry-run
-    capsule-mt export me/my-model --space my-space
+    capsule-mt export runs/model --space my-space
 
 The new folder contains the model, its code, the tokenizer and the card. A separate process loads it without this
 package. The folder is kept, or pushed in one commit, only if logits, beams and translations are the same.
@@ -19,15 +19,13 @@ from hf_capsule_mt.cli.command_line import CommandParser, run_command
 
 def make_parser() -> CommandParser:
     parser = CommandParser("export", __doc__, "MODEL [--output FOLDER] [--push REPO] [--space FOLDER]")
-    parser.add_argument("folder", metavar="MODEL", help="a checkpoint folder; for --space a name on the Hub")
+    parser.add_argument("folder", metavar="MODEL", help="a checkpoint folder; for --space also a name on the Hub")
     parser.add_argument("--output", type=Path, help="the new folder; default: a temporary one")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     parser.add_argument("--push", metavar="REPO", help="repository on the Hub, as name/model")
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, but push nothing")
-    parser.add_argument(
-        "--space", type=Path, metavar="FOLDER", help="only write a Space that shows a model of the Hub"
-    )
+    parser.add_argument("--space", type=Path, metavar="FOLDER", help="only write a Space that shows the model")
     parser.rare.add_argument("--revision", help="the branch; default: main")
     parser.rare.add_argument("--max-shard-size", default="5GB", help="largest file of weights")
     return parser

@@ -6,24 +6,31 @@ from os import PathLike
 from pathlib import Path
 
 import hf_capsule_mt
-from hf_capsule_mt.checkpoint_names import HUB_NAME
+from hf_capsule_mt.checkpoint_contents import WEIGHTS, belongs_to_checkpoint, copy_files
+from hf_capsule_mt.checkpoint_names import HUB_NAME, check_folder, check_name
 from hf_capsule_mt.outputs import new_folder
 
 GRADIO = "6.31.0"  # the version of constraints.txt
 PYTHON = "3.11"
 FILES = ("app.py", "requirements.txt", "README.md")
+COPIES = "models"  # the folder of the Space with copies of checkpoint folders
 APP = '''"""See routing: the demo of hf_capsule_mt, for {names}."""
+
+from pathlib import Path
 
 from hf_capsule_mt.demo.app import build_app, start
 from hf_capsule_mt.demo.models import load_models
 from hf_capsule_mt.demo.page import Page
 
-MODELS = {models}
+MODELS = {models}  # names on the Hub, or folders beside this file
+FOLDER = Path(__file__).resolve().parent
 
 if __name__ == "__main__":
-    start(build_app(Page(load_models(MODELS))), host="0.0.0.0", port=7860)
+    places = [str(FOLDER / name) if (FOLDER / name).is_dir() else name for name in MODELS]
+    start(build_app(Page(load_models(places))), host="0.0.0.0", port=7860)
 '''
-REQUIREMENTS = """{package}
+REQUIREMENTS = """# If this version is on no package index, write an address: hf_capsule_mt[demo] @ git+https://...
+{package}
 sentencepiece
 """
 CARD = """---
@@ -35,8 +42,7 @@ sdk: gradio
 sdk_version: {gradio}
 python_version: "{python}"
 app_file: app.py
-models: {models}
-license: apache-2.0
+{models}license: apache-2.0
 short_description: Capsule-network translation, and what it routes where
 ---
 
@@ -63,7 +69,7 @@ def write_space(
 
     Args:
         folder: the folder. With `overwrite` it may exist, if it holds only the files of a Space.
-        models: the names on the Hub of one or several models, such as `me/model`.
+        models: one or several models: names on the Hub, such as `me/model`, or checkpoint folders, which are copied.
         package: what `pip` installs; by default this version of the package with the extra `demo`. Give an address
             if this version is on no package index: `hf_capsule_mt[demo] @ git+https://…`.
         title: the title of the Space.
@@ -71,29 +77,58 @@ def write_space(
     names = [models] if isinstance(models, str) else list(models)
     if not names:
         raise ValueError("models is empty: name at least one model on the Hub, such as me/model")
+    folders = {name: Path(name).resolve() for name in names if name and Path(name).exists()}
     for name in names:
-        if not HUB_NAME.fullmatch(name) or "/" not in name or name.startswith((".", "/")):
+        if name in folders:
+            _check_copied(folders[name])
+        elif not HUB_NAME.fullmatch(name) or "/" not in name or name.startswith((".", "/")):
             raise ValueError(
-                f"models: {name!r} is not a name on the Hub, and a Space cannot read local folders: push the "
-                "model, and name it as owner/model"
+                f"models: {name!r} is not a name on the Hub such as owner/model, nor a checkpoint folder: give one"
             )
+        else:
+            check_name(name)
+    if len({folder.name for folder in folders.values()}) < len(folders):
+        raise ValueError("models: two folders have the same name, and the Space would keep only one: rename one")
     package = package or f"hf_capsule_mt[demo]=={hf_capsule_mt.__version__}"
     if any(not text.strip() or not text.isprintable() for text in (package, title)):
         raise ValueError("package and title: must be one line of text")
-    listed = ", ".join(names)
+    on_hub = [name for name in names if name not in folders]
+    places = [f"{COPIES}/{folders[name].name}" if name in folders else name for name in names]
+    listed = ", ".join(folders[name].name if name in folders else name for name in names)
     contents = {
-        "app.py": APP.format(names=listed, models=json.dumps(names)),
+        "app.py": APP.format(names=listed, models=json.dumps(places)),
         "requirements.txt": REQUIREMENTS.format(package=package),
         "README.md": CARD.format(
             title=json.dumps(title, ensure_ascii=False),
             gradio=GRADIO,
             python=PYTHON,
-            models=json.dumps(names),
+            models=f"models: {json.dumps(on_hub)}\n" if on_hub else "",
             names=listed,
-            first=names[0],
+            first=places[0],
         ),
     }
-    with new_folder(folder, [], overwrite, belongs=lambda path: path.name in FILES) as made:
+    with new_folder(folder, folders.values(), overwrite, belongs=_belongs_to_space) as made:
         for name, text in contents.items():
             (made / name).write_text(text, encoding="utf-8")
+        for source in folders.values():
+            copy = made / COPIES / source.name
+            copy.mkdir(parents=True)
+            copy_files(source, copy, [file.name for file in source.iterdir() if belongs_to_checkpoint(file)])
     return [Path(folder) / name for name in FILES]
+
+
+def _check_copied(folder: Path) -> None:
+    """Raises an error for a folder that a Space could not start with."""
+    check_folder(folder)
+    if not HUB_NAME.fullmatch(folder.name):  # the name is written into the files of the Space
+        raise ValueError(f"models: {folder.name!r} has other characters than letters, digits, . _ and -: rename it")
+    if not any(WEIGHTS.fullmatch(file.name) and belongs_to_checkpoint(file) for file in folder.iterdir()):
+        raise OSError(f"{folder} has no model.safetensors that could be copied: give the folder of a trained model")
+
+
+def _belongs_to_space(path: Path) -> bool:
+    """Whether `path` is a file of a Space, or the folder of its models with nothing else in it."""
+    if path.name != COPIES or not path.is_dir():
+        return path.name in FILES
+    inside = [file for folder in path.iterdir() for file in (folder.iterdir() if folder.is_dir() else [folder])]
+    return all(belongs_to_checkpoint(file) for file in inside)

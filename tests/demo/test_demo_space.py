@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
+from demo_models import models as demo_models
+from report_systems import save
 
 import hf_capsule_mt
 from hf_capsule_mt.demo import app, models, page, write_space
@@ -26,6 +28,62 @@ def test_a_space_starts_the_page_with_its_models(tmp_path: Path, monkeypatch: py
     assert started == {"app": ["me/guided", "me/plain"], "host": "0.0.0.0", "port": 7860}
 
 
+def test_a_space_holds_the_models_that_are_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Before, it named a folder that the Space has not, and could not start."""
+    entry = demo_models()[0]
+    folder = save(entry.model, entry.tokenizer, tmp_path / "runs" / "guided")
+    (folder / "optimizer.pt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    files = write_space("space", ["runs/guided", "me/plain"])
+    copy = tmp_path / "space" / "models" / "guided"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in copy.iterdir()}
+    assert not (copy / "optimizer.pt").exists()
+    loaded: list[Any] = []
+    monkeypatch.setattr(models, "load_models", lambda places: loaded.extend(places) or places)
+    monkeypatch.setattr(page, "Page", lambda given: given)
+    monkeypatch.setattr(app, "build_app", lambda built: built)
+    monkeypatch.setattr(app, "start", lambda made, **options: None)
+    monkeypatch.chdir("/")
+    runpy.run_path(str(tmp_path / files[0]), run_name="__main__")
+    assert loaded == [str(copy), "me/plain"]
+    monkeypatch.undo()
+    (shown,) = models.load_models(loaded[:1])
+    assert shown.name == "guided" and shown.pictures == entry.pictures
+    card = (tmp_path / "space" / "README.md").read_text(encoding="utf-8")
+    assert yaml.safe_load(card.split("---\n")[1])["models"] == ["me/plain"] and str(tmp_path) not in card
+    write_space(tmp_path / "space", str(folder), overwrite=True)
+    card = (tmp_path / "space" / "README.md").read_text(encoding="utf-8")
+    assert "models" not in yaml.safe_load(card.split("---\n")[1])
+    (copy / "mine.txt").write_text("x")
+    with pytest.raises(ValueError, match="models, which would be lost"):
+        write_space(tmp_path / "space", str(folder), overwrite=True)
+
+
+def test_a_folder_that_a_space_could_not_start_with_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "model").mkdir(parents=True)
+    with pytest.raises(OSError, match="has no config.json"):
+        write_space("space", "runs/model")
+    (tmp_path / "runs" / "model" / "config.json").write_text("{}")
+    with pytest.raises(OSError, match="has no model.safetensors"):
+        write_space("space", "runs/model")
+    with pytest.raises(OSError, match="did you mean runs/model"):
+        write_space("space", "runs/modle")
+    (tmp_path / 'odd """').mkdir()
+    (tmp_path / 'odd """' / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="has other characters than"):
+        write_space("space", 'odd """')
+    (tmp_path / "runs" / "model" / "model.safetensors").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "runs" / "model").rename(tmp_path / "other" / "model")
+    (tmp_path / "runs" / "model").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "runs" / "model" / name).write_text("{}")
+    with pytest.raises(ValueError, match="two folders have the same name"):
+        write_space("space", ["runs/model", "other/model"])
+    assert not (tmp_path / "space").exists()
+
+
 def test_the_card_has_the_fields_of_a_space(tmp_path: Path):
     write_space(tmp_path / "space", "me/model", title='A "title": x')
     _, header, text = (tmp_path / "space" / "README.md").read_text(encoding="utf-8").split("---\n", 2)
@@ -40,7 +98,7 @@ def test_versions_are_pinned(tmp_path: Path):
     assert f"gradio=={GRADIO}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
     write_space(tmp_path / "one", "me/model")
     requirements = (tmp_path / "one" / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    assert requirements[0] == f"hf_capsule_mt[demo]=={hf_capsule_mt.__version__}"
+    assert requirements[1] == f"hf_capsule_mt[demo]=={hf_capsule_mt.__version__}"
     write_space(tmp_path / "two", "me/model", package="hf_capsule_mt[demo] @ git+https://example.org/x")
     assert "@ git+https" in (tmp_path / "two" / "requirements.txt").read_text(encoding="utf-8")
 
