@@ -12,7 +12,7 @@ from chromium import LAPTOP, PHONE, Tab, chromium_program, chromium_tab
 from report_systems import NASTY, OPTIONS, capsule_model, damaged, past_future_model, report_pairs, tokenizer
 
 from hf_capsule_mt.analysis import explain
-from hf_capsule_mt.analysis.maps import capsule_map, map_page, routing_map
+from hf_capsule_mt.analysis.maps import capsule_map, map_page, past_future_map, routing_map
 from hf_capsule_mt.analysis.report import System, write_report
 
 pytestmark = pytest.mark.skipif(
@@ -171,6 +171,26 @@ def test_equal_shares_have_equal_colours_and_words(tab: Tab, tmp_path: Path):
     tab.hover(".map-capsules .choice", 1)
     strengths = "[...document.querySelectorAll('.coloured')].map((one) => one.style.getPropertyValue('--strength'))"
     assert tab.run(strengths) == ["17%"] * 4
+
+
+def test_names_of_rows_and_columns_are_not_cut_off(tab: Tab, tmp_path: Path):
+    """Wide letters need more than the mean width of a letter."""
+    source, target = ["We", "swimming", "summer."], ["Wir", "schwimmen", "Sommer"]
+    page = tmp_path / "maps.html"
+    shares = np.full((1, 3, 3, 3), 1 / 3)
+    page.write_text(map_page("maps", [past_future_map(source, target, shares, (1 / 3,) * 3)]), encoding="utf-8")
+    for size in (LAPTOP, PHONE):
+        tab.screen(size)
+        tab.open(page)
+        tab.run("document.querySelectorAll('.choice')[1].click()")  # the name of its row is bold
+        outside = """(() => {
+            const frame = document.querySelector('.scroll svg').getBoundingClientRect();
+            return [...document.querySelectorAll('.scroll svg .label')].filter((one) => {
+              const box = one.getBoundingClientRect();
+              return box.left < frame.left || box.right > frame.right + 0.5 || box.top < frame.top;
+            }).map((one) => one.textContent);
+        })()"""
+        assert tab.run(outside) == []
 
 
 def test_sentences_are_filtered_and_sorted(report: Tab):

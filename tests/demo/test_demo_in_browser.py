@@ -89,7 +89,7 @@ def click(tab: Tab, selector: str, number: int = 0) -> None:
 
 def until_frame(tab: Tab, target_words: list[str]) -> None:
     """Wait until the picture is that of a translation."""
-    drawn = json.dumps([*target_words, "</s>"])
+    drawn = json.dumps([*target_words, "(end)"])
     buttons = "JSON.stringify([...document.querySelectorAll('.choice')].map((one) => one.textContent))"
     tab.until(f"{buttons} === JSON.stringify({drawn})", in_frame=True)
 
@@ -284,16 +284,19 @@ def test_names_of_rows_stay_in_sight_when_a_picture_is_scrolled(show: Open):
     tab = show(Linked("guided", SOURCE * 4, TRANSLATION), size=PHONE)
     until_frame(tab, TRANSLATION.split())
     until_frame_fits(tab)
-    grid = "document.querySelector('.map .scroll')"
+    grid, sign = "document.querySelector('.map .scroll')", "document.querySelector('.map .more-columns')"
     tab.run(
         f"document.querySelector('{FRAME}').scrollIntoView({{block: 'end', behavior: 'instant'}})"
     )  # else no events
     assert tab.run_in_frame(f"{grid}.scrollWidth > {grid}.clientWidth"), "the picture is not wider than the screen"
+    tab.until(f"!{sign}.hidden && {sign}.innerText.includes('scroll sideways')", in_frame=True)
     left = f"{grid}.querySelector('.row-name text').getBoundingClientRect().left - {grid}.getBoundingClientRect().left"
     before = tab.run_in_frame(left)
     tab.run_in_frame(f"{grid}.scrollLeft = 80; true")
     tab.until(f"{grid}.scrollLeft === 80 && Math.abs({left} - {before}) < 1", in_frame=True)
     assert before >= 0
+    tab.run_in_frame(f"{grid}.scrollLeft = {grid}.scrollWidth; true")
+    tab.until(f"{sign}.hidden", in_frame=True)
 
 
 def test_everything_can_be_reached_by_keyboard(show: Open):

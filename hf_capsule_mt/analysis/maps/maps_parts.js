@@ -17,6 +17,13 @@ const capsuleParts = (() => {
   const draw = (tag, attributes, ...children) => add(document.createElementNS(SVG, tag), attributes, children);
   const short = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
+  // The largest width of some labels in pixels, as the style sheet draws them.
+  const pen = document.createElement("canvas").getContext("2d");
+  function widest(texts) {
+    pen.font = `700 12px ${getComputedStyle(document.body).fontFamily}`;  // the chosen row is bold
+    return Math.ceil(Math.max(0, ...texts.map((text) => pen.measureText(text).width)));
+  }
+
   // Buttons in a row: hover, focus or click chooses one, the arrow keys move on.
   function choices(labels, name, start, onChoice) {
     const buttons = labels.map((label, index) =>
@@ -57,11 +64,11 @@ const capsuleParts = (() => {
   // `contrastFrom` on are the contrasting case, which a gap and a dashed line set apart. The names of the rows stay in
   // sight when a wide grid is scrolled sideways.
   function grid({ rows, columns, cell, contrastFrom = rows.length, width = 30, height = 20, onRow, turned = true }) {
-    const left = 14 + 7 * Math.min(16, Math.max(...rows.map((row) => row.length)));
-    const longest = Math.max(...columns.map((column) => Math.min(14, column.length)));
-    const top = turned ? 16 + 5 * longest : 18;
+    const left = 14 + widest(rows.map((row) => short(row, 16)));
+    const slanted = 0.71 * widest(columns.map((column) => short(column, 14)));  // its width and height at 45 degrees
+    const top = turned ? 18 + slanted : 18;
     const y = (row) => top + row * height + (row >= contrastFrom ? 10 : 0);
-    const size = [left + columns.length * width + (turned ? 5 * longest : 4), y(rows.length - 1) + height + 4];
+    const size = [left + columns.length * width + (turned ? Math.max(4, 10 + slanted - width / 2) : 4), y(rows.length - 1) + height + 4];
     const picture = draw("svg", { width: size[0], height: size[1], viewBox: `0 0 ${size[0]} ${size[1]}`, role: "img" });
     columns.forEach((column, index) => {
       const [x, base] = [left + (index + 0.5) * width, top - 6];
@@ -105,10 +112,14 @@ const capsuleParts = (() => {
       picture.append(line);
       return line;
     });
-    const node = make("div", { class: "scroll", tabindex: 0, onscroll: () => {
-      for (const name of names) name.setAttribute("transform", `translate(${node.scrollLeft} 0)`);
+    const more = make("p", { class: "more-columns", hidden: "" }, "More columns: scroll sideways →");
+    const sayMore = () => { more.hidden = scrolled.scrollLeft + scrolled.clientWidth >= scrolled.scrollWidth - 1; };
+    const scrolled = make("div", { class: "scroll", tabindex: 0, onscroll: () => {
+      for (const name of names) name.setAttribute("transform", `translate(${scrolled.scrollLeft} 0)`);
+      sayMore();
     } }, picture);
-    return { node, lines };
+    new ResizeObserver(sayMore).observe(scrolled);
+    return { node: make("div", {}, scrolled, more), lines };
   }
 
   // SVG patterns for the three groups, so that they differ without colour.
