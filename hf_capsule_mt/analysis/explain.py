@@ -21,6 +21,7 @@ Shares = NDArray[np.float32]
 SITE = "past_future"
 EXPLAINED = ("guided_routing", "classifier", "attention")  # values of `past_future` that assign source words
 END = "</s>"
+END_NAME = "(end)"  # on maps, whose readers need not know the token
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,8 @@ class Explanation(ShownAsMap):
         last = np.stack([self.past, self.future, self.redundant], axis=-1)[None]  # [1, T, S, 3]
         shares = last if self.by_iteration is None else self.by_iteration
         sums_over = "groups" if np.allclose(last.sum(axis=-1), 1.0, atol=1e-2) else "words"
-        return [past_future_map(self.source_words, self.target_words, shares, self.uniform, sums_over)]
+        words = [*self.target_words[:-1], END_NAME]
+        return [past_future_map(self.source_words, words, shares, self.uniform, sums_over)]
 
     def map_title(self) -> str:
         return " ".join(self.source_words)

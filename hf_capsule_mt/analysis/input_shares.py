@@ -19,6 +19,11 @@ from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, 
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 SIDES = ("encoder", "decoder")
+TWO_COUNTS = (
+    " The two pictures count differently. Here each {unit} shares out 100 % over the output capsules; in the first "
+    "one each output capsule shares out 100 % over the {unit}s. So a {unit} that gives all capsules the same can be "
+    "as pale as “uniform” here and yet be the largest there: most capsules get little from the others."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +75,9 @@ class InputShares(ShownAsMap):
     def maps(self) -> list[dict[str, Any]]:
         """The shares by word, and the assignments behind them, as plain data."""
         shares = input_share_map(self.words, self.shares, self.inputs, self.unit, title=self.site)
-        return [shares, routing_map(self.assignments, self.inputs, self.words, title=f"{self.site}: assignments")]
+        assignments = routing_map(self.assignments, self.inputs, self.words, title=f"{self.site}: assignments")
+        assignments["caption"] += TWO_COUNTS.format(unit=self.unit)
+        return [shares, assignments]
 
     def map_title(self) -> str:
         return " ".join(self.words)

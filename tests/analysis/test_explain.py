@@ -96,7 +96,7 @@ def test_the_map_shows_all_three_shares(tokenizer: Any, kind: str, tmp_path):
     page = WebPage(text)
     assert page.title == SOURCE and framed_page(found._repr_html_()) == text
     (drawn,) = page.data["maps"]
-    assert (drawn["source"], drawn["target"]) == (SOURCE.split(), [*TARGET.split(), "</s>"])
+    assert (drawn["source"], drawn["target"]) == (SOURCE.split(), [*TARGET.split(), "(end)"])
     assert drawn["sums_over"] == ("words" if kind == "attention" else "groups")
     np.testing.assert_allclose(np.array(drawn["shares"])[-1, ..., 2] / 100, found.redundant, atol=0.0051)
     tokens = len(tokenizer(SOURCE)["input_ids"])

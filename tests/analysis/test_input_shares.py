@@ -59,6 +59,7 @@ def test_the_maps_and_the_table():
     assert shares["words"] == SOURCE.split() and shares["names"] == ["layer 1", "layer 2"] == assignments["inputs"]
     assert shares["shares"] == np.rint(100 * one.shares).astype(int).tolist() and shares["unit"] == "layer"
     assert assignments["position_names"] == SOURCE.split()
+    assert "each layer shares out 100 % over the output capsules" in assignments["caption"]
     lines = str(one).splitlines()
     assert len(lines) == 7 and lines[-1] == "(encoder.layer_aggregation; uniform routing: 50)"
     pytest.importorskip("pandas")

@@ -27,7 +27,10 @@ PAST_FUTURE_CAPTION = (
     "translate. {rest} The last row, “uniform”, is the contrast: a routing that decides nothing gives every word the "
     "same bar at every step.{first}"
 )
-BETWEEN = "What remains between them is redundant. In a well trained model the solid share grows from word to word."
+BETWEEN = (
+    "What remains between them is redundant; a word that is mostly redundant may still be translated. A word should "
+    "move from future to past about when its translation is written. Not every word does, also in a trained model."
+)
 SUMS_TO_ALL = "Past and future each share out 100 % over the source; half of a bar is 100 %."
 FIRST_IS_UNIFORM = " The first iteration always looks like this row: compare it with the last one."
 CAPSULE_CAPTION = (
@@ -47,7 +50,8 @@ ROUTING_CAPTION = (
     "How to read it: a row is an input, {columns}. The colour is the share of the input that goes there, as a "
     "multiple of the uniform share: 2.00 is twice as much, and 4.00 or more has the full colour. The last row, "
     "“uniform”, is the contrast: a routing that decides nothing. Rows that differ from it and from each other mean "
-    "that routing specialises."
+    "that routing specialises. Entropy falls as inputs choose capsules; diversity rises as capsules choose different "
+    "inputs."
 )
 
 
