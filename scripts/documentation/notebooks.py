@@ -15,7 +15,7 @@ from typing import Any
 
 from documentation.pages import DOCS
 from documentation.run import captured
-from documentation.workspace import link_checkpoint
+from documentation.workspace import link_checkpoints
 
 NOTEBOOKS = DOCS / "notebooks"
 Cell = dict[str, Any]
@@ -23,7 +23,7 @@ Cell = dict[str, Any]
 
 def make_notebook_folder(folder: Path) -> Path:
     """A folder to run a notebook in, which reaches the shipped model by the same path as `docs/notebooks`."""
-    link_checkpoint(folder)
+    link_checkpoints(folder)
     work = folder / "docs" / "notebooks"
     work.mkdir(parents=True)
     return work

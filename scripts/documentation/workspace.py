@@ -1,27 +1,29 @@
-"""The folder that the snippets of the pages run in: the shipped model, a corpus and a test set."""
+"""The folder that the snippets of the pages run in: shipped models, a corpus and a test set."""
 
 from pathlib import Path
 
 from documentation.pages import ROOT
 
-CHECKPOINT = Path("model_cards", "tatoeba-en-de-past-future")  # the pages name it so, from the root of the repository
+# The pages name them so, from the root of the repository.
+CHECKPOINTS = [Path("model_cards", f"tatoeba-en-de-{name}") for name in ("past-future", "capsnmt")]
 SENTENCES = Path(__file__).with_name("sentences.tsv")  # English and German; written for the pages
 
 
-def link_checkpoint(folder: Path) -> None:
-    """The shipped model under `folder`, by the path that it has in the repository."""
-    (folder / CHECKPOINT.parent).mkdir(parents=True)
-    (folder / CHECKPOINT).symlink_to(ROOT / CHECKPOINT, target_is_directory=True)
+def link_checkpoints(folder: Path) -> None:
+    """The shipped models under `folder`, by the paths that they have in the repository."""
+    for checkpoint in CHECKPOINTS:
+        (folder / checkpoint.parent).mkdir(parents=True, exist_ok=True)
+        (folder / checkpoint).symlink_to(ROOT / checkpoint, target_is_directory=True)
 
 
 def make_workspace(folder: Path) -> Path:
-    """Fills `folder`: the shipped model, an empty `runs`, and `data` with `train`, `valid` and `test`.
+    """Fills `folder`: two shipped models, an empty `runs`, and `data` with `train`, `valid` and `test`.
 
     `train` and `valid` are of the synthetic pair, `test` has the everyday sentences.
     """
     from hf_capsule_mt import synthetic_dataset
 
-    link_checkpoint(folder)
+    link_checkpoints(folder)
     (folder / "runs").mkdir()
     (folder / "data").mkdir()
     everyday = [line.split("\t") for line in SENTENCES.read_text(encoding="utf-8").splitlines()]
