@@ -121,7 +121,7 @@ def test_a_sentence_instead_of_a_file_gets_a_command_that_translates_it(
 def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:
     file = tmp_path / "model.txt"
     file.write_text("text")
-    for place, said in ((tmp_path, "has no config.json: give the folder"), (file, "is a file: give the folder")):
+    for place, said in ((tmp_path, "has no config.json: give that of"), (file, "is a file: give the folder")):
         with pytest.raises(OSError, match=said):
             check_checkpoint(place)
 

@@ -104,7 +104,7 @@ def test_past_and_future_without_the_bag_of_words_give_no_warnings(monkeypatch: 
         (SOURCE, "word " * 5000, 0.5, "The translation has 5,000 words"),
         (SOURCE, "x" * 400, 0.5, "this model takes at most 150"),
         (SOURCE, TRANSLATION, 2, "from 0.05 to 0.95"),
-        (None, None, 0.5, "no text"),
+        (None, None, 0.5, "not a text"),
     ],
 )
 def test_bad_input_gets_a_message_and_no_picture(source: Any, translation: Any, threshold: float, message: str):

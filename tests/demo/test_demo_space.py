@@ -105,7 +105,7 @@ def test_versions_are_pinned(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["runs/../x", "/server/model", "model", "./a/b", "me/model\nx: y", ""])
 def test_a_space_names_only_models_of_the_hub(name: str, tmp_path: Path):
-    with pytest.raises(ValueError, match="no name on the Hub"):
+    with pytest.raises(ValueError, match="not a name on the Hub"):
         write_space(tmp_path / "space", name)
     assert not (tmp_path / "space").exists()
 
