@@ -4,7 +4,8 @@
     capsule-mt score --model runs/demo source.txt target.txt --length-penalty 0 -o scores.txt
 
 The output has one number for each pair of lines, in the same order. The same file in both languages must have as many
-lines. `--length-penalty P` divides by the length to the power of P, so 0 gives sums of log-probabilities.
+lines. A source that is too long for the model is truncated, with a warning. `--length-penalty P` divides by the length
+to the power of P, so 0 gives sums of log-probabilities.
 """
 
 import argparse

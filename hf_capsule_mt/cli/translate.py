@@ -8,8 +8,9 @@
 
 `--model` is any model for `AutoModelForSeq2SeqLM`, or a saved int8 model. Each line of input gives one line of output,
 in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. Blank lines
-stay blank. Line breaks within a translation become spaces. `--json` writes an object for each line of input instead:
-its `source`, and its `translations`, each with `text` and `score`. `--score` is the command `capsule-mt score`.
+stay blank. Line breaks within a translation become spaces. A line that is too long for the model is translated
+sentence by sentence. `--json` writes an object for each line of input instead: its `source`, and its `translations`,
+each with `text` and `score`. `--score` is the command `capsule-mt score`.
 """
 
 import argparse

@@ -5,7 +5,8 @@ The score of a translation is the sum of the log probabilities of its tokens, di
 the model, before any logits processor.
 
 A translation that the search wrote is force-decoded too, so that the search need not keep its logits. `score_pairs`
-gives its text the same score if the tokenizer splits the text as the model wrote it, and the end token had room.
+gives its text the same score if the tokenizer splits the text as the model wrote it, and the end token had room, and
+if the line was translated as one piece.
 """
 
 import re
@@ -29,6 +30,7 @@ from hf_capsule_mt.modeling.translation_loop import (
     Progress,
     force_decode,
     generation_setting,
+    split_sentences,
     translate_tokens,
     with_settings,
 )
@@ -66,10 +68,12 @@ def translate_lines(
 
     Args:
         lines: any number of lines; only `window` of them are read at a time. A blank line has the empty translation.
-            A line that is too long for the model is truncated, and a warning names it.
+            A line that is too long for the model is translated sentence by sentence, as by the pipeline, and the
+            translations are joined with spaces. A sentence that is too long is truncated, and a warning names its
+            line.
         max_tokens: source tokens of a batch, with padding. Lines of similar length in a window share a batch.
         n_best: translations of each line, at most the number of beams.
-        with_scores: adds the score of each translation.
+        with_scores: adds the score of each translation; for several sentences that of all their tokens.
         length_penalty: None takes it from the model's generation config, or 1.0 if that has none.
         on_progress: called after every batch with the number of lines that it translated.
         generation: goes to `model.generate`, for example `num_beams`.
@@ -98,18 +102,27 @@ def translate_lines(
         rows = [index for index, line in enumerate(chunk) if line.strip()]
         if on_progress is not None:
             on_progress(len(chunk) - len(rows))
-        sources = _encode(model, tokenizer, [chunk[row] for row in rows], [first + row for row in rows])
-        padding = tokenizer.pad_token_id
-        ranked = translate_tokens(model, sources, padding, generation, None, max_tokens, on_progress)
+        pieces = _pieces(model, tokenizer, [chunk[row] for row in rows], [first + row for row in rows])
+        sources, padding = [source for parts in pieces for source in parts], tokenizer.pad_token_id
+        counted = _progress_of_lines(on_progress, len(sources) - len(rows))
+        ranked = translate_tokens(model, sources, padding, generation, None, max_tokens, counted)
         targets = [target for best_first in ranked for target in best_first]
-        scores: Sequence[float | None] = [None] * len(targets)
+        sums: Sequence[float] = []
         if with_scores:
             repeated = [source for source in sources for _ in range(n_best)]
-            scores = _scores(model, padding, repeated, targets, max_tokens, length_penalty)
+            sums = force_decode(model, repeated, targets, padding, None, max_tokens)
         texts = [str(tokenizer.decode(target, skip_special_tokens=True)) for target in targets]
-        translations = [Translation(text, score) for text, score in zip(texts, scores, strict=True)]
-        for place, row in enumerate(rows):
-            results[row] = translations[place * n_best : (place + 1) * n_best]
+        start = 0
+        for row, parts in zip(rows, pieces, strict=True):
+            end = start + n_best * len(parts)
+            results[row] = []
+            for rank in range(n_best):  # the best of all sentences, the second best, …
+                places = slice(start + rank, end, n_best)
+                text, score = " ".join(filter(None, texts[places])), None
+                if with_scores:
+                    score = sum(sums[places]) / max(1, sum(map(len, targets[places]))) ** length_penalty
+                results[row].append(Translation(text, score))
+            start = end
         yield from results
         first += len(chunk)
 
@@ -135,28 +148,50 @@ def score_pairs(
     check_limits(model, length_penalty)
     encoded = _encode(model, tokenizer, sources, range(1, len(sources) + 1))
     labels, _ = encode_texts(tokenizer, targets, None, "text_target")
-    return _scores(model, tokenizer.pad_token_id, encoded, labels, max_tokens, length_penalty, on_progress)
+    sums = force_decode(model, encoded, labels, tokenizer.pad_token_id, None, max_tokens, on_progress)
+    return [total / max(1, len(target)) ** length_penalty for total, target in zip(sums, labels, strict=True)]
 
 
-def _scores(
-    model: PreTrainedModel,
-    padding: int | None,
-    sources: list[list[int]],
-    targets: list[list[int]],
-    max_tokens: int,
-    length_penalty: float,
-    on_progress: Progress | None = None,
-) -> list[float]:
-    """Scores of targets as tokens, without the start token."""
-    sums = force_decode(model, sources, targets, padding, None, max_tokens, on_progress)
-    return [total / max(1, len(target)) ** length_penalty for total, target in zip(sums, targets, strict=True)]
+def _pieces(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], numbers: Sequence[int]
+) -> list[list[list[int]]]:
+    """What the model reads of each text: its tokens, or those of each sentence if there are too many."""
+    limit = source_limit(model, tokenizer)
+    pieces = []
+    for text, tokens, number in zip(texts, encode_texts(tokenizer, texts, None)[0], numbers, strict=True):
+        is_too_long = limit is not None and len(tokens) > limit
+        sentences = split_sentences(text) if is_too_long else []
+        encoded = _encode(model, tokenizer, sentences, [number] * len(sentences), "has a sentence of")
+        pieces.append(encoded if is_too_long else [tokens])
+    return pieces
+
+
+def _progress_of_lines(on_progress: Progress | None, others: int) -> Progress | None:
+    """Calls `on_progress` with a number of lines, of which there are `others` fewer than sources.
+
+    Sources are translated longest first, so the first ones count for no line.
+    """
+    if on_progress is None:
+        return None
+
+    def count(sources: int) -> None:
+        nonlocal others
+        skipped = min(sources, others)
+        others -= skipped
+        on_progress(sources - skipped)
+
+    return count
 
 
 def _encode(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], numbers: Sequence[int]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    numbers: Sequence[int],
+    what: str = "has",
 ) -> list[list[int]]:
     limit = source_limit(model, tokenizer)
     encoded, too_long = encode_texts(tokenizer, texts, limit)
     for index in too_long:
-        warnings.warn(f"line {numbers[index]} has more than {limit} tokens and is truncated there", stacklevel=3)
+        warnings.warn(f"line {numbers[index]} {what} more than {limit} tokens and is truncated there", stacklevel=3)
     return encoded

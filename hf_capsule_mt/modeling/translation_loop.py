@@ -6,6 +6,7 @@ Legend: `N` sentences in a batch, `S` source tokens, `T` target tokens, `V` targ
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 Progress = Callable[[int], None]  # its argument: the number of sentences in a finished batch
+# A full stop of Chinese and Japanese needs no space behind it.
+SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[\"'”’」』）]*")
+TARGET_LANGUAGE = re.compile(r"\s*(>>\S+<<)\s")  # how a text for Marian of several target languages begins
 
 
 @contextmanager
@@ -72,6 +76,19 @@ def generate(model: Any, inputs: dict[str, Any], source_tokens: int, generation:
     with evaluation_mode(model), torch.no_grad():
         tokens = model.generate(**inputs, **settings)
     return getattr(tokens, "sequences", tokens)  # a field of the output with `return_dict_in_generate`
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text in any language, as punctuation marks them.
+
+    If the text begins with a target language, such as `>>deu<<`, each sentence does.
+    """
+    ends = [0, *(match.end() for match in SENTENCE_END.finditer(text)), len(text)]
+    pieces = [text[start:end].strip() for start, end in zip(ends, ends[1:], strict=False)]
+    sentences = [piece for piece in pieces if piece]
+    if language := TARGET_LANGUAGE.match(text):
+        sentences[1:] = [f"{language[1]} {sentence}" for sentence in sentences[1:]]
+    return sentences
 
 
 def translate_tokens(

@@ -1,7 +1,9 @@
 """Translating lines and scoring pairs: order, n-best, scores by two routes, the command line."""
 
+import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from hf_capsule_mt import (
 from hf_capsule_mt.cli.translate import read_lines
 from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
 from hf_capsule_mt.evaluation.streaming import one_line
+from hf_capsule_mt.modeling.translation_loop import split_sentences
 
 PAIRS = synthetic_dataset(9, seed=6, split="test", max_words=9)["translation"]
 SOURCES = [pair["en"] for pair in PAIRS]
@@ -153,6 +156,61 @@ def test_blank_lines_and_errors(made: tuple[Any, Any]) -> None:
         score_pairs(model, tokenizer, ["a"], ["b", "c"])
 
 
+LONG = "Ann lives here. Who reads it? The sister wrote a letter."  # 3 sentences
+
+
+def test_a_long_line_is_translated_sentence_by_sentence(
+    made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = made
+    lines, sentences = [SOURCES[0], LONG, "", SOURCES[1]], split_sentences(LONG)
+    options = {"num_beams": 2, "n_best": 2, "length_penalty": 1.0}
+    parts = list(translate_lines(model, tokenizer, [SOURCES[0], *sentences, SOURCES[1]], with_scores=True, **options))
+    lengths = [len(tokenizer(text)["input_ids"]) for text in (SOURCES[0], *sentences, SOURCES[1])]
+    monkeypatch.setattr(tokenizer, "model_max_length", max(lengths))
+    assert len(tokenizer(LONG)["input_ids"]) > max(lengths)
+    finished: list[int] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = list(
+            translate_lines(model, tokenizer, lines, with_scores=True, on_progress=finished.append, **options)
+        )
+        plain = list(translate_lines(model, tokenizer, lines, max_tokens=1, window=2, **options))
+    assert sum(finished) == 4
+    assert [len(translations) for translations in found] == [2, 2, 2, 2]
+    for rank in range(2):
+        texts = [translations[rank].text for translations in parts]
+        expected = [texts[0], " ".join(filter(None, texts[1:4])), "", texts[4]]
+        assert [translations[rank].text for translations in found] == expected
+        assert [translations[rank].text for translations in plain] == expected
+        scores = [float(translations[rank].score or 0.0) for translations in parts[1:4]]
+        assert min(scores) <= float(found[1][rank].score or 0.0) <= max(scores), "a mean over the tokens"
+
+
+def test_a_score_of_sentences_is_that_of_all_their_tokens(
+    made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = made
+    monkeypatch.setattr(tokenizer, "model_max_length", 20)
+    assert len(tokenizer(LONG)["input_ids"]) > 20
+    ((whole,),) = translate_lines(model, tokenizer, [LONG], with_scores=True, length_penalty=0.0, num_beams=1)
+    parts = list(
+        translate_lines(model, tokenizer, split_sentences(LONG), with_scores=True, length_penalty=0.0, num_beams=1)
+    )
+    assert whole.score == pytest.approx(sum(float(one.score or 0.0) for (one,) in parts), abs=1e-4)
+
+
+def test_a_sentence_that_is_too_long_is_truncated_and_its_line_named(
+    made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = made
+    monkeypatch.setattr(tokenizer, "model_max_length", 8)
+    with pytest.warns(UserWarning, match="line 2 has a sentence of more than 8 tokens and is truncated there"):
+        list(translate_lines(model, tokenizer, ["", SOURCES[0]], num_beams=1))
+    with pytest.warns(UserWarning, match="line 1 has more than 8 tokens and is truncated there"):
+        score_pairs(model, tokenizer, SOURCES[:1], ["a"])
+
+
 def test_a_model_keeps_its_mode(made: tuple[Any, Any]) -> None:
     model, tokenizer = made
     model.train()
@@ -195,6 +253,14 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     scores = [float(line) for line in (tmp_path / "scores.txt").read_text().split()]
     wanted = score_pairs(model, tokenizer, SOURCES, [pair["de"] for pair in PAIRS])
     assert scores == pytest.approx(wanted, abs=1e-4)
+    settings = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text())
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 24}))
+    done = call(tmp_path, "--beam", "1", "--json", text=f"{LONG}\n\n{LONG}\n")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    parts = [part[0].text for part in translate_lines(model, tokenizer, split_sentences(LONG), num_beams=1)]
+    whole = " ".join(filter(None, parts))
+    assert [row["source"] for row in rows] == [LONG, "", LONG] and done.stderr == ""
+    assert [row["translations"][0]["text"] for row in rows] == [whole, "", whole]
     failed = call(tmp_path, "--beam", "2", "--n-best", "3", text="x\n")
     assert failed.returncode == 1 and "error: n_best=3" in failed.stderr and "Traceback" not in failed.stderr
 

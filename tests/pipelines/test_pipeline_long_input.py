@@ -18,7 +18,7 @@ from pipeline_models import (
     texts_of,
 )
 
-from hf_capsule_mt.pipelines import split_sentences
+from hf_capsule_mt.modeling.translation_loop import split_sentences
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,16 @@ from hf_capsule_mt.pipelines import split_sentences
         ("他来了。她走了！「好。」真的？", ["他来了。", "她走了！", "「好。」", "真的？"]),
         ("no end", ["no end"]),
         (". .", [".", "."]),
+        (" ", []),
     ],
 )
 def test_sentences(text: str, sentences: list[str]) -> None:
     assert split_sentences(text) == sentences
     assert "".join(sentences).replace(" ", "") == "".join(text.split()), "nothing may be lost"
+
+
+def test_each_sentence_begins_with_the_target_language_of_the_text() -> None:
+    assert split_sentences(">>deu<< One. Two >>x<<. Three") == [">>deu<< One.", ">>deu<< Two >>x<<.", ">>deu<< Three"]
 
 
 @pytest.mark.parametrize("name", WITH_POSITIONS)

@@ -24,7 +24,7 @@ from pipeline_models import (
 from transformers import pipeline
 
 from hf_capsule_mt import analysis, explain
-from hf_capsule_mt.pipelines import split_sentences
+from hf_capsule_mt.modeling.translation_loop import split_sentences
 
 
 @pytest.mark.parametrize("name", NAMES)
