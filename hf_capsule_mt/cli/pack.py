@@ -6,7 +6,8 @@
 
 The weights are stored in float16 or bfloat16, whichever rounds less, and load in float32. With `--test` the first
 `--test-sentences` pairs are translated before and after, and BLEU is compared. The folder appears when it is complete,
-verified without this package, and small enough.
+verified without this package, and small enough. A checkpoint of the trainer of Transformers, without `results.json`,
+gets a card without training scores; `--source` and `--target` name its languages.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_n
 
 def make_parser() -> CommandParser:
     parser = CommandParser("pack", __doc__, "RUN --output FOLDER --data-source TEXT [options]")
-    parser.add_argument("run", type=Path, help="output folder of a finished training")
+    parser.add_argument("run", type=Path, help="output folder of a finished training, or another checkpoint")
     parser.add_argument("--output", required=True, type=Path, help="the new folder; its name is that of the model")
     parser.add_argument("--data-source", required=True, help="the training text and its licence, for the card")
     parser.add_argument("--license", help="of the model, as the Hub names it; default: that of the recipe")
@@ -65,6 +66,7 @@ def pack(arguments: argparse.Namespace) -> int:
         sentences=SENTENCES if arguments.sentences is None else read_sentences(arguments.sentences),
         most_bytes=int(arguments.most_mb * 1e6),
         overwrite=arguments.overwrite,
+        languages=(arguments.source, arguments.target),
         **({} if arguments.beam is None else {"num_beams": arguments.beam}),
     )
     print(packed)

@@ -71,7 +71,8 @@ def model_card(
     are ids on the Hub. `limits` says what the model should not be used for,
     `data_source` where the training text comes from, and `storage` how the weights are stored. With
     `carries_code` the card says how to load the model by the code in its folder. The card shows
-    measurements from `results`, and omits everything that the run did not measure.
+    measurements from `results`, and omits everything that the run did not measure. Of a checkpoint that no run of this
+    package wrote, `results` has only `model`, `data` with the languages, and an empty `recipe`.
     """
     family, languages = results["model"]["family"], [results["data"][side] for side in ("source", "target")]
     splits = [split for split in ("test", "validation") if split in results]
@@ -100,6 +101,7 @@ def model_card(
         family=family,
         languages=languages,
         results=results,
+        has_training="steps" in results,
         splits=splits,
         settings=_settings(results["recipe"]),
         segments=_segments(results.get("segments") or []),

@@ -3,6 +3,7 @@
 import json
 import math
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_capsule_mt import CapsuleTranslationPipeline
 from hf_capsule_mt.checkpoint_contents import CARD, TRANSLATIONS, belongs_to_checkpoint
@@ -77,6 +78,7 @@ def pack_checkpoint(
     sentences: Sequence[str] = SENTENCES,
     most_bytes: int = MOST_BYTES,
     overwrite: bool = False,
+    languages: tuple[str, str] | None = None,
     **generation: Any,
 ) -> PackedCheckpoint:
     """Writes the checkpoint in the folder `run` of a recipe to the folder `output`, small enough for a repository.
@@ -88,18 +90,14 @@ def pack_checkpoint(
     Transformers has no code. A `ValueError` says so if the files together have more than `most_bytes`.
 
     `test` are sources and references: BLEU before and after. `generation` are settings for these translations.
+    `languages` are source and target, for the card of a folder without `results.json`, such as one of the trainer of
+    Transformers. That card shows no training; a warning says so.
     """
     run, output = Path(run), Path(output)
     if not data_source.strip():
         raise ValueError("data_source is empty: name the training text and its licence, which the card must show")
     check_folder(output, [run], overwrite, belongs_to_checkpoint)
-    try:
-        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{run}/results.json cannot be read ({error}): the card needs it; give the output folder of a finished "
-            "scripts/train.py"
-        ) from error
+    results = _results(run, languages)
     license = license or str(results["recipe"].get("license", "unknown"))
     if license == "unknown":
         raise ValueError("license='unknown': a shipped model needs one; give the id of the Hub, such as cc-by-2.0")
@@ -139,6 +137,25 @@ def pack_checkpoint(
             for path in packed.iterdir():
                 (folder / path.name).write_bytes(path.read_bytes())
     return PackedCheckpoint(**{**vars(result), "size": sum(sizes.values())})
+
+
+def _results(run: Path, languages: tuple[str, str] | None) -> dict[str, Any]:
+    """`results.json` of a run of this package; of another checkpoint what its card needs."""
+    path = run / "results.json"
+    if path.exists():
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{path} cannot be read ({error}): a finished capsule-mt train writes it; without the file, the card "
+                "shows no training"
+            ) from error
+    if languages is None:
+        raise ValueError(f"{path} is missing: name the languages for the card, languages=('en', 'de')")
+    family = AutoConfig.from_pretrained(run).model_type
+    warnings.warn(f"{path} is missing: the card shows no training, only the checks of this command", stacklevel=3)
+    source, target = languages
+    return {"model": {"family": family}, "data": {"source": source, "target": target}, "recipe": {}}
 
 
 def _limit_length(folder: Path, results: dict[str, Any]) -> None:

@@ -103,11 +103,34 @@ def test_what_cannot_be_shipped_is_refused(
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
-def test_a_run_without_results_is_named_by_the_command(run: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_without_results_gets_a_card_without_training(
+    run: Path, unverified: None, tmp_path: Path
+) -> None:
     (run / "results.json").unlink()
+    with pytest.raises(ValueError, match="results.json is missing: name the languages for the card"):
+        pack_checkpoint(run, tmp_path / "tiny", **ABOUT)
+    with pytest.warns(UserWarning, match="results.json is missing: the card shows no training"):
+        packed = pack_checkpoint(run, tmp_path / "tiny", languages=("nl", "fr"), test=(TEXTS[:1], TEXTS[1:2]), **ABOUT)
+    card = (packed.folder / "README.md").read_text()
+    for text in (
+        "from nl to fr",
+        "license: cc0-1.0",
+        "Made-up sentences, CC0 1.0",
+        "no record of its training",
+        "BLEU",
+    ):
+        assert text in card, text
+    for text in ("## Training", "| corpus |", "steps", "Undefined", "corpora above"):
+        assert text not in card, text
+    assert "## Data\n\nMade-up sentences, CC0 1.0\n\n## Storage\n" in card
+    assert "## Limits\n\nTranslations may omit" in card
+
+
+def test_broken_results_are_named_by_the_command(run: Path, tmp_path: Path) -> None:
+    (run / "results.json").write_text("{")
     options = ["--output", str(tmp_path / "tiny"), "--data-source", "x", "--license", "cc0-1.0"]
     done = run_script("scripts/pack_checkpoint.py", str(run), *options)
-    assert done.returncode == 1 and "results.json cannot be read" in done.stderr
+    assert done.returncode == 1 and "results.json cannot be read" in done.stderr and "capsule-mt train" in done.stderr
 
 
 WITHOUT_TASK = """
