@@ -23,7 +23,14 @@ from typing import Any
 
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.choices import LENGTH_EDGES
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.command_line import (
+    CommandParser,
+    add_beam_option,
+    at_least_one,
+    beams_of,
+    run_command,
+    usable_device,
+)
 from hf_capsule_mt.cli.metric_options import shows_progress
 from hf_capsule_mt.outputs import check_folder, new_folder
 
@@ -61,7 +68,7 @@ def make_parser() -> CommandParser:
         default=LENGTH_EDGES,
         help="source words at which groups of `length` begin",
     )
-    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    add_beam_option(parser)
     parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch")
     parser.rare.add_argument("--seeds", nargs="+", type=int, default=[0], help="of random and shuffled assignments")
     parser.add_argument("--device", default="cpu")
@@ -164,7 +171,8 @@ class Analysis:
             self.tokenizer = AutoTokenizer.from_pretrained(arguments.model)
             self.model: Any = load_translation_model(arguments.model).to(device).eval()
         self.progress: dict[str, Any] = {"show_progress": shows_progress(arguments)}
-        self.search: dict[str, Any] = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
+        beams = beams_of(self.model, arguments.beam)
+        self.search: dict[str, Any] = {"num_beams": beams, "batch_size": arguments.batch_size}
         self.name = Path(arguments.model).name
 
     def tables(self) -> tuple[str, ...]:

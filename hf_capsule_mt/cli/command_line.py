@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_capsule_mt.cli.command_parser import EXIT_CODES, CommandHelp, CommandParser
 
+DEFAULT_BEAMS = 4  # of a model whose generation config has no beams
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130  # 128 + the number of SIGINT, as for any program that it ends
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "WRONG_USE",
     "CommandHelp",
     "CommandParser",
+    "add_beam_option",
     "at_least_one",
+    "beams_of",
     "finite_number",
     "import_package",
     "run_command",
@@ -37,6 +40,18 @@ def at_least_one(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: must be an integer of at least 1")
     return value
+
+
+def add_beam_option(parser: CommandParser) -> None:
+    """`--beam` of a command with one model, for `beams_of`."""
+    parser.add_argument(
+        "--beam", type=at_least_one, help="number of beams, 1 for greedy search; default: the model's setting, else 4"
+    )
+
+
+def beams_of(model: Any, given: int | None) -> int:
+    """The beams of `--beam`, or those in the generation config of the model, or 4."""
+    return given or getattr(model.generation_config, "num_beams", None) or DEFAULT_BEAMS
 
 
 def finite_number(text: str) -> float:

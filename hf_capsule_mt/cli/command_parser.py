@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 WIDTH = 100  # columns of the help, or fewer on a narrow terminal
 SHOWN_EXAMPLES = 2
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+# The names that `generate()` and recipes give an option, for who writes these.
+ALIASES = {"--num_beams": "--beam", "--num-beams": "--beam"}
 EXAMPLES = ("    capsule-mt ", "    accelerate launch ")  # how an example starts in the text of a command
 
 
@@ -97,9 +99,19 @@ class CommandParser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        arguments = sys.argv[1:] if args is None else list(args)
-        self._check_options([str(one) for one in arguments])
+        arguments = self._own_names([str(one) for one in (sys.argv[1:] if args is None else args)])
+        self._check_options(arguments)
         return super().parse_known_args(arguments, namespace)
+
+    def _own_names(self, arguments: list[str]) -> list[str]:
+        """The arguments with the options of this command in place of other names for them."""
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        for place, argument in enumerate(arguments[:end]):
+            name, equals, value = argument.partition("=")
+            own = ALIASES.get(name)
+            if own in self._option_string_actions and name not in self._option_string_actions:
+                arguments[place] = f"{own}{equals}{value}"
+        return arguments
 
     def _check_options(self, arguments: list[str]) -> None:
         """An unknown option is named before anything else that is wrong."""

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hf_capsule_mt.cli.check_inputs import check_models
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, add_beam_option, beams_of, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 from hf_capsule_mt.outputs import check_file, new_file
 
@@ -32,7 +32,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write interactive maps to a new page")
     parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    add_beam_option(parser)
     parser.add_argument("--device", default="cpu")
     return parser
 
@@ -50,7 +50,8 @@ def explain(arguments: argparse.Namespace) -> int:
     model, tokenizer = load_checkpoint(arguments.model, arguments.device)
     if is_int8(model):
         raise ValueError(f"{arguments.model} is in int8, which keeps no routing: name the float model")
-    routing = sentence_routing(model, tokenizer, arguments.sentence, arguments.target, num_beams=arguments.beam)
+    beams = beams_of(model, arguments.beam)
+    routing = sentence_routing(model, tokenizer, arguments.sentence, arguments.target, num_beams=beams)
     print(json.dumps(routing.as_dict(), indent=1, ensure_ascii=False) if arguments.json else routing)
     if arguments.html is not None:
         routing = replace(routing, model_name=shown_name(arguments.model))

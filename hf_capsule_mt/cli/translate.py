@@ -25,7 +25,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
 from hf_capsule_mt.cli.check_inputs import check_models
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
+from hf_capsule_mt.cli.command_line import (
+    CommandParser,
+    add_beam_option,
+    at_least_one,
+    beams_of,
+    finite_number,
+    run_command,
+    usable_device,
+)
 from hf_capsule_mt.outputs import check_file, new_file
 
 
@@ -181,7 +189,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         window=arguments.window,
         n_best=arguments.n_best,
         with_scores=arguments.scores or arguments.json,
-        num_beams=arguments.beam,
+        num_beams=beams_of(model, arguments.beam),
         **options,
         **limits,
     )
@@ -230,7 +238,7 @@ def make_parser() -> CommandParser:
         "files", nargs="*", type=Path, metavar="FILE", help="source text, one sentence a line; default: standard input"
     )
     add_model_options(parser)
-    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
+    add_beam_option(parser)
     parser.add_argument("--n-best", type=at_least_one, default=1, help="number of translations of a line")
     parser.add_argument("--scores", action="store_true", help="write its score before each translation")
     parser.add_argument("--json", action="store_true", help="write an object of JSON for each line, with scores")

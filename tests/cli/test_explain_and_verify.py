@@ -1,6 +1,7 @@
 """The commands `explain`, `verify`, `quantize`, `score` and `benchmark`, on models that were never trained."""
 
 import json
+import shutil
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from hf_capsule_mt import (
 )
 from hf_capsule_mt.analysis.sentence_heading import sentence_heading
 from hf_capsule_mt.analysis.sentence_routing import sentence_routing, table_in_blocks
-from hf_capsule_mt.cli import benchmark, quantize, score, translate, verify
+from hf_capsule_mt.cli import analyze, benchmark, quantize, score, translate, verify
 from hf_capsule_mt.cli import explain as explain_command
 from hf_capsule_mt.data import train_tokenizer
 from hf_capsule_mt.evaluation.speed import measure_speed, speeds, steps_of
@@ -221,3 +222,32 @@ def test_benchmark_without_files_has_sentences(folder: Path, capsys: pytest.Capt
     assert steps_of(model, trains=True, rounds=3) == 8 and steps_of(model, trains=False, rounds=3) == 4
     with pytest.raises(ValueError, match="2 sources and 1 references"):
         measure_speed(model, ["a", "b"], ["c"])
+
+
+def test_the_beams_are_those_of_the_checkpoint(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, source = tmp_path / "five", tmp_path / "source.txt"
+    shutil.copytree(folder / "gdr", model)
+    source.write_text(f"{SOURCE}\n")
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "hf_capsule_mt.analysis.sentence_routing.sentence_routing",
+        lambda *_, num_beams, **__: asked.append(num_beams),
+    )
+    for beams in (5, None):
+        settings = json.loads((model / "generation_config.json").read_text())
+        (model / "generation_config.json").write_text(json.dumps({**settings, "num_beams": beams}))
+        expected = beams or 4
+        options = ["--model", str(model), str(source), "--max-new-tokens", "3", "--n-best"]
+        capsys.readouterr()
+        assert translate.main([*options, str(expected)]) == 0
+        assert capsys.readouterr().out.count("\n") == expected
+        assert translate.main([*options, str(expected + 1)]) == 1
+        assert f"must be 1 to the number of beams, {expected}" in capsys.readouterr().err
+        assert explain_command.main([str(model), SOURCE]) == 0
+        assert explain_command.main([str(model), SOURCE, "--beam", "2"]) == 0
+        files = ["--sources", str(source), "--references", str(source)]
+        arguments = analyze.make_parser().parse_args(["--model", str(model), *files])
+        assert analyze.Analysis(arguments, [], [], None).search["num_beams"] == expected
+    assert asked == [5, 2, 4, 2]

@@ -207,6 +207,15 @@ def test_a_value_that_looks_like_an_option_is_none(capsys: pytest.CaptureFixture
     assert (arguments.sentence, arguments.beam) == ("-- no option", 2), "beginnings of options are enough"
 
 
+def test_beams_have_the_name_of_generate_too() -> None:
+    for given in (["--num_beams", "2"], ["--num-beams=2"], ["--beam", "2"]):
+        assert parser_of("translate").parse_args(["--model", "m", *given]).beam == 2
+        assert parser_of("explain").parse_args(["model", "sentence", *given]).beam == 2
+    assert parser_of("explain").parse_args(["model", "--", "--num_beams=2"]).sentence == "--num_beams=2"
+    assert "num_beams" not in parser_of("translate").format_help()
+    assert "default: the model's setting, else 4" in " ".join(parser_of("translate").format_help().split())
+
+
 def test_doors_name_commands() -> None:
     doors = {}
     for path in sorted((ROOT / "scripts").glob("*.py")):
