@@ -55,6 +55,28 @@ def test_a_model_without_coverage_answers_without_warnings() -> None:
     assert status == 200 and content.keys() == {"text"} and content["text"].endswith("?")
 
 
+def test_a_sentence_that_the_model_cannot_read_whole_is_refused() -> None:
+    translator = pipeline("translation", model=str(PAST_FUTURE))
+    ((status, content),) = answers(translator, json.dumps({"text": "It rains. " + "tea and " * 300}).encode())
+    assert status == 413 and content["error"].startswith("a sentence is too long for the model: ")
+    assert "is cut off after 256" in content["error"]
+
+
+class Repeating:
+    """A translator that answers with the text."""
+
+    class model:
+        config = object()
+
+    def __call__(self, text: str, return_coverage: bool) -> list[dict[str, str]]:
+        return [{"translation_text": text}]
+
+
+def test_the_model_gets_a_single_line() -> None:
+    ((_, content),) = answers(Repeating(), b'{"text": "One.\\n\\n Two\\tthree\\r\\n"}')
+    assert content["text"] == "One. Two three"
+
+
 class Failing:
     """A translator whose model is broken, with the error that a request must not be blamed for."""
 
