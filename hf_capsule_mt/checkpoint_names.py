@@ -1,6 +1,7 @@
 """Errors for checkpoint names: a folder that is missing or incomplete, or a Hub name that cannot be loaded."""
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -33,20 +34,24 @@ def reading_checkpoint(name: str | PathLike[str]) -> Iterator[None]:
 
 
 def check_name(name: str | PathLike[str]) -> None:
-    """Raises an `OSError` for a folder that is not a checkpoint.
+    """Raises an `OSError` for a folder that is not a checkpoint, and for a name that is not possible on the Hub.
 
-    It also does so for a name that is not a folder and is not possible on the Hub. A name in a folder that exists,
-    such as `runs/modle`, is a mistyped path: the Hub is not asked for it, which takes long without a network.
+    A name in a folder that exists, such as `runs/modle`, may be a mistyped path or a model of the Hub. It is a
+    warning, because without a network asking the Hub takes long.
     """
-    parent = Path(name).parent
-    if Path(name).exists():
-        check_folder(Path(name))
-    elif close := _similar_folder(Path(name)):
-        raise OSError(f"{name}: no such folder; did you mean {close}?")
-    elif not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
-        raise OSError(f"{missing_folder(name)}; give a checkpoint folder, or a name on the Hub such as owner/model")
-    elif parent.name and parent.is_dir():
-        raise OSError(f"{missing_folder(name)}, and the Hub was not asked because the folder {parent} is here")
+    path = Path(name)
+    if path.exists():
+        check_folder(path)
+        return
+    close = _similar_folder(path)
+    if not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
+        fix = (
+            f"did you mean {close}?" if close else "give a checkpoint folder, or a name on the Hub such as owner/model"
+        )
+        raise OSError(f"{missing_folder(name)}; {fix}")
+    if path.parent.name and path.parent.is_dir():
+        question = f" (did you mean {close}?)" if close else ""
+        warnings.warn(f"{name}: no such folder{question}; it is looked for on the Hub", stacklevel=2)
 
 
 def _similar_folder(path: Path) -> Path | None:
