@@ -78,7 +78,8 @@ def test_a_killed_run_of_every_recipe_ends_as_if_nothing_had_happened(name: str,
     run_until(5, name, tmp_path / "killed")
     again = run_small(name, tmp_path / "killed")
     assert again["resumed_from"].endswith("checkpoint-4") and again["steps"] == 6
-    assert again["weights"] == {"kind": "last step", "steps": [6]}
+    kind = "exponential moving average" if name.startswith("multi30k/") else "last step"
+    assert again["weights"] == whole["weights"] == {"kind": kind, "steps": [6]}
     assert again["loss_curve"] == whole["loss_curve"] and len(whole["loss_curve"]) == 6
     assert without_clock(again["evaluations"]) == without_clock(whole["evaluations"])
     weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("whole", "killed")]
