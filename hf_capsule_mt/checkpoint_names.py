@@ -43,7 +43,7 @@ def check_name(name: str | PathLike[str]) -> None:
     if path.exists():
         check_folder(path)
         return
-    close = _similar_folder(path)
+    close = similar_folder(path)
     if not HUB_NAME.fullmatch(str(name)) or str(name).startswith("."):
         fix = (
             f"did you mean {close}?" if close else "give a checkpoint folder, or a name on the Hub such as owner/model"
@@ -54,7 +54,7 @@ def check_name(name: str | PathLike[str]) -> None:
         warnings.warn(f"{name}: no such folder{question}; it is looked for on the Hub", stacklevel=2)
 
 
-def _similar_folder(path: Path) -> Path | None:
+def similar_folder(path: Path) -> Path | None:
     """The folder beside `path` whose name is nearly that of `path`; None for a path without a folder around it."""
     if not path.parent.name or not path.parent.is_dir():
         return None

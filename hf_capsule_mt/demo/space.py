@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hf_capsule_mt
 from hf_capsule_mt.checkpoint_contents import WEIGHTS, belongs_to_checkpoint, copy_files
-from hf_capsule_mt.checkpoint_names import HUB_NAME, check_folder, check_name
+from hf_capsule_mt.checkpoint_names import HUB_NAME, check_folder, similar_folder
 from hf_capsule_mt.outputs import new_folder
 
 GRADIO = "6.31.0"  # the version of constraints.txt
@@ -85,8 +85,8 @@ def write_space(
             raise ValueError(
                 f"models: {name!r} is not a name on the Hub such as owner/model, nor a checkpoint folder: give one"
             )
-        else:
-            check_name(name)
+        elif close := similar_folder(Path(name)):
+            raise OSError(f"models: {name}: no such folder; did you mean {close}?")
     if len({folder.name for folder in folders.values()}) < len(folders):
         raise ValueError("models: two folders have the same name, and the Space would keep only one: rename one")
     package = package or f"hf_capsule_mt[demo]=={hf_capsule_mt.__version__}"
