@@ -1,12 +1,9 @@
-"""Evaluation of translation models in one pass: every source is encoded once, for its loss and its translation.
-
-Legend: B sentences of a batch, T tokens of their longest translation.
-"""
+"""Evaluation of translation models in one pass: every source is encoded once, for its loss and its translation."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,14 +15,13 @@ from tqdm.auto import tqdm
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode, generate
+from hf_capsule_mt.modeling.translation_loop import Batch, evaluation_mode, translated_batches
 
 
 @dataclass
-class Translations:
-    """What one pass over a data set produces."""
+class Counts:
+    """What one pass over a data set adds up."""
 
-    rows: list[tuple[int, list[int], list[int]]] = field(default_factory=list)  # position, translation, reference
     loss: float = 0.0  # summed over target tokens
     target_tokens: int = 0
     translated_tokens: int = 0
@@ -78,55 +74,55 @@ class TranslationEvaluator:
     ) -> EvalLoopOutput:
         """Translations, references, `loss` and speed of a data set, in its order, in all processes."""
         started = time.perf_counter()
-        translations = Translations()
-        progress = tqdm(
-            zip(sampler, batches, strict=True),
-            desc=description,
-            total=len(sampler),
-            unit="batch",
-            disable=self.args.disable_tqdm or not self.args.should_log,
-        )
-        with evaluation_mode(model), torch.no_grad():
-            for positions, inputs in progress:
-                with autocast():
-                    tokens = self._translate_batch(model, inputs, generation, translations)
-                if len(tokens) != len(positions):
-                    raise ValueError(
-                        f"{len(tokens)} translations of {len(positions)} sentences: evaluation needs one each, set "
-                        "num_return_sequences=1"
-                    )
-                translations.rows += zip(positions, tokens.tolist(), inputs["labels"].tolist(), strict=True)
+        counts, references = Counts(), dict[int, list[int]]()
+        rows: list[tuple[int, list[int], list[int]]] = []  # position, translation, reference
+        padding = padding_token(model)
+        silent = self.args.disable_tqdm or not self.args.should_log
+        with tqdm(desc=description, total=len(sampler), unit="batch", disable=silent) as bar:
+
+            def on_progress(_: int) -> None:
+                bar.update()
                 after_batch()
-        parts = gather_object([translations]) if self.accelerator.num_processes > 1 else [translations]
-        rows = sorted(row for one in parts for row in one.rows)
-        target_tokens = sum(one.target_tokens for one in parts)
+
+            with evaluation_mode(model), torch.no_grad(), autocast():
+                settings = {name: value for name, value in generation.items() if value is not None}
+                encoded = self._encoded(model, zip(sampler, batches, strict=True), counts, references)
+                for position, tokens in translated_batches(model, encoded, settings, on_progress):
+                    if len(tokens) != 1:
+                        raise ValueError(
+                            f"{len(tokens)} translations of one sentence: evaluation needs one, set "
+                            "num_return_sequences=1"
+                        )
+                    counts.translated_tokens += int((tokens[0, 1:] != padding).sum())
+                    rows.append((position, tokens[0].tolist(), references.pop(position)))
+        parts = gather_object([(counts, rows)]) if self.accelerator.num_processes > 1 else [(counts, rows)]
+        rows = sorted(row for _, part in parts for row in part)
+        target_tokens = sum(one.target_tokens for one, _ in parts)
         metrics = {
-            "loss": sum(one.loss for one in parts) / max(target_tokens, 1.0),
-            "translated_tokens_per_second": sum(one.translated_tokens for one in parts)
+            "loss": sum(one.loss for one, _ in parts) / max(target_tokens, 1.0),
+            "translated_tokens_per_second": sum(one.translated_tokens for one, _ in parts)
             / (time.perf_counter() - started),
         }
-        predictions = padded_rows([translation for _, translation, _ in rows], padding_token(model))
-        references = padded_rows([reference for _, _, reference in rows], -100)
-        return EvalLoopOutput(predictions.numpy(), references.numpy(), metrics, len(rows))
+        predictions = padded_rows([translation for _, translation, _ in rows], padding)
+        labels = padded_rows([reference for _, _, reference in rows], -100)
+        return EvalLoopOutput(predictions.numpy(), labels.numpy(), metrics, len(rows))
 
-    def _translate_batch(
-        self, model: Any, inputs: dict[str, Any], generation: dict[str, Any], translations: Translations
-    ) -> Tensor:
-        """Translations `[B, T]`; adds the loss and the counts of the batch to `translations`."""
-        labels = inputs["labels"]
-        source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-        mask = source.get("attention_mask")
-        encoded = model.get_encoder()(**source, return_dict=True)
-        outputs = model(encoder_outputs=encoded, attention_mask=mask, labels=labels, return_dict=True)
-        count = int((labels != -100).sum())
-        translations.loss += float(outputs.loss) * count
-        translations.target_tokens += count
-        settings = {name: value for name, value in generation.items() if value is not None}
-        # Comes last: beam search repeats what is in the encoder's output.
-        inputs = {"encoder_outputs": encoded, "attention_mask": mask}
-        tokens = generate(model, inputs, source["input_ids"].shape[1], settings)
-        translations.translated_tokens += int((tokens[:, 1:] != padding_token(model)).sum())
-        return tokens
+    def _encoded(
+        self, model: Any, batches: Iterable[tuple[list[int], Any]], counts: Counts, references: dict[int, list[int]]
+    ) -> Iterator[Batch]:
+        """Batches with the encoder's output, which serves the loss too; adds to `counts` and `references`."""
+        for positions, inputs in batches:
+            labels = inputs["labels"]
+            source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+            encoded = model.get_encoder()(**source, return_dict=True)
+            known = {"encoder_outputs": encoded, "attention_mask": source.get("attention_mask")}
+            outputs = model(**known, labels=labels, return_dict=True)
+            count = int((labels != -100).sum())
+            counts.loss += float(outputs.loss) * count
+            counts.target_tokens += count
+            references |= zip(positions, labels.tolist(), strict=True)
+            # Translated last: beam search repeats what is in the encoder's output.
+            yield positions, known, source["input_ids"].shape[1]
 
     def score(self, output: EvalLoopOutput, model: Any, tokenizer: Any, compute_metrics: Any, prefix: str) -> Any:
         """The output with BLEU, chrF and the metrics of the user, all names with the prefix."""
