@@ -1,10 +1,11 @@
-"""Write what the documentation takes from the code: the outputs of the snippets, and docs/api.md from the docstrings.
+"""Write what other files take from the code: the outputs of the snippets, docs/api.md, the code in `model_cards`.
 
-    python scripts/update_docs.py                 # all pages
+    python scripts/update_docs.py                 # all of these
     python scripts/update_docs.py serve evaluate  # these pages
     python scripts/update_docs.py open-a-checkpoint  # a notebook
+    python scripts/update_docs.py checkpoints     # the code that the shipped checkpoints carry
 
-An output that agrees with the one on the page is left as it is. Tests compare both with the code.
+An output that agrees with the one on the page is left as it is. Tests compare all of them with the code.
 """
 
 import argparse
@@ -23,16 +24,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", help="names of pages and notebooks, without the ending; default: all")
     arguments = parser.parse_args()
+    from transformers import AutoConfig
+
     from hf_capsule_mt.cli.program import main as program
 
     pages = {page.stem: page for page in all_pages()}
     notebooks = {path.stem: path for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
-    names = ["api", *pages, *notebooks]
+    names = ["api", "checkpoints", *pages, *notebooks]
     if unknown := sorted({*arguments.pages} - {*names}):
         parser.error(f"{unknown[0]}: must be one of {', '.join(names)}")
     for name in arguments.pages or names:
         if name == "api":
             (DOCS / "api.md").write_text(api_page(), encoding="utf-8")
+        elif name == "checkpoints":
+            for weights in (DOCS.parent / "model_cards").glob("*/model.safetensors"):
+                AutoConfig.from_pretrained(weights.parent).save_pretrained(weights.parent)
         with tempfile.TemporaryDirectory() as folder:
             if name in pages:
                 work = make_workspace(Path(folder) / "work")

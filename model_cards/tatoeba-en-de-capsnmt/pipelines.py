@@ -9,15 +9,13 @@ from itertools import takewhile
 from torch.utils.data import Dataset
 from transformers import Pipeline
 from typing import Any
-from .translation_loop import force_decode, generation_setting, translate_tokens, with_settings
+from .translation_loop import force_decode, generation_setting, split_sentences, translate_tokens, with_settings
 
 
 TASK = "translation"
 LANGUAGE_PAIR = re.compile(rf"{TASK}_(.+)_to_(.+)")
 PREPARING = ("src_lang", "tgt_lang", "long_input", "max_source_length")
 REPORTS = ("return_routings", "return_coverage")
-# A full stop of Chinese and Japanese needs no space behind it.
-SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[\"'”’」』）]*")
 
 
 @dataclass(frozen=True)
@@ -164,13 +162,6 @@ class CapsuleTranslationPipeline(Pipeline):
         # The tokenizer would keep the limit, and save it with itself.
         tokens = piece.tokens[: limit - end] + piece.tokens[count - end :]
         return Piece(tokenizer.decode(tokens, skip_special_tokens=True), tokens, piece.first)
-
-
-def split_sentences(text: str) -> list[str]:
-    """The sentences of a text in any language, as punctuation marks them."""
-    ends = [0, *(match.end() for match in SENTENCE_END.finditer(text)), len(text)]
-    sentences = [text[start:end].strip() for start, end in zip(ends, ends[1:], strict=False)]
-    return [sentence for sentence in sentences if sentence]
 
 
 def _reports_file(reports: dict[str, Any]) -> Any:

@@ -472,16 +472,9 @@ def guided_routing(
     scores = _guided_scores(votes, implementation)
     with no_autocast(votes):
         # Padding is masked twice: its votes are 0 here, and its assignments are 0 in `reference_guided_routing`.
-        capsules, trace = reference_guided_routing(
-            working_votes(votes, mask),
-            to_precise(guide),
-            working_votes(vote_keys, mask),
-            to_precise(output_weight),
-            to_precise(score_weight),
-            mask,
-            iterations,
-            scores,
-        )
+        precise = working_votes(votes, mask), to_precise(guide), working_votes(vote_keys, mask)
+        weights = to_precise(output_weight), to_precise(score_weight)
+        capsules, trace = reference_guided_routing(*precise, *weights, mask, iterations, scores)
     capsules = capsules.to(votes.dtype)
     return (capsules, torch.stack(trace)) if return_assignments else capsules
 
@@ -513,16 +506,8 @@ def guided_pooling(
     check_shape("score_weight", score_weight, (*groups, size))
     scores = _guided_scores(votes, implementation)
     with no_autocast(votes):
-        capsules, trace = reference_guided_pooling(
-            working_votes(votes, mask),
-            to_precise(guide),
-            working_votes(keys, mask),
-            to_precise(score_weight),
-            counts,
-            over,
-            mask,
-            scores,
-        )
+        precise = working_votes(votes, mask), to_precise(guide), working_votes(keys, mask), to_precise(score_weight)
+        capsules, trace = reference_guided_pooling(*precise, counts, over, mask, scores)
     capsules = capsules.to(votes.dtype)
     return (capsules, torch.stack(trace)) if return_assignments else capsules
 

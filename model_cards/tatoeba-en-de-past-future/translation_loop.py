@@ -7,8 +7,9 @@ Legend: `N` sentences in a batch, `S` source tokens, `T` target tokens, `V` targ
 """
 
 import copy
+import re
 import torch
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -16,6 +17,11 @@ from typing import Any
 
 
 Progress = Callable[[int], None]  # its argument: the number of sentences in a finished batch
+# The positions of sentences that are translated together, inputs of `generate`, and the tokens of the longest source.
+Batch = tuple[Sequence[int], dict[str, Any], int]
+# A full stop of Chinese and Japanese needs no space behind it.
+SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[\"'”’」』）]*")
+TARGET_LANGUAGE = re.compile(r"\s*(>>\S+<<)\s")  # how a text for Marian of several target languages begins
 
 
 @contextmanager
@@ -57,12 +63,28 @@ def length_limit(model: Any, source_tokens: int, generation: dict[str, Any]) -> 
     return {"max_new_tokens": min(limit, getattr(model.config, "max_position_embeddings", None) or limit)}
 
 
-def generate(model: Any, inputs: dict[str, Any], source_tokens: int, generation: dict[str, Any]) -> Tensor:
-    """Tokens `[N, 1 + T]` of the translations, the start token first; `inputs` has sources of `source_tokens`."""
-    settings = with_settings(generation, **length_limit(model, source_tokens, generation))
-    with evaluation_mode(model), torch.no_grad():
-        tokens = model.generate(**inputs, **settings)
-    return getattr(tokens, "sequences", tokens)  # a field of the output with `return_dict_in_generate`
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text in any language, as punctuation marks them."""
+    ends = [0, *(match.end() for match in SENTENCE_END.finditer(text)), len(text)]
+    pieces = [text[start:end].strip() for start, end in zip(ends, ends[1:], strict=False)]
+    sentences = [piece for piece in pieces if piece]
+    if language := TARGET_LANGUAGE.match(text):
+        sentences[1:] = [f"{language[1]} {sentence}" for sentence in sentences[1:]]
+    return sentences
+
+
+def translated_batches(
+    model: Any, batches: Iterable[Batch], generation: dict[str, Any], on_progress: Progress | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """The loop that translates: each sentence's position and its translations `[count, 1 + T]`, best first."""
+    for positions, inputs, source_tokens in batches:
+        settings = with_settings(generation, **length_limit(model, source_tokens, generation))
+        with evaluation_mode(model), torch.no_grad():
+            tokens = model.generate(**inputs, **settings)
+        tokens = getattr(tokens, "sequences", tokens).cpu()  # a field with `return_dict_in_generate`
+        yield from zip(positions, tokens.view(len(positions), -1, tokens.shape[1]), strict=True)
+        if on_progress is not None:
+            on_progress(len(positions))
 
 
 def translate_tokens(
@@ -77,16 +99,15 @@ def translate_tokens(
     """The translations of each source, best first, in the order of the sources."""
     translations: list[list[list[int]]] = [[] for _ in sources]
     ends = generation_setting(model, generation, "eos_token_id")
-    for batch in length_batches([len(source) for source in sources], batch_size, max_tokens):
-        inputs = padded([sources[index] for index in batch], padding, model.device)
-        tokens = generate(model, inputs, inputs["input_ids"].shape[1], generation)[:, 1:].cpu()
+    batches = (
+        (batch, padded([sources[index] for index in batch], padding, model.device), len(sources[batch[0]]))
+        for batch in length_batches([len(source) for source in sources], batch_size, max_tokens)
+    )
+    for position, rows in translated_batches(model, batches, generation, on_progress):
+        tokens = rows[:, 1:]
         ended = torch.isin(tokens, torch.tensor([] if ends is None else ends).long()).long()
         kept = ended.cumsum(dim=1) - ended == 0
-        count = len(tokens) // len(batch)
-        for row, (target, real) in enumerate(zip(tokens, kept, strict=True)):
-            translations[batch[row // count]].append(target[real].tolist())
-        if on_progress is not None:
-            on_progress(len(batch))
+        translations[position] = [row[real].tolist() for row, real in zip(tokens, kept, strict=True)]
     return translations
 
 

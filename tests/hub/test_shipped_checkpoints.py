@@ -15,12 +15,15 @@ import transformers
 from commands import run_script
 from runs import TEXTS, make_run
 from small_marian import SMALL_MARIAN
+from transformers import AutoConfig
 
 import hf_capsule_mt.hub.export as export
 from hf_capsule_mt import GDRMarianForConditionalGeneration, corpus_scores
+from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.evaluation import read_sentences
 from hf_capsule_mt.hub import pack_checkpoint
 from hf_capsule_mt.hub.packing import MOST_BYTES
+from hf_capsule_mt.hub.remote_code import flat_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted(path.parent for path in (ROOT / "model_cards").glob("*/model.safetensors"))
@@ -68,6 +71,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=[TINY, *(path.name for path in SHIPPED)])
 def folder(request: pytest.FixtureRequest, tiny: Path) -> Path:
     return tiny if request.param == TINY else ROOT / "model_cards" / request.param
+
+
+@pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
+def test_a_shipped_checkpoint_carries_the_code_of_this_version(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    expected = flat_files(config) if isinstance(config, CarriedCode) else {}
+    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    assert found == expected, "run `python scripts/update_docs.py checkpoints`"
 
 
 def record_of(folder: Path) -> dict[str, Any]:
