@@ -5,6 +5,7 @@
 # make test-sanitize   build the compiled part with gcc's sanitizers, run its tests          (about a minute)
 # make test-browser   run the tests of the report in a headless Chromium; installs it with apt if it is missing
 # make docs   build the pages of docs/ as a site in build/site, strict about links; installs MkDocs
+# make dist REPOSITORY=https://github.com/OWNER/NAME   build the wheel and the source distribution for a package index
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
 
 PYTHON ?= python3
@@ -26,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: install demo docs test test-all test-browser test-sanitize style lint format upstream clean
+.PHONY: install demo dist docs test test-all test-browser test-sanitize style lint format upstream clean
 
 install: $(STAMP)
 
@@ -50,6 +51,10 @@ demo: install
 docs: install
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
+
+dist: install
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[release]'
+	$(BIN)/python scripts/build_release.py $(REPOSITORY)
 
 style: install
 	$(BIN)/python -m ruff check .
