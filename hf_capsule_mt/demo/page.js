@@ -6,6 +6,32 @@ window.addEventListener("message", (event) => {
     if (frame.contentWindow === event.source) frame.style.height = `${Math.min(Math.max(height, 100), 8000)}px`;
   }
 });
+// The address and the link have the word and the iteration that the visitor chose in the picture, after the #.
+let linked = new URLSearchParams(window.location.hash.slice(1)); // of the link that was opened: for the first picture
+let chosen = { picture: null, hash: "" };
+const keepChoice = () => {
+  const picture = document.querySelector("#demo-picture-frame iframe");
+  const link = document.querySelector("#demo-link a");
+  if (!picture || picture !== chosen.picture || !link || link.hash === chosen.hash) return;
+  link.hash = chosen.hash;
+  if (window.location.hash !== chosen.hash) {
+    window.history.replaceState(null, "", window.location.search + chosen.hash);
+  }
+};
+window.addEventListener("message", (event) => {
+  const picture = document.querySelector("#demo-picture-frame iframe");
+  if (!picture || picture.contentWindow !== event.source || !event.data) return;
+  if (linked) {
+    const [choice, iteration] = ["choice", "iteration"].map((name) => Number(linked.get(name)));
+    if (choice || iteration) picture.contentWindow.postMessage({ capsuleMapChoice: { choice, iteration } }, "*");
+    linked = null;
+  }
+  const { capsuleMapChosen } = event.data;
+  if (!capsuleMapChosen) return;
+  const parts = Object.entries(capsuleMapChosen).filter(([, number]) => Number.isInteger(number) && number > 0);
+  chosen = { picture, hash: parts.length ? `#${new URLSearchParams(parts)}` : "" };
+  compareSoon();
+});
 new MutationObserver((_, observer) => {
   const places = ["demo-status", "demo-source-words"].map((name) => document.getElementById(name));
   if (places.some((place) => !place)) return;
@@ -42,7 +68,7 @@ const compareWithPicture = () => {
 let comparison;
 const compareSoon = () => {
   clearTimeout(comparison);
-  comparison = setTimeout(compareWithPicture, 50); // when Gradio has filled all boxes of an answer
+  comparison = setTimeout(() => [compareWithPicture, keepChoice].forEach((one) => one()), 50); // all boxes are filled
 };
 document.addEventListener("input", compareSoon);
 new MutationObserver(compareSoon).observe(document.documentElement, { childList: true, subtree: true });

@@ -95,7 +95,13 @@ RecipeDumper.yaml_implicit_resolvers = {
 
 def dump_yaml(values: dict[str, Any]) -> str:
     """YAML text; `parse_yaml` reads it back as the same values."""
-    return yaml.dump(values, Dumper=RecipeDumper, sort_keys=False, allow_unicode=True)
+    plain = {name: _without_fraction(value) if name.endswith("_steps") else value for name, value in values.items()}
+    return yaml.dump(plain, Dumper=RecipeDumper, sort_keys=False, allow_unicode=True)
+
+
+def _without_fraction(steps: Any) -> Any:
+    """3250 for 3250.0: Transformers' fields for steps are floats, because they may also hold a share of the run."""
+    return int(steps) if isinstance(steps, float) and steps.is_integer() else steps
 
 
 def parse_yaml(text: str, where: str) -> Any:

@@ -263,6 +263,42 @@ def test_the_link_shows_the_same_view(show: Open):
     assert value(tab, TRANSLATED) == EDITED and text(tab, "#demo-source-words") == words
 
 
+def test_the_link_shows_the_same_word_and_iteration(show: Open):
+    tab = show()
+    until_frame(tab, TRANSLATION.split())
+    assert tab.run("location.hash + document.querySelector('#demo-link a').hash") == "", "nothing is chosen yet"
+    tab.run_in_frame("document.querySelectorAll('.choice')[2].click(); true")
+    tab.run_in_frame("document.querySelector('.stepper button').click(); true")
+    chosen = "#choice=3&iteration=2"
+    tab.until(f"location.hash === '{chosen}' && document.querySelector('#demo-link a').hash === '{chosen}'")
+    assert "iteration 2 of 3" in tab.run_in_frame("document.querySelector('.stepper').textContent")
+    tab.run(f"document.querySelector('{SLIDER}').focus()")
+    tab.press("ArrowRight")  # another link, and the same picture
+    tab.until(f"location.search.includes('threshold') && location.hash === '{chosen}'")
+    address = tab.run("document.querySelector('#demo-link a').href")
+    assert address == tab.run("location.href")
+    tab.leave()
+    tab.call("Page.navigate", url=address)
+    tab.until(f"!!document.querySelector('{FRAME}') && document.querySelector('#demo-link a')?.hash === '{chosen}'")
+    assert chosen_word(tab) == TRANSLATION.split()[2]
+    assert "iteration 2 of 3" in tab.run_in_frame("document.querySelector('.stepper').textContent")
+    tab.type(BOX, "A letter.")
+    tab.press("Enter")
+    tab.until("location.search.includes('A+letter') && location.hash === ''")
+
+
+@pytest.mark.parametrize(
+    "part", ["choice=99&iteration=7", "choice=-1&iteration=x", "choice=1.5", "%3Cscript%3E", "&&="]
+)
+def test_a_link_with_a_word_that_is_not_there_shows_the_view(show: Open, address: str, part: str):
+    tab = show(Linked())
+    tab.leave()
+    tab.call("Page.navigate", url=f"{address}{query(VIEW)}#{part}")
+    tab.until(f"!!document.querySelector('{FRAME}')")
+    until_frame(tab, TRANSLATION.split())
+    assert "iteration 3 of 3" in tab.run_in_frame("document.querySelector('.stepper').textContent")
+
+
 def test_the_view_is_saved_as_one_file(show: Open):
     """The download itself is the browser's; what it is offered is the page of `explain`."""
     tab = show()

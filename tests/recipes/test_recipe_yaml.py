@@ -276,6 +276,11 @@ def test_what_a_run_writes_down_is_read_as_it_was(text: str) -> None:
     assert yaml.safe_load(dump_yaml(values)) == values, "other tools read YAML 1.1"
 
 
+def test_whole_numbers_of_steps_have_no_fraction() -> None:
+    values = {"eval_steps": 3250.0, "warmup_steps": 0.05, "learning_rate": 1.0, "save_steps": 7}
+    assert dump_yaml(values).split() == "eval_steps: 3250 warmup_steps: 0.05 learning_rate: 1.0 save_steps: 7".split()
+
+
 def test_train_says_it_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     content = {"family": "marian", "train": "synthetic:9", "output_dir": str(tmp_path / "run")}

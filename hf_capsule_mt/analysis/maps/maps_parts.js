@@ -52,6 +52,7 @@ const capsuleParts = (() => {
     function go(step) {
       current = Math.min(count - 1, Math.max(0, current + step));
       label.textContent = `iteration ${current + 1} of ${count}`;
+      label.dataset.iteration = current + 1;
       back.disabled = current === 0;
       on.disabled = current === count - 1;
       if (step) onStep(current);
