@@ -112,7 +112,7 @@ def _run(
     if not in_time:
         said = "\n".join(error[-2000:] for _, error in texts)
         raise AssertionError(f"{command} did not end in {timeout} seconds; it said\n{said}")
-    return [Finished(command, process.exitcode or 0, *found) for process, found in zip(started, texts, strict=True)]
+    return [Finished(command, process.exitcode or 0, *output) for process, output in zip(started, texts, strict=True)]
 
 
 def _ended(processes: list[BaseProcess], timeout: float) -> bool:

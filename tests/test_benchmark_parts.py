@@ -93,9 +93,9 @@ def test_bytes_are_those_counted_by_hand(script):
 def test_operations_are_those_of_the_notes(script):
     """The table in `ops/README.md`, a vote at three rounds and D = 1; one round has no assignments to make."""
     count = script("benchmarks.costs").routing_operations
-    found = {(op, way): count(op, way, 1, 3) for op in ("em", "dynamic") for way in ("forward", "backward")}
+    actual = {(op, way): count(op, way, 1, 3) for op in ("em", "dynamic") for way in ("forward", "backward")}
     notes = (ROOT / "hf_capsule_mt" / "ops" / "README.md").read_text()
-    for (op, way), operations in found.items():
+    for (op, way), operations in actual.items():
         (line,) = (line for line in notes.splitlines() if line.startswith(f"| {op.replace('em', 'EM')}, {way} | `s"))
         assert line.split("|")[3].split()[0].strip(":") == str(operations)
     assert [count(op, "forward", 2, 1) for op in ("em", "dynamic")] == [3 + 4 * 2, 1 + 2]
@@ -122,13 +122,13 @@ def test_op(report_of, capsys, monkeypatch):
             assert name.endswith(("/fused", "/native")) and expected and expected in row["not_measured"]
             continue
         for direction in ("forward", "backward"):
-            found, reference = (report["rows"][one][direction] for one in (name, name.split("/")[0] + "/reference"))
-            assert found["speed_ratio"] == pytest.approx(reference["median_s"] / found["median_s"])
-            assert found["floor_s"] == max(found["bytes"] / bandwidth, found["operations"] / rate)
-            assert found["gap"] == pytest.approx(found["median_s"] / found["floor_s"])
-            assert found["share_of_bandwidth"] == pytest.approx(found["bytes"] / found["median_s"] / bandwidth)
-            low, high = found["quartiles_s"]
-            assert 0 < found["fastest_s"] <= low <= found["median_s"] <= high <= found["slowest_s"]
+            actual, reference = (report["rows"][one][direction] for one in (name, name.split("/")[0] + "/reference"))
+            assert actual["speed_ratio"] == pytest.approx(reference["median_s"] / actual["median_s"])
+            assert actual["floor_s"] == max(actual["bytes"] / bandwidth, actual["operations"] / rate)
+            assert actual["gap"] == pytest.approx(actual["median_s"] / actual["floor_s"])
+            assert actual["share_of_bandwidth"] == pytest.approx(actual["bytes"] / actual["median_s"] / bandwidth)
+            low, high = actual["quartiles_s"]
+            assert 0 < actual["fastest_s"] <= low <= actual["median_s"] <= high <= actual["slowest_s"]
     assert "not measured: " in capsys.readouterr().out
 
 
@@ -148,10 +148,10 @@ def test_another_axis(axis, values, models, report_of, script, monkeypatch, tmp_
     assert list(report["rows"]) == ["marian", *models.split(",")] and report["commit"]
     for row in report["rows"].values():
         for kind in ("train", "decode"):
-            found = row[kind]
-            assert found["values"] == values and len(found["median_s"]) == len(values) == len(found["time_ratio"])
+            actual = row[kind]
+            assert actual["values"] == values and len(actual["median_s"]) == len(values) == len(actual["time_ratio"])
             for middles, quartiles in (("median_s", "quartiles_s"), ("time_ratio", "ratio_quartiles")):
-                for middle, (low, high) in zip(found[middles], found[quartiles], strict=True):
+                for middle, (low, high) in zip(actual[middles], actual[quartiles], strict=True):
                     assert 0 < low <= middle <= high
     fields = {
         "CapsuleAggregatedMarianConfig": "layer_routing_iterations",
@@ -207,11 +207,11 @@ def test_jobs_of_a_group_are_visited_one_after_the_other(script):
     scaling.run_jobs(jobs, args, lambda one: one.length)
     assert len(visited) == 81
     rounds = [visited[start : start + 9] for start in range(0, 81, 9)]
-    for found in rounds:
-        assert sorted(found) == sorted((one.model, one.length) for one in jobs)
-        assert all(len({length for _, length in found[place : place + 3]}) == 1 for place in (0, 3, 6))
-    assert len({tuple(found) for found in rounds}) > 5
-    assert len({tuple(length for _, length in found[::3]) for found in rounds}) > 1
+    for turns in rounds:
+        assert sorted(turns) == sorted((one.model, one.length) for one in jobs)
+        assert all(len({length for _, length in turns[place : place + 3]}) == 1 for place in (0, 3, 6))
+    assert len({tuple(turns) for turns in rounds}) > 5
+    assert len({tuple(length for _, length in turns[::3]) for turns in rounds}) > 1
 
 
 def test_memory_asks_a_process_for_every_point(report_of, script, monkeypatch, capsys):
@@ -252,8 +252,8 @@ def test_all_ways_to_compute_a_loss_are_the_same(term, script):
     hidden, embedding, labels = torch.randn(7, 5), torch.randn(11, 5), torch.randint(11, (7,))
     ways = script("benchmarks.losses").WAYS[term]
     known = hasattr(torch.nn.functional, "linear_cross_entropy")
-    found = [way(hidden, embedding, labels) for name, way in ways.items() if known or name != "torch"]
-    assert torch.allclose(torch.stack(found), found[0], rtol=1e-5)
+    actual = [way(hidden, embedding, labels) for name, way in ways.items() if known or name != "torch"]
+    assert torch.allclose(torch.stack(actual), actual[0], rtol=1e-5)
 
 
 FOLDER = ROOT / "model_cards" / "benchmarks"
@@ -361,13 +361,13 @@ def test_the_commands_for_a_gpu_fill_every_cell(script, tmp_path):
         passes |= {"median_s": 2.0, "operations": 2.0}
         names = args.ops if args.command == "op" else args.models.split(",")
         row = dict.fromkeys(("forward", "backward"), passes) if args.command == "op" else figures
-        found = {f"{name}/fused" if args.command == "op" else name: {"parameters": 1, **row} for name in names}
+        actual = {f"{name}/fused" if args.command == "op" else name: {"parameters": 1, **row} for name in names}
         report = {"what": args.command, "date": str(number), "device": "some GPU", "settings": settings}
-        report |= {"versions": {}, "rows": found, "command": command, "machine": {"copy_bytes_per_s": 1.0}}
+        report |= {"versions": {}, "rows": actual, "command": command, "machine": {"copy_bytes_per_s": 1.0}}
         (tmp_path / Path(args.json).name).write_text(json.dumps(report, default=str))
-    found = tables.read(tmp_path)
-    assert len(found) == len(rows.GPU_COMMANDS)
-    for cells in (*rows.target_rows(found), *rows.fused_target_rows(found)):
+    actual = tables.read(tmp_path)
+    assert len(actual) == len(rows.GPU_COMMANDS)
+    for cells in (*rows.target_rows(actual), *rows.fused_target_rows(actual)):
         assert rows.NOT_MEASURED not in " ".join(cells)
 
 

@@ -71,7 +71,7 @@ def flat_files() -> list[Path]:
 
 
 def all_imports() -> list[Import]:
-    return [found for path in sorted(ROOT.rglob("*.py")) for found in imports(path)]
+    return [imported for path in sorted(ROOT.rglob("*.py")) for imported in imports(path)]
 
 
 def part(module: str) -> str:
@@ -79,11 +79,11 @@ def part(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def targets(found: Import) -> list[str]:
+def targets(imported: Import) -> list[str]:
     """The parts of the package an import reaches: `from hf_capsule_mt import ops` reaches `ops`."""
-    if found.module == PACKAGE and found.names:
-        return [name if (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file() else "" for name in found.names]
-    return [part(found.module)]
+    if imported.module == PACKAGE and imported.names:
+        return [name if (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file() else "" for name in imported.names]
+    return [part(imported.module)]
 
 
 def declared() -> set[str]:
@@ -137,53 +137,55 @@ LATE_ANALYSIS = ("pipelines.py", "routings.py")  # they are imported where analy
 IN_ANOTHER_PYTHON = {"evaluation/scoring/comet_worker.py": {"comet"}}
 
 
-def judge(found: Import) -> list[str]:
+def judge(imported: Import) -> list[str]:
     """What the table has against one import."""
-    place = found.file.split("/")[0]
+    place = imported.file.split("/")[0]
     if place == "__init__.py":
         return []
     if place not in ALLOWED:
-        return [f"{found}: {place} is not in the table; say what it may import"]
+        return [f"{imported}: {place} is not in the table; say what it may import"]
     thirds, own = ALLOWED[place]
-    top = found.module.split(".")[0]
-    if top == PACKAGE and "cli" in targets(found) and place not in ("cli", "__main__.py"):
-        return [f"{found}: only scripts, tests and __main__.py import cli"]
-    if top == PACKAGE and place in LATE_ANALYSIS and "analysis" in targets(found) and not found.guarded:
-        return [f"{found}: analysis must be imported inside a function"]
+    top = imported.module.split(".")[0]
+    if top == PACKAGE and "cli" in targets(imported) and place not in ("cli", "__main__.py"):
+        return [f"{imported}: only scripts, tests and __main__.py import cli"]
+    if top == PACKAGE and place in LATE_ANALYSIS and "analysis" in targets(imported) and not imported.guarded:
+        return [f"{imported}: analysis must be imported inside a function"]
     if top == PACKAGE:
-        return [f"{found}: {place} may not" for target in targets(found) if own is not None and target not in own]
+        return [
+            f"{imported}: {place} may not" for target in targets(imported) if own is not None and target not in own
+        ]
     if top in sys.stdlib_module_names:
         return []
     if top in ("scripts", "tests"):
-        return [f"{found}: nothing imports {top}"]
-    if top == "triton" and not found.guarded:
-        return [f"{found}: triton must be guarded"]
+        return [f"{imported}: nothing imports {top}"]
+    if top == "triton" and not imported.guarded:
+        return [f"{imported}: triton must be guarded"]
     allowed = declared() | {"triton"} if thirds is None else thirds
-    allowed = allowed | IN_ANOTHER_PYTHON.get(found.file, set())
-    return [] if top in allowed else [f"{found}: {place} may not import {top}"]
+    allowed = allowed | IN_ANOTHER_PYTHON.get(imported.file, set())
+    return [] if top in allowed else [f"{imported}: {place} may not import {top}"]
 
 
-def judge_flat(found: Import) -> list[str]:
+def judge_flat(imported: Import) -> list[str]:
     """The rule of what is exported as flat files, where one line is rewritten for each sibling."""
-    if found.module.split(".")[0] != PACKAGE:
+    if imported.module.split(".")[0] != PACKAGE:
         return []
-    if found.guarded and part(found.module) not in ("", *FLAT):
+    if imported.guarded and part(imported.module) not in ("", *FLAT):
         return []  # stays as it is, for those who have the package
-    match = re.fullmatch(rf"{PACKAGE}\.((?:{'|'.join(FLAT)})(?:\.\w+)+)", found.module)
-    if found.relative or not found.names or not match or "*" in found.names:
-        return [f"{found}: write from {PACKAGE}.<path>.<file> import Name"]
+    match = re.fullmatch(rf"{PACKAGE}\.((?:{'|'.join(FLAT)})(?:\.\w+)+)", imported.module)
+    if imported.relative or not imported.names or not match or "*" in imported.names:
+        return [f"{imported}: write from {PACKAGE}.<path>.<file> import Name"]
     exists = (ROOT / f"{match[1].replace('.', '/')}.py").is_file()
-    return [] if exists else [f"{found}: there is no such file"]
+    return [] if exists else [f"{imported}: there is no such file"]
 
 
 def test_who_may_import_whom() -> None:
-    found = all_imports()
-    assert len(found) > 50, "the files were not read"
-    assert [line for one in found for line in judge(one)] == []
+    imported = all_imports()
+    assert len(imported) > 50, "the files were not read"
+    assert [line for one in imported for line in judge(one)] == []
 
 
 def test_flat_folders_import_siblings_by_file_and_name() -> None:
-    assert [line for path in flat_files() for found in imports(path) for line in judge_flat(found)] == []
+    assert [line for path in flat_files() for imported in imports(path) for line in judge_flat(imported)] == []
 
 
 def test_what_is_copied_imports_siblings_at_the_top() -> None:
@@ -192,7 +194,9 @@ def test_what_is_copied_imports_siblings_at_the_top() -> None:
         config = family.config()
         config.carry_code()
         for path in needed_files(config):
-            guarded = [found for found in imports(ROOT / path) if found.guarded and part(found.module) in FLAT]
+            guarded = [
+                imported for imported in imports(ROOT / path) if imported.guarded and part(imported.module) in FLAT
+            ]
             assert guarded == [], path
 
 
@@ -248,8 +252,8 @@ def test_the_table_catches(place: str, line: str, tmp_path: Path) -> None:
     path = tmp_path / place if place.endswith(".py") else tmp_path / place / "file.py"
     path.parent.mkdir(exist_ok=True)
     path.write_text(line)
-    (found,) = imports(path, tmp_path)
-    assert judge(found)
+    (imported,) = imports(path, tmp_path)
+    assert judge(imported)
 
 
 @pytest.mark.parametrize(
@@ -269,15 +273,15 @@ def test_the_flat_rule_catches(line: str, tmp_path: Path) -> None:
     path = tmp_path / "ops" / "file.py"
     path.parent.mkdir()
     path.write_text(line)
-    (found,) = imports(path, tmp_path)
-    assert judge_flat(found)
+    (imported,) = imports(path, tmp_path)
+    assert judge_flat(imported)
 
 
 def test_guarded_triton_is_seen_as_guarded(tmp_path: Path) -> None:
     path = tmp_path / "ops" / "file.py"
     path.parent.mkdir()
     path.write_text("try:\n    import triton\nexcept ImportError:\n    triton = None\ndef f():\n    import triton\n")
-    assert [judge(found) for found in imports(path, tmp_path)] == [[], []]
+    assert [judge(imported) for imported in imports(path, tmp_path)] == [[], []]
 
 
 WATCHED = """

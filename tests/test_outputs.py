@@ -212,9 +212,9 @@ def check_kills(folder: Path, work, old: bool) -> int:
                 shutil.copytree(kept, output)
 
         def check() -> None:
-            found = contents(output)
-            assert found in (before, wanted)
-            seen.append(found == wanted)
+            actual = contents(output)
+            assert actual in (before, wanted)
+            seen.append(actual == wanted)
 
         killed = kill_at_every_step(lambda: work(output), folder, reset, check)
         assert seen[-1] and not seen[0] and seen == sorted(seen), "once it is there it stays"

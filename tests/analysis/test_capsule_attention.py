@@ -50,9 +50,9 @@ def model(tokenizer: Any, **options: Any) -> CapsNMTForConditionalGeneration:
 def test_coefficients_are_the_routings_of_each_word(tokenizer: Any):
     """Against a padded batch, with the words found by their text instead of by offsets."""
     net = model(tokenizer)
-    found = capsule_attention(net, tokenizer, SOURCE)
+    actual = capsule_attention(net, tokenizer, SOURCE)
     assert net.training, "the mode must come back"
-    assert found.words == tuple(SOURCE.split()) and found.coefficients.shape == (3, 6, 3)
+    assert actual.words == tuple(SOURCE.split()) and actual.coefficients.shape == (3, 6, 3)
     batch = tokenizer(
         [SOURCE, SOURCE * 3], padding=True, padding_side="left", return_tensors="pt", return_token_type_ids=False
     )
@@ -70,25 +70,25 @@ def test_coefficients_are_the_routings_of_each_word(tokenizer: Any):
             rows[-1].append(position)
     assert len(rows) == 6 and max(map(len, rows)) > 1, "one word must have several tokens"
     for index, row in enumerate(rows):
-        np.testing.assert_allclose(found.coefficients[:, index], shares[:, row].mean(dim=1).numpy(), atol=1e-5)
+        np.testing.assert_allclose(actual.coefficients[:, index], shares[:, row].mean(dim=1).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_shares_of_a_word_add_up_to_one(tokenizer: Any, source: str):
-    found = capsule_attention(model(tokenizer), tokenizer, source)
-    assert found.words == tuple(source.split())
-    np.testing.assert_allclose(found.coefficients.sum(axis=-1), 1.0, atol=1e-5)
-    np.testing.assert_allclose(found.coefficients[0], 1 / 3, atol=1e-6)
-    assert found.coefficients[-1].std() > 0.01, "the routing did nothing"
+    actual = capsule_attention(model(tokenizer), tokenizer, source)
+    assert actual.words == tuple(source.split())
+    np.testing.assert_allclose(actual.coefficients.sum(axis=-1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(actual.coefficients[0], 1 / 3, atol=1e-6)
+    assert actual.coefficients[-1].std() > 0.01, "the routing did nothing"
 
 
 @pytest.mark.parametrize("options", [{"num_capsules": 1}, {"routing_iterations": 1}, {"decoder_context": "attention"}])
 def test_other_configurations(tokenizer: Any, options: dict[str, Any], tmp_path):
     net = model(tokenizer, **options)
-    found = capsule_attention(net, tokenizer, SOURCE)
-    assert found.coefficients.shape == (net.config.routing_iterations, 6, net.config.num_capsules)
-    assert found.plot(tmp_path / "table.png").exists()
-    assert len(WebPage(found.to_html()).data["maps"][0]["shares"]) == len(found.coefficients)
+    actual = capsule_attention(net, tokenizer, SOURCE)
+    assert actual.coefficients.shape == (net.config.routing_iterations, 6, net.config.num_capsules)
+    assert actual.plot(tmp_path / "table.png").exists()
+    assert len(WebPage(actual.to_html()).data["maps"][0]["shares"]) == len(actual.coefficients)
 
 
 def test_the_base_model_and_other_number_types(tokenizer: Any):
@@ -102,32 +102,32 @@ def test_the_base_model_and_other_number_types(tokenizer: Any):
 
 
 def test_table_and_frame(tokenizer: Any):
-    found = capsule_attention(model(tokenizer), tokenizer, SOURCE)
-    lines = str(found).splitlines()
+    actual = capsule_attention(model(tokenizer), tokenizer, SOURCE)
+    lines = str(actual).splitlines()
     assert len(lines) == 7 and lines[0].split() == ["%", "capsule", "1", "capsule", "2", "capsule", "3"]
-    assert lines[2].split() == ["unforgettable", *(f"{100 * share:.0f}" for share in found.coefficients[-1, 1])]
-    frame = found.to_pandas()
+    assert lines[2].split() == ["unforgettable", *(f"{100 * share:.0f}" for share in actual.coefficients[-1, 1])]
+    frame = actual.to_pandas()
     assert len(frame) == 3 * 6 * 3
     row = frame[(frame.iteration == 3) & (frame.position == 2) & (frame.capsule == 1)].iloc[0]
-    assert row.word == "unforgettable" and row.coefficient == pytest.approx(found.coefficients[2, 1, 0])
+    assert row.word == "unforgettable" and row.coefficient == pytest.approx(actual.coefficients[2, 1, 0])
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_page_shows_the_words_as_they_are(tokenizer: Any, source: str, tmp_path):
-    found = capsule_attention(model(tokenizer), tokenizer, source)
-    path = found.save_html(tmp_path / "pages" / "table.html")
+    actual = capsule_attention(model(tokenizer), tokenizer, source)
+    path = actual.save_html(tmp_path / "pages" / "table.html")
     text = path.read_bytes().decode("utf-8")
-    assert text == found.to_html()
+    assert text == actual.to_html()
     page = WebPage(text)
     (drawn,) = page.data["maps"]
-    assert drawn["type"] == "capsules" and drawn["words"] == list(found.words)
-    np.testing.assert_allclose(np.array(drawn["shares"]) / 100, found.coefficients, atol=0.0051)
-    assert page.title == " ".join(found.words)
+    assert drawn["type"] == "capsules" and drawn["words"] == list(actual.words)
+    np.testing.assert_allclose(np.array(drawn["shares"]) / 100, actual.coefficients, atol=0.0051)
+    assert page.title == " ".join(actual.words)
 
 
 def test_a_notebook_gets_the_page_in_a_frame(tokenizer: Any):
-    found = capsule_attention(model(tokenizer), tokenizer, SOURCES["markup"])
-    assert framed_page(found._repr_html_()) == found.to_html()
+    actual = capsule_attention(model(tokenizer), tokenizer, SOURCES["markup"])
+    assert framed_page(actual._repr_html_()) == actual.to_html()
 
 
 def pixels(path: Any) -> Any:
@@ -139,22 +139,22 @@ def pixels(path: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
 @pytest.mark.parametrize("source", [*SOURCES.values(), SOURCE * 8], ids=[*SOURCES, "long"])
 def test_the_picture(tokenizer: Any, source: str, tmp_path):
-    found = capsule_attention(model(tokenizer), tokenizer, source)
-    path = found.plot(tmp_path / "pictures" / "table4.png")
+    actual = capsule_attention(model(tokenizer), tokenizer, source)
+    path = actual.plot(tmp_path / "pictures" / "table4.png")
     assert path.read_bytes().startswith(b"\x89PNG")
-    last, first = pixels(path), pixels(found.plot(tmp_path / "first.png", iteration=0))
+    last, first = pixels(path), pixels(actual.plot(tmp_path / "first.png", iteration=0))
     assert last.shape[1] < 1300, "long sentences must wrap"
     assert last.shape != first.shape or (last != first).any()
 
 
 def test_the_picture_is_as_dense_as_the_coefficients(tokenizer: Any, tmp_path):
     """The blue channel, which the colour lacks, against the shares of one-word sentences."""
-    found = capsule_attention(model(tokenizer, num_capsules=2), tokenizer, "Why?")
-    picture = pixels(found.plot(tmp_path / "table.png"))
+    actual = capsule_attention(model(tokenizer, num_capsules=2), tokenizer, "Why?")
+    picture = pixels(actual.plot(tmp_path / "table.png"))
     orange = picture[..., 0] - picture[..., 2]  # 0 for white, grey and black
     middle = picture.shape[0] * 9 // 16
     upper, lower = orange[:middle].max(), orange[middle:].max()
-    np.testing.assert_allclose([upper, lower], (255 - 56) / 255 * found.coefficients[-1, 0], atol=0.03)
+    np.testing.assert_allclose([upper, lower], (255 - 56) / 255 * actual.coefficients[-1, 0], atol=0.03)
 
 
 def test_models_without_capsules_over_the_source(tokenizer: Any):

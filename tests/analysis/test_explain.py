@@ -46,9 +46,9 @@ def model(tokenizer: Any, **options: Any) -> GDRMarianForConditionalGeneration:
 def test_shares_are_the_last_assignments_of_each_word(tokenizer: Any, kind: str):
     """Against the routing itself, with words found by their text instead of by offsets."""
     net = model(tokenizer, past_future=kind)
-    found = explain(net, tokenizer, SOURCE, TARGET)
+    actual = explain(net, tokenizer, SOURCE, TARGET)
     assert net.training, "the mode must come back"
-    assert found.source_words == tuple(SOURCE.split()) and found.target_words == (*TARGET.split(), "</s>")
+    assert actual.source_words == tuple(SOURCE.split()) and actual.target_words == (*TARGET.split(), "</s>")
     source, target = tokenizer(SOURCE)["input_ids"], tokenizer(text_target=TARGET)["input_ids"]
     with torch.no_grad():
         outputs = net.eval()(input_ids=torch.tensor([source]), labels=torch.tensor([target]), output_routings=True)
@@ -70,35 +70,37 @@ def test_shares_are_the_last_assignments_of_each_word(tokenizer: Any, kind: str)
     source_rows, target_rows = words(source), words(target)
     assert [len(rows) for rows in (source_rows, target_rows)] == [6, 6]
     assert max(map(len, source_rows)) > 1, "one word must have several tokens"
-    for group, shown in zip(groups, (found.past, found.future, found.redundant), strict=True):
+    for group, shown in zip(groups, (actual.past, actual.future, actual.redundant), strict=True):
         total = group.sum(dim=-1)
         assert shown.shape == (7, 6)
         for row, step in enumerate([*(rows[-1] for rows in target_rows), len(target) - 1]):
             for column, rows in enumerate(source_rows):
                 assert shown[row, column] == pytest.approx(total[step, rows].mean().item(), abs=1e-5)
     if kind != "attention":
-        np.testing.assert_allclose(found.past + found.future + found.redundant, 1.0, atol=1e-5)
+        np.testing.assert_allclose(actual.past + actual.future + actual.redundant, 1.0, atol=1e-5)
 
 
 def test_all_iterations_are_there_and_the_first_is_uniform(tokenizer: Any):
-    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
-    assert found.by_iteration.shape == (3, 7, 6, 3)
-    np.testing.assert_allclose(found.by_iteration[0], np.broadcast_to([3 / 6, 2 / 6, 1 / 6], (7, 6, 3)), atol=1e-6)
-    assert found.uniform == pytest.approx((3 / 6, 2 / 6, 1 / 6))
-    np.testing.assert_array_equal(found.by_iteration[-1], np.stack([found.past, found.future, found.redundant], -1))
-    assert np.abs(found.by_iteration[-1] - found.by_iteration[0]).max() > 0.05, "the routing did nothing"
+    actual = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
+    assert actual.by_iteration.shape == (3, 7, 6, 3)
+    np.testing.assert_allclose(actual.by_iteration[0], np.broadcast_to([3 / 6, 2 / 6, 1 / 6], (7, 6, 3)), atol=1e-6)
+    assert actual.uniform == pytest.approx((3 / 6, 2 / 6, 1 / 6))
+    np.testing.assert_array_equal(
+        actual.by_iteration[-1], np.stack([actual.past, actual.future, actual.redundant], -1)
+    )
+    assert np.abs(actual.by_iteration[-1] - actual.by_iteration[0]).max() > 0.05, "the routing did nothing"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_map_shows_all_three_shares(tokenizer: Any, kind: str, tmp_path):
-    found = explain(model(tokenizer, past_future=kind), tokenizer, SOURCE, TARGET)
-    text = found.save_html(tmp_path / "new" / "map.html").read_text(encoding="utf-8")
+    actual = explain(model(tokenizer, past_future=kind), tokenizer, SOURCE, TARGET)
+    text = actual.save_html(tmp_path / "new" / "map.html").read_text(encoding="utf-8")
     page = WebPage(text)
-    assert page.title == SOURCE and framed_page(found._repr_html_()) == text
+    assert page.title == SOURCE and framed_page(actual._repr_html_()) == text
     (drawn,) = page.data["maps"]
     assert (drawn["source"], drawn["target"]) == (SOURCE.split(), [*TARGET.split(), "(end)"])
     assert drawn["sums_over"] == ("words" if kind == "attention" else "groups")
-    np.testing.assert_allclose(np.array(drawn["shares"])[-1, ..., 2] / 100, found.redundant, atol=0.0051)
+    np.testing.assert_allclose(np.array(drawn["shares"])[-1, ..., 2] / 100, actual.redundant, atol=0.0051)
     tokens = len(tokenizer(SOURCE)["input_ids"])
     even = {"guided_routing": [50, 33, 17], "classifier": [33, 33, 33], "attention": [round(100 / tokens)] * 2 + [0]}
     assert drawn["uniform"] == even[kind] and "How to read it" in drawn["caption"] and "contrast" in drawn["caption"]
@@ -107,18 +109,18 @@ def test_the_map_shows_all_three_shares(tokenizer: Any, kind: str, tmp_path):
 def test_the_picture_shows_the_redundant_share(tokenizer: Any, tmp_path):
     from matplotlib import image
 
-    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
-    nothing = np.zeros_like(found.past)
+    actual = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
+    nothing = np.zeros_like(actual.past)
     pictures = []
     for redundant in (nothing, nothing + 1):
-        changed = dataclasses.replace(found, past=nothing, future=nothing, redundant=redundant)
+        changed = dataclasses.replace(actual, past=nothing, future=nothing, redundant=redundant)
         pictures.append(image.imread(changed.plot(tmp_path / "figure4.png")))
     assert pictures[0].shape == pictures[1].shape and (pictures[0] != pictures[1]).mean() > 0.02
 
 
 def test_credits_are_shared_out_by_the_bag_of_words(tokenizer: Any):
     net = model(tokenizer).eval()
-    found = explain(net, tokenizer, "The doctor", "Der Arzt")
+    actual = explain(net, tokenizer, "The doctor", "Der Arzt")
     source, target = tokenizer("The doctor", return_tensors="pt"), tokenizer(text_target="Der Arzt")["input_ids"]
     with torch.no_grad():
         states = net.get_encoder()(source["input_ids"], attention_mask=source["attention_mask"]).last_hidden_state[0]
@@ -127,10 +129,10 @@ def test_credits_are_shared_out_by_the_bag_of_words(tokenizer: Any):
         words = votes @ net.auxiliary_losses.past_words.weight.T
         chances = (net.lm_head.weight @ words.T).log_softmax(dim=0)[target]  # [target tokens, source tokens]
         shares = chances.softmax(dim=-1)
-    assert found.credits.shape == (3, 2)
+    assert actual.credits.shape == (3, 2)
     given = shares[:, :-1].sum(dim=1)  # what is not given to the end token
-    np.testing.assert_allclose(found.credits[-1].sum(), given[-1].item(), atol=1e-5)
-    assert 0.0 <= found.credits.min() and found.credits.max() <= 1.0
+    np.testing.assert_allclose(actual.credits[-1].sum(), given[-1].item(), atol=1e-5)
+    assert 0.0 <= actual.credits.min() and actual.credits.max() <= 1.0
 
 
 def test_coverage_counts_credits(tokenizer: Any):
@@ -166,21 +168,21 @@ def test_warnings_say_how_far_the_model_can_be_believed(tokenizer: Any):
 
 
 def test_no_coverage_without_bag_of_words(tokenizer: Any):
-    found = explain(model(tokenizer, bow_loss_weight=0.0), tokenizer, SOURCE, TARGET)
-    assert found.credits is None
+    actual = explain(model(tokenizer, bow_loss_weight=0.0), tokenizer, SOURCE, TARGET)
+    assert actual.credits is None
     with pytest.raises(ValueError, match="bow_loss_weight"):
-        _ = found.coverage
+        _ = actual.coverage
 
 
 def test_table_frame_and_picture(tokenizer: Any, tmp_path):
-    found = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
-    lines = str(found).splitlines()
+    actual = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
+    lines = str(actual).splitlines()
     assert len(lines) == 8 and lines[1].startswith("Der") and "unforgettable" in lines[0]
-    assert f"{100 * found.past[0, 0]:.0f}/{100 * found.future[0, 0]:.0f}" in lines[1]
-    frame = found.to_pandas()
-    assert len(frame) == 42 and frame.iloc[7].past == pytest.approx(found.past[1, 1])
+    assert f"{100 * actual.past[0, 0]:.0f}/{100 * actual.future[0, 0]:.0f}" in lines[1]
+    frame = actual.to_pandas()
+    assert len(frame) == 42 and frame.iloc[7].past == pytest.approx(actual.past[1, 1])
     assert frame.iloc[7].target_word == "unvergessliche" and frame.iloc[7].source_word == "unforgettable"
-    path = found.plot(tmp_path / "pictures" / "figure4.png")
+    path = actual.plot(tmp_path / "pictures" / "figure4.png")
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
 
@@ -198,9 +200,9 @@ def test_translates_by_itself(tokenizer: Any):
 
 
 def test_one_word_on_either_side(tokenizer: Any):
-    found = explain(model(tokenizer), tokenizer, "Why?", "Warum?")
-    assert found.past.shape == (2, 1) and np.isfinite(found.past).all()
-    assert found.coverage.repeated == (0.0,)
+    actual = explain(model(tokenizer), tokenizer, "Why?", "Warum?")
+    assert actual.past.shape == (2, 1) and np.isfinite(actual.past).all()
+    assert actual.coverage.repeated == (0.0,)
 
 
 @pytest.mark.parametrize("kind", ["none"])
@@ -225,10 +227,10 @@ def test_what_is_no_text_is_named(tokenizer: Any):
 def test_an_empty_translation_leaves_everything_out(tokenizer: Any):
     net = model(tokenizer).eval()
     net.final_logits_bias[:, tokenizer.eos_token_id] = 1e4  # it ends at once
-    for found in (explain(net, tokenizer, SOURCE), explain(net, tokenizer, SOURCE, "")):
-        assert found.target_words == ("</s>",) and found.past.shape == (1, 6)
-        assert found.coverage.untranslated == (1.0,) * 6 and found.coverage.repeated == (0.0,) * 6
-        assert len(found.coverage.warnings()) == 6
+    for actual in (explain(net, tokenizer, SOURCE), explain(net, tokenizer, SOURCE, "")):
+        assert actual.target_words == ("</s>",) and actual.past.shape == (1, 6)
+        assert actual.coverage.untranslated == (1.0,) * 6 and actual.coverage.repeated == (0.0,) * 6
+        assert len(actual.coverage.warnings()) == 6
 
 
 class Slow:

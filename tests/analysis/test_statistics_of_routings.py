@@ -60,11 +60,11 @@ def caps_nmt(task: Any, **options: Any) -> CapsNMTForConditionalGeneration:
 @torch.no_grad()
 def sentence_routings(model: Any, task: Any) -> list[dict[str, torch.Tensor]]:
     """The routings of each pair alone, without padding."""
-    found = []
+    actual = []
     for source, target in zip(task.test_sources, task.test_references, strict=True):
         ids, labels = (torch.tensor([task.tokenizer(text)["input_ids"]]) for text in (source, target))
-        found.append(model.eval()(input_ids=ids, labels=labels, output_routings=True).routings)
-    return found
+        actual.append(model.eval()(input_ids=ids, labels=labels, output_routings=True).routings)
+    return actual
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,11 @@ def problems(changes: dict[str, object]) -> dict[str, re.Match[str]]:
 
 def assert_only_problem(field: str, value: object, *phrases: str, **others: object) -> None:
     """`field=value` is the only problem, and its line contains `phrases`."""
-    found = problems({**others, field: value})
-    assert list(found) == [field]
-    assert found[field]["value"] == repr(value)
+    actual = problems({**others, field: value})
+    assert list(actual) == [field]
+    assert actual[field]["value"] == repr(value)
     for phrase in phrases:
-        assert phrase in found[field][0]
+        assert phrase in actual[field][0]
 
 
 @pytest.mark.parametrize(("field", "value"), list(itertools.product(COUNTS, (0, -1, 2.0, "2", True, None))))
@@ -222,8 +222,8 @@ def test_special_tokens_are_rows_of_the_embedding(field: str, value: object) -> 
 
 @pytest.mark.parametrize("field", ["pad_token_id", "decoder_start_token_id"])
 def test_special_tokens_are_rows_of_the_smaller_vocabulary_too(field: str) -> None:
-    found = problems({"decoder_vocab_size": 49})
-    assert "0 to 48" in found[field]["rule"]
+    actual = problems({"decoder_vocab_size": 49})
+    assert "0 to 48" in actual[field]["rule"]
 
 
 @pytest.mark.parametrize("value", [50, -1, 1.0, "0", [0, 50], [None], True])
@@ -315,5 +315,5 @@ def test_layers_with_routed_heads(
     changes: dict[str, object], encoder_self: list[int], decoder_cross: list[int], decoder_self: list[int]
 ) -> None:
     config = build(**changes)
-    found = [config.routed_head_layers(name) for name in ("encoder_self", "decoder_cross", "decoder_self")]
-    assert found == [encoder_self, decoder_cross, decoder_self]
+    actual = [config.routed_head_layers(name) for name in ("encoder_self", "decoder_cross", "decoder_self")]
+    assert actual == [encoder_self, decoder_cross, decoder_self]

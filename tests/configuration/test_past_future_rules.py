@@ -45,11 +45,11 @@ def problems(**changes: object) -> dict[str, re.Match[str]]:
 
 def assert_only_problem(field: str, value: object, *phrases: str, **others: object) -> None:
     """`field=value` is the only problem, and its line contains `phrases`."""
-    found = problems(**others, **{field: value})
-    assert list(found) == [field]
-    assert found[field]["value"] == repr(value)
+    actual = problems(**others, **{field: value})
+    assert list(actual) == [field]
+    assert actual[field]["value"] == repr(value)
     for phrase in phrases:
-        assert phrase in found[field][0]
+        assert phrase in actual[field][0]
 
 
 def test_the_fields_of_past_and_future() -> None:

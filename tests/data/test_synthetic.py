@@ -179,16 +179,16 @@ def test_seeds_and_splits_differ():
 
 def test_splits_share_no_source_sentence_whatever_the_seed():
     # Short sentences are where they would meet by chance.
-    found = {
+    actual = {
         split: {source for seed in (0, 1, 2) for source in synthetic_lines(300, seed, split, max_words=6)[0]}
         for split in ("train", "valid", "test")
     }
-    for split, sources in found.items():
+    for split, sources in actual.items():
         assert {split_of(source) for source in sources} == {split}
     assert (
-        not found["train"] & found["valid"]
-        and not found["train"] & found["test"]
-        and not found["valid"] & found["test"]
+        not actual["train"] & actual["valid"]
+        and not actual["train"] & actual["test"]
+        and not actual["valid"] & actual["test"]
     )
 
 
@@ -215,7 +215,7 @@ def test_one_translation_for_a_sentence(sample: list[SentencePair]):
     for pair in sample + short:
         translations[pair.source].add(pair.target)
     assert len(translations) < len(sample) + len(short) - 500
-    assert [(source, found) for source, found in translations.items() if len(found) > 1] == []
+    assert [(source, actual) for source, actual in translations.items() if len(actual) > 1] == []
 
 
 @pytest.mark.parametrize(
@@ -285,10 +285,10 @@ def test_translations_written_by_hand(source: str):
 
 
 def test_a_fronted_time_inverts(sample: list[SentencePair]):
-    found = [pair for pair in sample if pair.constituents[0].role == "time" and not pair.source.endswith("?")]
-    found = [pair for pair in found if pair.constituents[1].role == "subject"]
-    assert len(found) > 0.04 * SAMPLE
-    for pair in found:
+    actual = [pair for pair in sample if pair.constituents[0].role == "time" and not pair.source.endswith("?")]
+    actual = [pair for pair in actual if pair.constituents[1].role == "subject"]
+    assert len(actual) > 0.04 * SAMPLE
+    for pair in actual:
         time, subject = (part.target for part in pair.constituents[:2])
         finite = {part.target[0] for part in pair.constituents if part.role == "verb"}
         assert time == tuple(range(len(time))), pair

@@ -83,7 +83,7 @@ def test_order_comes_from_seed_and_epoch_alone() -> None:
     for other in (batches(4, 1), batches(3, 2)):
         assert other != batches(3, 1)
         assert sorted(map(sorted, other)) != sorted(map(sorted, batches(3, 1))), "only the order of batches differs"
-        shapes = (sorted(cost(lengths, batch) for batch in found) for found in (other, batches(3, 1)))
+        shapes = (sorted(cost(lengths, batch) for batch in actual) for actual in (other, batches(3, 1)))
         assert next(shapes) == next(shapes), "every epoch has the same shapes"
 
 

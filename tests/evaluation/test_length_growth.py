@@ -20,22 +20,22 @@ def test_quantiles_are_those_of_printed_tables(freedom: int, confidence: float, 
 @pytest.mark.parametrize("coefficients", [(0.02, 3e-4), (0.02, 3e-4, 5e-7), (0.02, 0.0), (0.01, 2e-4, -3e-8)])
 def test_finds_the_law_of_exact_numbers(coefficients: tuple[float, ...]):
     times = [sum(value * length**power for power, value in enumerate(coefficients)) for length in LENGTHS]
-    found = fit_growth(LENGTHS, times, len(coefficients) - 1)
-    np.testing.assert_allclose(found.coefficients, coefficients, rtol=1e-6, atol=1e-12)
-    assert max(found.standard_errors) < 1e-9
-    assert found.seconds(100) == pytest.approx(sum(value * 100**power for power, value in enumerate(coefficients)))
+    actual = fit_growth(LENGTHS, times, len(coefficients) - 1)
+    np.testing.assert_allclose(actual.coefficients, coefficients, rtol=1e-6, atol=1e-12)
+    assert max(actual.standard_errors) < 1e-9
+    assert actual.seconds(100) == pytest.approx(sum(value * 100**power for power, value in enumerate(coefficients)))
 
 
 def test_a_slope_by_hand():
     """The textbook's line, through times of about 1, where relative and absolute errors are the same."""
     lengths, times = [0.0, 1.0, 2.0, 3.0], np.array([1.0, 1.0, 1.0, 1.0]) + 1e-6 * np.array([0.0, 2.0, 1.0, 3.0])
-    found = fit_growth(lengths, times, 1)
-    assert found.coefficients[1] == pytest.approx(0.8e-6, rel=1e-3)
+    actual = fit_growth(lengths, times, 1)
+    assert actual.coefficients[1] == pytest.approx(0.8e-6, rel=1e-3)
     # Residuals 0.3, -0.9, 0.9, -0.3 (x 1e-6): 1.8 / 2 degrees of freedom / 5, the spread of the lengths.
-    assert found.standard_errors[1] == pytest.approx((1.8 / 2 / 5) ** 0.5 * 1e-6, rel=1e-3)
-    low, high = found.intervals[1]
-    assert high - low == pytest.approx(2 * 4.303 * found.standard_errors[1], rel=1e-3)
-    assert found.top_sign == 0
+    assert actual.standard_errors[1] == pytest.approx((1.8 / 2 / 5) ** 0.5 * 1e-6, rel=1e-3)
+    low, high = actual.intervals[1]
+    assert high - low == pytest.approx(2 * 4.303 * actual.standard_errors[1], rel=1e-3)
+    assert actual.top_sign == 0
 
 
 def noisy(coefficients: tuple[float, ...], seed: int, noise: float = 0.02) -> np.ndarray:

@@ -51,9 +51,9 @@ def test_order_and_texts(made: tuple[Any, Any]) -> None:
     expected = translate(model, tokenizer, SOURCES, num_beams=2)
     assert len(set(expected)) > 2
     for options in ({}, {"window": 2}, {"max_tokens": 1}, {"max_tokens": 40, "window": 5}):
-        found = list(translate_lines(model, tokenizer, iter(SOURCES), num_beams=2, **options))
-        assert [translations[0].text for translations in found] == expected
-        assert all(len(translations) == 1 and translations[0].score is None for translations in found)
+        actual = list(translate_lines(model, tokenizer, iter(SOURCES), num_beams=2, **options))
+        assert [translations[0].text for translations in actual] == expected
+        assert all(len(translations) == 1 and translations[0].score is None for translations in actual)
 
 
 def test_lines_are_read_as_they_are_needed(made: tuple[Any, Any]) -> None:
@@ -64,11 +64,11 @@ def test_lines_are_read_as_they_are_needed(made: tuple[Any, Any]) -> None:
             read.append(number)
             yield SOURCES[number % 9]
 
-    found = translate_lines(*made, lines(), window=4)
-    next(found)
+    actual = translate_lines(*made, lines(), window=4)
+    next(actual)
     assert read == [0, 1, 2, 3]
     for _ in range(4):
-        next(found)
+        next(actual)
     assert read == list(range(8))
 
 
@@ -77,9 +77,9 @@ def test_lines_are_read_as_they_are_needed(made: tuple[Any, Any]) -> None:
 def test_scores_are_those_of_force_decoding(made: tuple[Any, Any], beams: int, penalty: float) -> None:
     model, tokenizer = made
     options = {"num_beams": beams, "n_best": beams, "with_scores": True, "length_penalty": penalty}
-    found = list(translate_lines(model, tokenizer, SOURCES, **options))
+    actual = list(translate_lines(model, tokenizer, SOURCES, **options))
     compared = 0
-    for source, translations in zip(SOURCES, found, strict=True):
+    for source, translations in zip(SOURCES, actual, strict=True):
         assert len(translations) == beams
         scores = [translation.score for translation in translations]
         assert scores == sorted(scores, reverse=True)
@@ -115,9 +115,9 @@ def test_an_end_that_was_forced_counts_as_the_model_sees_it(
     monkeypatch.setattr(model.generation_config, "min_length", 3)
     monkeypatch.setattr(model.generation_config, "max_length", 4)
     monkeypatch.setattr(model.generation_config, "forced_eos_token_id", model.config.eos_token_id)
-    found = list(translate_lines(model, tokenizer, SOURCES, num_beams=beams, with_scores=True, length_penalty=1.0))
+    actual = list(translate_lines(model, tokenizer, SOURCES, num_beams=beams, with_scores=True, length_penalty=1.0))
     forced = 0
-    for source, (translation,) in zip(SOURCES, found, strict=True):
+    for source, (translation,) in zip(SOURCES, actual, strict=True):
         ids = tokenizer(source, return_tensors="pt")
         tokens = model.generate(**ids, num_beams=beams)[:, 1:]
         with torch.no_grad():
@@ -139,9 +139,9 @@ def test_scores_of_many_pairs_are_those_of_each(made: tuple[Any, Any]) -> None:
 
 def test_blank_lines_and_errors(made: tuple[Any, Any]) -> None:
     model, tokenizer = made
-    found = list(translate_lines(model, tokenizer, ["", SOURCES[0], "  "], num_beams=2, n_best=2, with_scores=True))
-    assert [(part.text, part.score) for part in found[0]] == [("", 0.0)] * 2 == [(p.text, p.score) for p in found[2]]
-    assert len(found[1]) == 2 and found[1][0].score < 0.0 and list(translate_lines(model, tokenizer, [])) == []
+    actual = list(translate_lines(model, tokenizer, ["", SOURCES[0], "  "], num_beams=2, n_best=2, with_scores=True))
+    assert [(part.text, part.score) for part in actual[0]] == [("", 0.0)] * 2 == [(p.text, p.score) for p in actual[2]]
+    assert len(actual[1]) == 2 and actual[1][0].score < 0.0 and list(translate_lines(model, tokenizer, [])) == []
     assert [[part.text for part in parts] for parts in translate_lines(model, tokenizer, ["", " "])] == [[""], [""]]
     with pytest.raises(ValueError, match="n_best=3: must be 1 to the number of beams, 2"):
         list(translate_lines(model, tokenizer, SOURCES, num_beams=2, n_best=3))
@@ -172,19 +172,19 @@ def test_a_long_line_is_translated_sentence_by_sentence(
     finished: list[int] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = list(
+        actual = list(
             translate_lines(model, tokenizer, lines, with_scores=True, on_progress=finished.append, **options)
         )
         plain = list(translate_lines(model, tokenizer, lines, max_tokens=1, window=2, **options))
     assert sum(finished) == 4
-    assert [len(translations) for translations in found] == [2, 2, 2, 2]
+    assert [len(translations) for translations in actual] == [2, 2, 2, 2]
     for rank in range(2):
         texts = [translations[rank].text for translations in parts]
         expected = [texts[0], " ".join(filter(None, texts[1:4])), "", texts[4]]
-        assert [translations[rank].text for translations in found] == expected
+        assert [translations[rank].text for translations in actual] == expected
         assert [translations[rank].text for translations in plain] == expected
         scores = [float(translations[rank].score or 0.0) for translations in parts[1:4]]
-        assert min(scores) <= float(found[1][rank].score or 0.0) <= max(scores), "a mean over the tokens"
+        assert min(scores) <= float(actual[1][rank].score or 0.0) <= max(scores), "a mean over the tokens"
 
 
 def test_a_score_of_sentences_is_that_of_all_their_tokens(

@@ -34,9 +34,9 @@ def fake(monkeypatch):
 def test_words_go_out_as_numbers_and_links_come_back(fake):
     sources = ["Der  Hund der\tDÄMMERT\n", "", "10\xa0000 Hunde", "Der\x85Hund"]
     targets = ["the dog the dawns", "nothing", "10,000 dogs", ""]
-    found = align_words(sources, targets, "forward")
+    actual = align_words(sources, targets, "forward")
     assert fake.calls == [(["0 1 0 2", "", "3 4", "5"], ["0 1 0 2", "3", "4 5", ""])]
-    assert found == [Alignment.parse(line) for line in ("0-0 1-1 2-2 3-3", "", "0-0 1-1", "")]
+    assert actual == [Alignment.parse(line) for line in ("0-0 1-1 2-2 3-3", "", "0-0 1-1", "")]
     assert fake.options == {"model": 3, "n_samplers": 3, "rel_iterations": 1.0}
 
 
@@ -94,8 +94,8 @@ def test_the_real_aligner_finds_a_reversed_word_order():
     targets = [" ".join(f"T{word}" for word in reversed(words)) for words in sentences]
     # Translations that leave the second half of the source out.
     halves = [" ".join(f"t{word}" for word in reversed(words[: (len(words) + 1) // 2])) for words in sentences]
-    found = align_words(sources * 2, targets + halves)
-    whole, short = found[: len(sources)], found[len(sources) :]
+    actual = align_words(sources * 2, targets + halves)
+    whole, short = actual[: len(sources)], actual[len(sources) :]
     expected = [{(len(words) - 1 - j, j) for j in range(len(words))} for words in sentences]
     right = sum(len(one.sure & links) for one, links in zip(whole, expected, strict=True))
     assert right / sum(map(len, expected)) > 0.97

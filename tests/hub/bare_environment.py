@@ -11,20 +11,20 @@ INSTALLED = ("torch", "transformers", "tokenizers")
 
 def with_requirements(names: tuple[str, ...]) -> set[str]:
     """Names of installed distributions and of all that they require; extras are not followed."""
-    found: set[str] = set()
+    seen: set[str] = set()
     wanted = list(names)
     while wanted:
         name = wanted.pop()
-        if name in found:
+        if name in seen:
             continue
         try:
             lines = distribution(name).requires or []
         except PackageNotFoundError:
             continue  # a requirement of another platform
-        found.add(name)
+        seen.add(name)
         required = map(Requirement, lines)
         wanted += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return found
+    return seen
 
 
 def make_bare_environment(folder: Path, names: tuple[str, ...] = INSTALLED) -> Path:

@@ -79,11 +79,11 @@ def new_tokenizer(text: str = "The sister wrote a letter.") -> Any:
     return train_tokenizer([text], 300)
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(actual: Any, expected: Any) -> bool:
     import torch
 
     weights = expected.state_dict()
-    return all(torch.equal(value, weights[name]) for name, value in found.state_dict().items())
+    return all(torch.equal(value, weights[name]) for name, value in actual.state_dict().items())
 
 
 def load(repository: str, **arguments: Any) -> Any:
@@ -129,8 +129,8 @@ def everything_loads_by_id(work: Path) -> None:
     tokens = model.generate(**tokenizer(text, return_tensors="pt"), max_length=8)
     expected = tokenizer.decode(tokens[0], skip_special_tokens=True)
     for arguments in (("translation",), ("translation_en_to_de",), ()):
-        (found,) = pipeline(*arguments, model="me/caps")(text, max_length=8)
-        assert found["translation_text"] == expected, arguments
+        (actual,) = pipeline(*arguments, model="me/caps")(text, max_length=8)
+        assert actual["translation_text"] == expected, arguments
 
 
 @WITH_PACKAGE.append
@@ -169,9 +169,9 @@ def revisions_keep_what_they_had(work: Path) -> None:
         assert same(AutoModel.from_pretrained("me/caps", revision=revision), model.model), revision
         if revision != first:  # which has no tokenizer yet
             assert AutoTokenizer.from_pretrained("me/caps", revision=revision)(text) == tokenizer(text), revision
-            (found,) = pipeline("translation", model="me/caps", revision=revision)(text, max_length=8)
+            (actual,) = pipeline("translation", model="me/caps", revision=revision)(text, max_length=8)
             tokens = model.generate(**tokenizer(text, return_tensors="pt"), max_length=8)
-            assert found["translation_text"] == tokenizer.decode(tokens[0], skip_special_tokens=True), revision
+            assert actual["translation_text"] == tokenizer.decode(tokens[0], skip_special_tokens=True), revision
     assert "nowhere is not a valid git identifier" in fails(OSError, lambda: load("me/caps", revision="nowhere"))
 
 
@@ -337,8 +337,8 @@ def the_code_of_the_repository_is_used_when_trusted(work: Path) -> None:
     expected = tokenizer.decode(tokens[0], skip_special_tokens=True)
     for place in ("me/caps", snapshot_download("me/caps")):
         for arguments in (("translation",), ()):
-            (found,) = pipeline(*arguments, model=place, trust_remote_code=True)(text, max_length=8)
-            assert found["translation_text"] == expected, (place, arguments)
+            (actual,) = pipeline(*arguments, model=place, trust_remote_code=True)(text, max_length=8)
+            assert actual["translation_text"] == expected, (place, arguments)
 
 
 @WITHOUT_PACKAGE.append

@@ -99,22 +99,22 @@ def card_problems(content: str) -> list[str]:
     if not head:
         return ["the metadata is missing"]
     data = yaml.safe_load(head[1])
-    found = [f"{name} is missing" for name in ("language", *CHOICES) if not data.get(name)]
+    problems = [f"{name} is missing" for name in ("language", *CHOICES) if not data.get(name)]
     for name, pattern in LISTS.items():
         values = data.get(name, [])
         values = values if isinstance(values, list) else [values]
-        found += [f"{name}: {value!r}" for value in values if not re.fullmatch(pattern, str(value))]
-    found += [f"{name}: {data[name]!r}" for name, known in CHOICES.items() if data.get(name) not in [None, *known]]
+        problems += [f"{name}: {value!r}" for value in values if not re.fullmatch(pattern, str(value))]
+    problems += [f"{name}: {data[name]!r}" for name, known in CHOICES.items() if data.get(name) not in [None, *known]]
     for model in data.get("model-index", []):
-        found += [] if isinstance(model.get("name"), str) else ["model-index: a model without a name"]
+        problems += [] if isinstance(model.get("name"), str) else ["model-index: a model without a name"]
         for result in model["results"]:
             wanted = [("task", "type"), ("dataset", "type"), ("dataset", "name")]
             texts = [(f"{part}.{field}", result.get(part, {}).get(field)) for part, field in wanted]
             texts += [("metrics.type", metric.get("type")) for metric in result["metrics"]]
-            found += [f"{where}: {value!r}" for where, value in texts if not isinstance(value, str) or not value]
+            problems += [f"{where}: {value!r}" for where, value in texts if not isinstance(value, str) or not value]
             values = [metric.get("value") for metric in result["metrics"]]
-            found += [f"metrics.value: {value!r}" for value in values if not isinstance(value, (int, float))]
-    return found
+            problems += [f"metrics.value: {value!r}" for value in values if not isinstance(value, (int, float))]
+    return problems
 
 
 class Refused(Exception):
@@ -176,13 +176,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def repository(self, name: str) -> Repository:
-        found = self.server.repositories.get(name)
+        repository = self.server.repositories.get(name)
         allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if not allowed and (found is None or found.private or self.command in ("POST", "PUT")):
+        if not allowed and (repository is None or repository.private or self.command in ("POST", "PUT")):
             raise Refused(401, "RepoNotFound")  # the Hub does not tell strangers which private ones exist
-        if found is None:
+        if repository is None:
             raise Refused(404, "RepoNotFound")
-        return found
+        return repository
 
     def tree(self, name: str, revision: str | None) -> tuple[str, Tree]:
         repository = self.repository(name)

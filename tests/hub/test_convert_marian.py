@@ -145,10 +145,10 @@ def test_all_published_forms_start_where_the_checkpoint_is(form, family, tmp_pat
     assert model.dtype == torch.float32, "training starts from it"
     source, target = torch.randint(1, 46, (2, 3, 6), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        found, wanted = (one(source, decoder_input_ids=target).logits for one in (model, marian))
+        actual, wanted = (one(source, decoder_input_ids=target).logits for one in (model, marian))
     assert wanted.std() > 1 and wanted.shape[-1] == FORMS[form].get("decoder_vocab_size", 47)
     # Positions that were rounded to float16 are computed again.
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0.02 if "dtype" in FORMS[form] else 1e-5)
+    torch.testing.assert_close(actual, wanted, rtol=0, atol=0.02 if "dtype" in FORMS[form] else 1e-5)
     assert torch.equal(model.generate(source), marian.generate(source))
 
 
@@ -195,8 +195,8 @@ def test_a_generation_file_goes_before_the_configuration(tmp_path):
     }
     (folder / "generation_config.json").write_text(json.dumps(newer))
     convert_marian(folder, tmp_path / "new", "gdr_marian")
-    found = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").generation_config
-    assert {name: getattr(found, name) for name in newer} == newer
+    actual = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").generation_config
+    assert {name: getattr(actual, name) for name in newer} == newer
 
 
 def test_the_tokenizer_goes_along_with_both_of_its_vocabularies(tmp_path):
@@ -225,9 +225,9 @@ def test_the_tokenizer_goes_along_with_both_of_its_vocabularies(tmp_path):
     if Version(transformers.__version__) < Version("5.18"):
         pytest.skip("this release looks for the words of an untrained model among the pieces of one language")
     makers = (pipeline("translation", model=str(path), device="cpu") for path in (tmp_path / "new", folder))
-    found, wanted = (maker(lines[:2], return_scores=True) for maker in makers)
-    assert [one["translation_text"] for one in found] == [one["translation_text"] for one in wanted]
-    scores = [one["score"] for one in found]
+    actual, wanted = (maker(lines[:2], return_scores=True) for maker in makers)
+    assert [one["translation_text"] for one in actual] == [one["translation_text"] for one in wanted]
+    scores = [one["score"] for one in actual]
     assert scores == pytest.approx([one["score"] for one in wanted]) and scores[0] != scores[1]
 
 
@@ -280,9 +280,9 @@ def test_what_is_no_number_is_not_equal():
         return {"logits": [1.0, logit], "beams": [[3]]}
 
     compare("me", "changed", outputs(2.0), outputs(2.0 + 1e-5))
-    for found, wanted in ((nan, 2.0), (2.0, nan), (nan, nan), (inf, inf), (2.0, 2.1)):
+    for actual, wanted in ((nan, 2.0), (2.0, nan), (nan, nan), (inf, inf), (2.0, 2.1)):
         with pytest.raises(ValueError, match="me: logits changed"):
-            compare("me", "changed", outputs(found), outputs(wanted))
+            compare("me", "changed", outputs(actual), outputs(wanted))
 
 
 def test_an_unknown_family_is_refused(checkpoint, tmp_path):

@@ -130,12 +130,12 @@ def test_credentials_in_settings_are_left_out_and_named(trained, verified, tmp_p
     export.export_checkpoint(trained, tmp_path / "new")
     for name in ("config.json", "tokenizer_config.json"):
         (line,) = [line for line in said if line.startswith(name)]
-        found = json.loads((tmp_path / "new" / name).read_text(encoding="utf-8"))
-        assert not CREDENTIALS.keys() & found.keys() and {key: found[key] for key in HARMLESS} == HARMLESS
-        assert found["nested"] == {"list": [{"kept": 1}]}
+        actual = json.loads((tmp_path / "new" / name).read_text(encoding="utf-8"))
+        assert not CREDENTIALS.keys() & actual.keys() and {key: actual[key] for key in HARMLESS} == HARMLESS
+        assert actual["nested"] == {"list": [{"kept": 1}]}
         for key in (*CREDENTIALS, "nested.list.access_token", "nested.list[1]"):
             assert key in line
-    assert found["eos_token"] == "</s>"
+    assert actual["eos_token"] == "</s>"
     everything = b"".join(path.read_bytes() for path in (tmp_path / "new").iterdir())
     assert b"hf_aaaa" not in everything and b"hf_bbbb" not in everything
 

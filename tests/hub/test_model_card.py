@@ -55,8 +55,8 @@ def test_the_metadata_is_read_back(caplog, recwarn):
     with caplog.at_level(logging.WARNING):
         data = ModelCard(str(card())).data
     assert not caplog.records and not recwarn.list
-    found = (data.language, data.license, data.library_name, data.pipeline_tag, data.datasets, data.model_name)
-    assert found == (["en", "de"], "apache-2.0", "transformers", "translation", ["me/corpus"], "me/small")
+    actual = (data.language, data.license, data.library_name, data.pipeline_tag, data.datasets, data.model_name)
+    assert actual == (["en", "de"], "apache-2.0", "transformers", "translation", ["me/corpus"], "me/small")
     assert {"hf_capsule_mt", "caps_nmt"} <= set(data.tags)
     scores = {result.metric_type: (result.metric_value, result.metric_args) for result in data.eval_results}
     assert scores == {"bleu": (27.12, {"signature": BLEU}), "chrf": (54.32, {"signature": CHRF})}
@@ -172,9 +172,9 @@ def test_places_and_secrets_stay_where_they_are():
 
 def test_a_run_without_a_test_set_has_no_scores():
     results = {name: value for name, value in RESULTS.items() if name != "test"}
-    found = model_card(results, "me/small", license="mit")
-    assert found.data.eval_results is None and "model-index" not in str(found)
-    assert "The run did not translate a test set." in found.text
+    actual = model_card(results, "me/small", license="mit")
+    assert actual.data.eval_results is None and "model-index" not in str(actual)
+    assert "The run did not translate a test set." in actual.text
 
 
 def test_the_baseline_needs_no_code_and_has_no_paper_here():
@@ -220,8 +220,8 @@ def test_a_card_that_is_shipped_says_what_its_run_wrote(results: Path, caplog, r
     made = model_card(values, results.parent.name, license=values["model"]["license"])
     assert written == str(made) and not PLACE.search(written)
     assert card_problems(written) == [] and quiet(written, caplog, recwarn)
-    found = [one for one in ModelCard(written).data.eval_results if one.dataset_split == "test"]
-    scores = {one.metric_type: one.metric_value for one in found}
+    actual = [one for one in ModelCard(written).data.eval_results if one.dataset_split == "test"]
+    scores = {one.metric_type: one.metric_value for one in actual}
     assert scores["bleu"] == round(values["test"]["bleu"], 2) and scores["chrf"] == round(values["test"]["chrf"], 2)
 
 

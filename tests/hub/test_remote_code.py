@@ -118,12 +118,12 @@ def copy_of(exported, tmp_path):
 def test_the_auto_map_names_the_classes_of_the_family(family: Family):
     config = family.config()
     config.carry_code()
-    found = {
+    actual = {
         auto: getattr(import_module(f"hf_capsule_mt.{entry.split('_')[0]}.{entry.split('.')[0]}"), entry.split(".")[1])
         for auto, entry in config.auto_map.items()
     }
     expected = {"AutoConfig": family.config, "AutoModel": family.model, "AutoModelForSeq2SeqLM": family.translation}
-    assert found == expected
+    assert actual == expected
 
 
 @every_family
@@ -261,8 +261,8 @@ def test_all_families_work_alone(exported, bare_python, monkeypatch):
     hidden += [] if "triton" in with_requirements(INSTALLED) else ["triton"]  # PyTorch for CUDA requires it
     there = ["torch", "transformers", "tokenizers", "safetensors"]
     ask = f"from importlib.util import find_spec\nprint([name for name in {hidden + there} if find_spec(name)])"
-    found = subprocess.run([bare_python, "-P", "-c", ask], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == str(there)
+    actual = subprocess.run([bare_python, "-P", "-c", ask], capture_output=True, text=True, check=True)
+    assert actual.stdout.strip() == str(there)
     verify(*exported.values(), python=bare_python)
 
 

@@ -77,8 +77,8 @@ def folder(request: pytest.FixtureRequest, tiny: Path) -> Path:
 def test_a_shipped_checkpoint_carries_the_code_of_this_version(folder: Path) -> None:
     config = AutoConfig.from_pretrained(folder)
     expected = flat_files(config) if isinstance(config, CarriedCode) else {}
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
-    assert found == expected, "run `python scripts/update_docs.py checkpoints`"
+    actual = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    assert actual == expected, "run `python scripts/update_docs.py checkpoints`"
 
 
 def record_of(folder: Path) -> dict[str, Any]:

@@ -50,11 +50,11 @@ class Compiler:
 
         def run(*inputs: Tensor) -> Any:
             versions = [(tensor, tensor._version) for tensor in inputs if isinstance(tensor, Tensor)]
-            found = graph.forward(*inputs)
+            actual = graph.forward(*inputs)
             changed = [tensor for tensor, version in versions if tensor._version != version]
             assert all(hasattr(tensor, "_dynamo_static_input_type") for tensor in changed)
             self.addresses.append(frozenset(tensor.data_ptr() for tensor in changed))
-            return found
+            return actual
 
         return run
 
@@ -81,11 +81,11 @@ def test_one_graph_serves_every_step(case: Case, search: dict[str, Any]) -> None
     model, inputs, compiler = started(case)
     expected = model.generate(**inputs, **search)
     result = model.generate(**inputs, **search, **compiler.settings(), return_dict_in_generate=True)
-    found = result.sequences
-    assert torch.equal(found, expected)
+    actual = result.sequences
+    assert torch.equal(actual, expected)
     assert compiler.graphs == 1
     # All steps but the first, which is not compiled.
-    assert len(compiler.addresses) >= found.shape[1] - 2 > 2
+    assert len(compiler.addresses) >= actual.shape[1] - 2 > 2
     assert set(compiler.addresses) == {kept_by(result.past_key_values)}, "the states of a step lie where they lay"
     # Another sentence of the same length: the same graph.
     ids = inputs["input_ids"].flip(0)

@@ -92,8 +92,8 @@ def test_beams_continue_their_own_words() -> None:
     for rows in ([3, 0, 0, 1], [2, 2, 1, 0], [1, 3, 2, 2], [0, 2, 2, 1], [2, 0, 3, 3], [1, 1, 1, 0]):
         words = torch.randint(4, 40, (len(compiled.history),), generator=generator)
         with torch.no_grad():
-            found, expected = compiled(words), plain(words)
-        assert_near(found, expected)
+            result, expected = compiled(words), plain(words)
+        assert_near(result, expected)
         assert (expected[0] - expected[-1]).std() > 0.06 * expected.std(), "equal rows would hide a swap"
         for steps in (compiled, plain):
             steps.select(torch.tensor(rows))
@@ -111,12 +111,12 @@ def test_translations_have_the_scores_of_the_best(family: Any, name: str, search
         with pytest.MonkeyPatch.context() as patch:
             if not own:
                 patch.setattr(choose, "_steps", lambda *args: None)
-            found = model.generate(**inputs, **search, min_length=10, max_length=10)
-        times = len(found) // len(inputs["input_ids"])
+            result = model.generate(**inputs, **search, min_length=10, max_length=10)
+        times = len(result) // len(inputs["input_ids"])
         repeated = {key: tensor.repeat_interleave(times, 0) for key, tensor in inputs.items()}
         with torch.no_grad():
-            logits = model(**repeated, decoder_input_ids=found[:, :-1]).logits
-        scores.append(logits.log_softmax(-1).gather(-1, found[:, 1:, None]).squeeze(-1).sum(1))
+            logits = model(**repeated, decoder_input_ids=result[:, :-1]).logits
+        scores.append(logits.log_softmax(-1).gather(-1, result[:, 1:, None]).squeeze(-1).sum(1))
     assert (scores[0] - scores[1]).abs().max() < 0.05 * scores[1].abs().max()
 
 
@@ -132,12 +132,12 @@ def test_routing_over_layers_in_one_call(name: str, shape: tuple[int, ...]) -> N
     layers, width = model.config.decoder_layers, model.config.d_model
     stacked = torch.randn(*shape, layers, width)
     with torch.no_grad():
-        found, expected = combination(stacked), RoutedCombination.forward(combination, stacked)
-        assert found.shape == (*shape, width)
-        if found.numel():
-            assert_near(found, expected)
+        result, expected = combination(stacked), RoutedCombination.forward(combination, stacked)
+        assert result.shape == (*shape, width)
+        if result.numel():
+            assert_near(result, expected)
         other_layout = stacked.transpose(-2, 0).contiguous().transpose(-2, 0)
-        assert torch.equal(combination(other_layout), found)
+        assert torch.equal(combination(other_layout), result)
 
 
 def test_layers_that_the_compiled_part_does_not_support_run_in_pytorch() -> None:
@@ -172,14 +172,14 @@ def test_nan_is_not_hidden() -> None:
     states = torch.randn(2, 3, model.config.d_model)
     states[1, 2, 0] = float("nan")
     with torch.no_grad():
-        found = model.model.encoder.layers[0].fc1(states)
-    assert found[1, 2].isnan().all() and not found[0].isnan().any() and not found[1, :2].isnan().any()
+        result = model.model.encoder.layers[0].fc1(states)
+    assert result[1, 2].isnan().all() and not result[0].isnan().any() and not result[1, :2].isnan().any()
     model = quantize_for_cpu(Case(AGGREGATED_MARIAN, "em").build())
     stacked = torch.randn(2, model.config.decoder_layers, model.config.d_model)
     stacked[1] = float("nan")
     with torch.no_grad():
-        found = model.model.decoder.layer_aggregation.combination(stacked)
-    assert found[1].isnan().any() and not found[0].isnan().any()
+        result = model.model.decoder.layer_aggregation.combination(stacked)
+    assert result[1].isnan().any() and not result[0].isnan().any()
 
 
 def test_another_default_dtype_and_bfloat16_states_are_not_read_as_float32() -> None:
@@ -193,10 +193,10 @@ def test_another_default_dtype_and_bfloat16_states_are_not_read_as_float32() -> 
         encoded = model.get_encoder()(**inputs)
         try:
             torch.set_default_dtype(torch.float64)
-            found = marian_steps(model, encoded, inputs["attention_mask"])(words)
+            result = marian_steps(model, encoded, inputs["attention_mask"])(words)
         finally:
             torch.set_default_dtype(torch.float32)
-        assert torch.equal(found, expected)
+        assert torch.equal(result, expected)
         encoded["last_hidden_state"] = encoded["last_hidden_state"].bfloat16()
         assert type(marian_steps(model, encoded, inputs["attention_mask"])) is MarianSteps
     compiled.select(torch.tensor([1]))
@@ -218,8 +218,8 @@ def test_a_model_with_pytorchs_int8_weights_runs_beside_compiled_code(
     copied = pickle.loads(pickle.dumps(model))
     inputs = without_target(make_pairs(case.config()).batch())
     for settings in ({"num_beams": 1}, {"num_beams": 3}):
-        found = copied.generate(**inputs, **settings, max_length=9)
-        assert torch.equal(found, model.generate(**inputs, **settings, max_length=9))
+        result = copied.generate(**inputs, **settings, max_length=9)
+        assert torch.equal(result, model.generate(**inputs, **settings, max_length=9))
     with torch.no_grad():
         encoded = copied.get_encoder()(**inputs)
         steps = marian_steps(copied, encoded, inputs["attention_mask"])

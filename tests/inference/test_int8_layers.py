@@ -57,19 +57,19 @@ def test_linear_is_exact_for_values_that_need_no_rounding(shape, bias, rounding,
 def test_rows_have_their_own_scale_and_zeros_stay():
     linear = spread(nn.Linear(16, 8))
     inputs = torch.randn(4, 16) * torch.tensor([[1e-6], [1.0], [1e6], [0.0]])
-    found = Int8Linear.of(linear)(inputs)
+    actual = Int8Linear.of(linear)(inputs)
     for row in range(4):
-        assert torch.equal(found[row], Int8Linear.of(linear)(inputs[row : row + 1])[0])
-    assert torch.equal(found[3], linear.bias)
+        assert torch.equal(actual[row], Int8Linear.of(linear)(inputs[row : row + 1])[0])
+    assert torch.equal(actual[3], linear.bias)
     expected = linear(inputs)
-    assert ((found - expected).abs().amax(dim=1) < 0.03 * expected.abs().amax(dim=1)).all()
+    assert ((actual - expected).abs().amax(dim=1) < 0.03 * expected.abs().amax(dim=1)).all()
 
 
 def test_a_row_of_weights_that_is_zero():
     linear = nn.Linear(4, 3, bias=False)
     linear.weight[1] = 0.0
-    found = Int8Linear.of(linear)(torch.randn(2, 4))
-    assert torch.isfinite(found).all() and (found[:, 1] == 0).all()
+    actual = Int8Linear.of(linear)(torch.randn(2, 4))
+    assert torch.isfinite(actual).all() and (actual[:, 1] == 0).all()
 
 
 def test_this_processor_multiplies_without_overflow():
@@ -120,14 +120,14 @@ def test_lstm_is_close_and_steps_equal_the_whole_sequence(coarse):
     inputs, states = torch.randn(3, 6, 12), (torch.rand(1, 3, 16), torch.randn(1, 3, 16))
     for start in (None, states):
         expected, ends = lstm(inputs, start)
-        found, found_ends = quantized(inputs, start)
-        assert (found - expected).abs().max() < 0.03 * coarse
+        actual, found_ends = quantized(inputs, start)
+        assert (actual - expected).abs().max() < 0.03 * coarse
         assert all((one - other).abs().max() < 0.05 * coarse for one, other in zip(found_ends, ends, strict=True))
-    found = quantized(inputs, states)[0]
+    actual = quantized(inputs, states)[0]
     hidden, cell = states[0][0], states[1][0]
     for step in range(6):
         hidden, cell = quantized.step(inputs[:, step], hidden, cell)
-        assert torch.equal(hidden, found[:, step])
+        assert torch.equal(hidden, actual[:, step])
 
 
 def test_both_directions_are_close_and_ignore_padding():
@@ -137,9 +137,9 @@ def test_both_directions_are_close_and_ignore_padding():
     states = torch.randn(3, 7, 12)
     mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3, [0] * 2 + [1] * 5]).bool()
     assert (quantized(states) - layer(states)).abs().max() < 0.03
-    found, expected = quantized(states, word_order(mask)), layer(states, word_order(mask))
-    assert (found - expected).abs().max() < 0.03
-    assert (found[~mask] == 0).all()
+    actual, expected = quantized(states, word_order(mask)), layer(states, word_order(mask))
+    assert (actual - expected).abs().max() < 0.03
+    assert (actual[~mask] == 0).all()
     for row in range(3):
         alone = quantized(states[row : row + 1, mask[row]])[0]
-        assert torch.equal(found[row, mask[row]], alone)
+        assert torch.equal(actual[row, mask[row]], alone)

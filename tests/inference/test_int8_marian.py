@@ -42,11 +42,11 @@ def test_stacked_linear_is_a_linear_map_for_each_input(lead: tuple[int, ...], bi
         nn.init.normal_(parameter)
     features = torch.randn(*lead, 4, 12)
     with torch.no_grad():
-        found = Int8StackedLinear(stacked)(features)
+        actual = Int8StackedLinear(stacked)(features)
         for index, weight in enumerate(stacked.weight):
             alone = Int8Linear(weight, stacked.bias[index, 0] if bias else None)
-            assert torch.equal(found[..., index, :], alone(features[..., index, :]))
-    assert found.shape == (*lead, 4, 8)
+            assert torch.equal(actual[..., index, :], alone(features[..., index, :]))
+    assert actual.shape == (*lead, 4, 8)
 
 
 def test_gated_projection_keeps_its_parts():
@@ -57,10 +57,10 @@ def test_gated_projection_keeps_its_parts():
     original = model.model.encoder.layers[0].self_attn.out_proj
     assert isinstance(quantized, Int8GatedProjection) and isinstance(quantized.routed.votes, Int8StackedLinear)
     with torch.no_grad():
-        found, expected = quantized(heads), original(heads)
-        assert (found - expected).std() < 0.03 * expected.std()
+        actual, expected = quantized(heads), original(heads)
+        assert (actual - expected).std() < 0.03 * expected.std()
         original.gate.zero_()
-        assert (found - original(heads)).std() > 0.2 * expected.std()
+        assert (actual - original(heads)).std() > 0.2 * expected.std()
 
 
 def test_stock_marian_equals_the_family_without_capsules():
@@ -72,8 +72,8 @@ def test_stock_marian_equals_the_family_without_capsules():
     quantized = quantize_for_cpu(stock)
     assert type(quantized) is Int8MarianMTModel
     for search in ({}, {"num_beams": 3}):
-        found = quantized.generate(**inputs_of(case), **search)
-        assert torch.equal(found, quantize_for_cpu(model).generate(**inputs_of(case), **search))
+        actual = quantized.generate(**inputs_of(case), **search)
+        assert torch.equal(actual, quantize_for_cpu(model).generate(**inputs_of(case), **search))
 
 
 def test_the_cache_of_the_steps_grows(started: list[MarianSteps], monkeypatch: pytest.MonkeyPatch):
@@ -82,9 +82,9 @@ def test_the_cache_of_the_steps_grows(started: list[MarianSteps], monkeypatch: p
     case = Case(GDR_MARIAN, "guided")
     quantized = quantize_for_cpu(case.build())
     settings: dict[str, Any] = {"num_beams": 2, "min_length": 12}
-    found = quantized.generate(**inputs_of(case), **settings)
+    actual = quantized.generate(**inputs_of(case), **settings)
     assert len(started) == 1 and started[0].past >= 11 and started[0].cache.shape[4] == 16
-    assert torch.equal(found, quantized.generate(**inputs_of(case), **settings, use_cache=False))
+    assert torch.equal(actual, quantized.generate(**inputs_of(case), **settings, use_cache=False))
     assert len(started) == 1
 
 
@@ -129,9 +129,9 @@ def test_routings_are_reported(case: Case, coarse: float):
     batch = without_labels(make_pairs(case.config()).batch())
     with torch.no_grad():
         expected = model(**batch, output_routings=True).routings
-        found = quantized(**batch, output_routings=True).routings
-    assert found.keys() == expected.keys() and len(found) > 0
-    for site, assignments in found.items():
+        actual = quantized(**batch, output_routings=True).routings
+    assert actual.keys() == expected.keys() and len(actual) > 0
+    for site, assignments in actual.items():
         assert assignments.shape == expected[site].shape
         assert (assignments - expected[site]).abs().mean() < 0.05 * coarse * expected[site].mean(), site
 
@@ -140,11 +140,11 @@ def test_words_of_past_and_future_are_read_from_the_int8_output_layer(coarse: fl
     case = Case(GDR_MARIAN, "guided")
     model = case.build()
     batch = make_pairs(case.config()).batch()
-    found = []
+    actual = []
     for each in (model, quantize_for_cpu(model)):
         with torch.no_grad():
             outputs = each(**batch, output_past_future=True)
             votes = each.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"]).source_votes
-            found.append((*each.bag_of_words_scores(outputs), each.word_credits(votes, batch["decoder_input_ids"])))
-    for expected, quantized in zip(*found, strict=True):
+            actual.append((*each.bag_of_words_scores(outputs), each.word_credits(votes, batch["decoder_input_ids"])))
+    for expected, quantized in zip(*actual, strict=True):
         assert (quantized - expected).std() < 0.1 * coarse * expected.std()

@@ -54,10 +54,10 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         original = getattr(choose, name)
 
         def run(*args: Any) -> Any:
-            found = original(*args)
-            if found is not None:
+            actual = original(*args)
+            if actual is not None:
                 names.append(name)
-            return found
+            return actual
 
         monkeypatch.setattr(choose, name, run)
 
@@ -248,8 +248,8 @@ class Written:
 def test_greedy_by_hand():
     """The first sentence ends at once, the second never: it is cut at the longest length."""
     steps = Written([0.6, 0.3, 0.1], [0.1, 0.3, 0.6])
-    found = greedy_search(steps, torch.tensor([[1], [1]]), Processors([], 3), Limits(4, torch.tensor([0]), pad=1))
-    assert found.tolist() == [[1, 0, 1, 1], [1, 2, 2, 2]]
+    actual = greedy_search(steps, torch.tensor([[1], [1]]), Processors([], 3), Limits(4, torch.tensor([0]), pad=1))
+    assert actual.tolist() == [[1, 0, 1, 1], [1, 2, 2, 2]]
 
 
 def test_beams_by_hand():
@@ -257,11 +257,11 @@ def test_beams_by_hand():
     settings = GenerationConfig(num_beams=2, length_penalty=0.0, num_return_sequences=2, early_stopping="never")
     steps = Written(*[[0.4, 1e-9, 0.6, 1e-9]] * 2)
     start, limits = torch.tensor([[1], [1]]), Limits(5, torch.tensor([0]), pad=1)
-    found = beam_search(steps, start, Processors([], 4), limits, settings)
-    assert found is not None and found.tolist() == [[1, 0, 1], [1, 2, 0]]
+    actual = beam_search(steps, start, Processors([], 4), limits, settings)
+    assert actual is not None and actual.tolist() == [[1, 0, 1], [1, 2, 0]]
     settings.length_penalty = 2.0
-    found = beam_search(steps, start, Processors([], 4), limits, settings)
-    assert found is not None and found.tolist() == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 0]]
+    actual = beam_search(steps, start, Processors([], 4), limits, settings)
+    assert actual is not None and actual.tolist() == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 0]]
 
 
 def test_finished_keeps_the_best():
@@ -285,7 +285,7 @@ def test_criteria_of_known_kinds_with_values_of_their_own(searched: list[str], c
 def test_hooks_and_classes_of_the_user_are_asked(searched: list[str]):
     model, inputs = build(CASES[0])
     one = {name: value[:1] for name, value in inputs.items()}
-    handle = model.lm_head.register_forward_hook(lambda module, given, found: -found)
+    handle = model.lm_head.register_forward_hook(lambda module, given, actual: -actual)
     assert not torch.equal(model.generate(**one), model.generate(**{**one})[:, :0]) and searched == []
     handle.remove()
     asked: list[int] = []

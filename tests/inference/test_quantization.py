@@ -89,11 +89,11 @@ def test_outputs_are_close(pair: tuple[Case, Any, Any], coarse: float):
     case, model, quantized = pair
     batch = make_pairs(case.config(), (7, 4, 9, 6, 5), (5, 8, 3, 7, 6)).batch()
     with torch.no_grad():
-        expected, found = model(**batch), quantized(**batch)
-    assert not torch.equal(found.logits, expected.logits)
-    errors = (found.logits - expected.logits).pow(2).mean(dim=(1, 2)).sqrt() / expected.logits.std()
+        expected, actual = model(**batch), quantized(**batch)
+    assert not torch.equal(actual.logits, expected.logits)
+    errors = (actual.logits - expected.logits).pow(2).mean(dim=(1, 2)).sqrt() / expected.logits.std()
     assert errors.median() < 0.03 * coarse
-    assert torch.isfinite(found.loss) and not found.loss.requires_grad
+    assert torch.isfinite(actual.loss) and not actual.loss.requires_grad
 
 
 def test_quantising_does_not_change_the_float_model(pair: tuple[Case, Any, Any]):

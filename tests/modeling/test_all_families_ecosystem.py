@@ -30,18 +30,18 @@ def test_device_map_auto(case: Case, tmp_path):
 
 def blocks(model: nn.Module) -> dict[str, nn.Module]:
     """The largest parts that need not be split and hold nothing that must not be: layers, embeddings, aggregations."""
-    found: dict[str, nn.Module] = {}
+    actual: dict[str, nn.Module] = {}
 
     def visit(name: str, module: nn.Module) -> None:
         whole = {type(part).__name__ for part in module.modules()} & set(model._no_split_modules)
         if type(module).__name__ in model._no_split_modules or not whole:
-            found[name] = module
+            actual[name] = module
         else:
             for child_name, child in module.named_children():
                 visit(f"{name}.{child_name}".removeprefix("."), child)
 
     visit("", model)
-    return found
+    return actual
 
 
 @richest_of_all
@@ -62,11 +62,11 @@ def test_device_map_with_parts_on_disk(case: Case, tmp_path):
     assert any(parameter.is_meta for parameter in loaded.parameters())
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
-        found = loaded(**batch, output_routings=True)
+        actual = loaded(**batch, output_routings=True)
         expected = model(**batch, output_routings=True)
-    assert_close(found.logits, expected.logits)
+    assert_close(actual.logits, expected.logits)
     for site, assignments in expected.routings.items():
-        assert_close(found.routings[site], assignments)
+        assert_close(actual.routings[site], assignments)
     inputs = without_target(batch)
     assert torch.equal(loaded.generate(**inputs, num_beams=2), model.generate(**inputs, num_beams=2))
 

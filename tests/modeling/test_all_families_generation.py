@@ -34,7 +34,7 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
         expected = model(**batch).logits
         encoder_outputs = model.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"])
         cache = case.family.make_cache(model.config)
-        found = []
+        actual = []
         for ids in batch["decoder_input_ids"].split(chunks, dim=1):
             step = model(
                 encoder_outputs=encoder_outputs,
@@ -43,10 +43,10 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
                 past_key_values=cache,
                 use_cache=True,
             )
-            found.append(step.logits)
+            actual.append(step.logits)
             cache = step.past_key_values
     real = batch["decoder_attention_mask"].bool()
-    assert_close(torch.cat(found, dim=1)[real], expected[real])
+    assert_close(torch.cat(actual, dim=1)[real], expected[real])
 
 
 @every_case
@@ -55,20 +55,20 @@ def test_cache_changes_nothing(case: Case, settings: dict):
     """In float64, which Transformers rounds to float32 for its search, so that both ways round alike: computed in
     float32, beams that are almost equally good come in another order on one processor or another."""
     model = case.build().double()
-    found, expected = (
+    actual, expected = (
         model.generate(
             **inputs_of(case), **settings, use_cache=use_cache, return_dict_in_generate=True, output_scores=True
         )
         for use_cache in (True, False)
     )
-    assert torch.equal(found.sequences, expected.sequences)
-    assert len(found.scores) == len(expected.scores)
-    for step, wanted in zip(found.scores, expected.scores, strict=True):
+    assert torch.equal(actual.sequences, expected.sequences)
+    assert len(actual.scores) == len(expected.scores)
+    for step, wanted in zip(actual.scores, expected.scores, strict=True):
         open_words = torch.isfinite(wanted)
         assert torch.equal(torch.isfinite(step), open_words)
         assert_close(step[open_words], wanted[open_words], 1e-6)
     if settings:
-        assert_close(found.sequences_scores, expected.sequences_scores, 1e-6)
+        assert_close(actual.sequences_scores, expected.sequences_scores, 1e-6)
 
 
 @every_case
@@ -135,8 +135,8 @@ def test_sampling(case: Case):
 def test_static_cache(case: Case, settings: dict):
     model = case.build()
     expected = model.generate(**inputs_of(case), **settings)
-    found = model.generate(**inputs_of(case), **settings, cache_implementation="static")
-    assert torch.equal(found, expected)
+    actual = model.generate(**inputs_of(case), **settings, cache_implementation="static")
+    assert torch.equal(actual, expected)
 
 
 @richest_of_all

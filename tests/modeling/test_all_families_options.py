@@ -106,9 +106,9 @@ def test_embeddings_instead_of_ids(case: Case):
         # Marian scales what it embeds itself: for the source only ids, for the target embeddings as well.
         source = encoder.embed_tokens(ids) * getattr(encoder, "embed_scale", 1.0)
         target = decoder.embed_tokens(decoder_ids)
-        found = model(inputs_embeds=source, decoder_inputs_embeds=target, **batch)
-    assert_close(found.logits, expected.logits)
-    assert_close(found.loss, expected.loss)
+        actual = model(inputs_embeds=source, decoder_inputs_embeds=target, **batch)
+    assert_close(actual.logits, expected.logits)
+    assert_close(actual.loss, expected.loss)
 
 
 @every_case
@@ -119,8 +119,8 @@ def test_given_encoder_outputs(case: Case, form: str):
     with torch.no_grad():
         expected = model(**batch)
         given = model.get_encoder()(input_ids=batch.pop("input_ids"), attention_mask=batch["attention_mask"])
-        found = model(encoder_outputs=given if form == "output" else given.to_tuple(), **batch)
-    assert_close(found.logits, expected.logits)
+        actual = model(encoder_outputs=given if form == "output" else given.to_tuple(), **batch)
+    assert_close(actual.logits, expected.logits)
 
 
 @every_case
@@ -129,5 +129,5 @@ def test_decoder_input_comes_from_labels(case: Case):
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
         expected = model(**batch).loss
-        found = model(**{name: batch[name] for name in ("input_ids", "attention_mask", "labels")}).loss
-    assert_close(found, expected)
+        actual = model(**{name: batch[name] for name in ("input_ids", "attention_mask", "labels")}).loss
+    assert_close(actual, expected)

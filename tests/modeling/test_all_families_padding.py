@@ -54,8 +54,8 @@ def test_logits_and_loss(case: Case, side: str):
         expected = torch.stack(losses).sum() / sum(map(len, pairs.targets))
     for source_pad, target_pad in PADDINGS:
         batch = pairs.batch(source_pad, target_pad, left=side == "left")
-        for found, wanted in zip(real_logits(model, batch), alone, strict=True):
-            assert_close(found, wanted)
+        for actual, wanted in zip(real_logits(model, batch), alone, strict=True):
+            assert_close(actual, wanted)
         with torch.no_grad():
             assert_close(model(**batch).loss, expected)
 
@@ -69,8 +69,8 @@ def test_what_stands_in_the_padding_does_not_matter(case: Case, side: str):
     expected = real_logits(model, batch)
     batch["input_ids"] = torch.where(batch["attention_mask"] == 1, batch["input_ids"], 5)
     batch["decoder_input_ids"] = torch.where(batch["decoder_attention_mask"] == 1, batch["decoder_input_ids"], 6)
-    for found, wanted in zip(real_logits(model, batch), expected, strict=True):
-        assert torch.equal(found, wanted)
+    for actual, wanted in zip(real_logits(model, batch), expected, strict=True):
+        assert torch.equal(actual, wanted)
 
 
 @richest_of_all

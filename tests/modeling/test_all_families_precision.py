@@ -82,9 +82,9 @@ def test_float64_agrees_with_float32(case: Case):
     batch = make_pairs(case.config()).batch()
     with torch.no_grad():
         expected = model(**batch).logits
-        found = model.double()(**batch).logits
-    assert found.dtype == torch.float64
-    assert_close(found.float(), expected, 1e-4)
+        actual = model.double()(**batch).logits
+    assert actual.dtype == torch.float64
+    assert_close(actual.float(), expected, 1e-4)
 
 
 @every_case
@@ -103,9 +103,9 @@ def test_attention_implementations_agree(case: Case, implementation: str):
         model.set_attn_implementation(implementation)
         # On the CPU, flex attention's kernel is checked without compiling it, which would take a minute a model.
         with torch.compiler.set_stance("force_eager"):
-            found = model(**batch).logits
+            actual = model(**batch).logits
     assert model.get_encoder().config._attn_implementation == implementation
-    assert_close(found[real], expected[real])
+    assert_close(actual[real], expected[real])
 
 
 @each_of(CHOSEN, RICHEST[::3])
@@ -117,15 +117,15 @@ def test_compiles_as_one_graph(case: Case, output_routings: bool):
     with torch.no_grad():
         expected = model(**batch, output_routings=output_routings)
         with torch._dynamo.config.patch(case.family.compiler_settings):
-            found = torch.compile(model, fullgraph=True, backend="eager")(**batch, output_routings=output_routings)
-    assert_close(found.logits, expected.logits)
-    assert_close(found.loss, expected.loss)
+            actual = torch.compile(model, fullgraph=True, backend="eager")(**batch, output_routings=output_routings)
+    assert_close(actual.logits, expected.logits)
+    assert_close(actual.loss, expected.loss)
     if output_routings:
-        assert found.routings.keys() == expected.routings.keys()
+        assert actual.routings.keys() == expected.routings.keys()
         for site, assignments in expected.routings.items():
-            assert_close(found.routings[site], assignments)
+            assert_close(actual.routings[site], assignments)
     else:
-        assert found.routings is None
+        assert actual.routings is None
     # The graph must not have kept a record open for the plain model.
     assert model(**batch).routings is None
 

@@ -216,9 +216,9 @@ def test_a_generation_config_may_ask_for_routings(case: Case):
     inputs = without_target(make_pairs(case.config()).batch())
     asked = GenerationConfig(output_routings=True, return_dict_in_generate=True, max_new_tokens=5)
     expected = model.generate(**inputs, output_routings=True, return_dict_in_generate=True, max_new_tokens=5).routings
-    found = model.generate(**inputs, generation_config=asked).routings
-    assert found is not None and found.keys() == expected.keys()
-    assert all(torch.equal(found[site], expected[site]) for site in expected)
+    actual = model.generate(**inputs, generation_config=asked).routings
+    assert actual is not None and actual.keys() == expected.keys()
+    assert all(torch.equal(actual[site], expected[site]) for site in expected)
     model.generation_config.output_routings = True
     assert model.generate(**inputs, return_dict_in_generate=True, max_new_tokens=5).routings.keys() == expected.keys()
     assert model.generate(**inputs, generation_config=asked, output_routings=False).get("routings") is None

@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 
-def assert_same_state(found: torch.nn.Module, expected: torch.nn.Module) -> None:
+def assert_same_state(actual: torch.nn.Module, expected: torch.nn.Module) -> None:
     """Every parameter and buffer, also those that are not saved."""
     wanted = {**dict(expected.named_parameters()), **dict(expected.named_buffers())}
-    loaded = {**dict(found.named_parameters()), **dict(found.named_buffers())}
+    loaded = {**dict(actual.named_parameters()), **dict(actual.named_buffers())}
     assert wanted.keys() == loaded.keys()
     for name, tensor in wanted.items():
         assert torch.isfinite(loaded[name]).all(), name

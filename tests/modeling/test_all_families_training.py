@@ -50,17 +50,17 @@ def test_gradient_checkpointing_changes_nothing(case: Case, use_reentrant: bool,
     saving.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": use_reentrant})
     batch = make_pairs(case.config()).batch()
     extra = {"output_routings": True} if output_routings else {}
-    expected, found = plain(**batch, **extra), saving(**batch, **extra)
+    expected, actual = plain(**batch, **extra), saving(**batch, **extra)
     if not output_routings:
-        assert_same_output(case.family, found.loss, expected.loss)
+        assert_same_output(case.family, actual.loss, expected.loss)
     else:
         # Routings that are asked for come from the reference, which is differentiated where nothing is saved.
-        assert_close(found.loss, expected.loss, 1e-5)
-        assert found.routings.keys() == expected.routings.keys()
-        for site, assignments in found.routings.items():
+        assert_close(actual.loss, expected.loss, 1e-5)
+        assert actual.routings.keys() == expected.routings.keys()
+        for site, assignments in actual.routings.items():
             assert_close(assignments, expected.routings[site])
     expected.loss.backward()
-    found.loss.backward()
+    actual.loss.backward()
     assert_same_gradients(saving, plain, tolerance=1e-5)
 
 
@@ -192,16 +192,16 @@ def test_training_without_logits_is_the_same(case: Case, smoothing: float, items
         plain.final_logits_bias.copy_(torch.linspace(-1, 1, plain.final_logits_bias.numel()))
     saving = copy.deepcopy(plain)
     batch = make_pairs(case.config()).batch() | {"num_items_in_batch": items, "loss_smoothing": smoothing}
-    expected, found = plain(**batch), saving(**batch, skip_logits=True)
-    assert found.logits is None and expected.logits is not None
-    assert_close(found.loss, expected.loss, 1e-5)
+    expected, actual = plain(**batch), saving(**batch, skip_logits=True)
+    assert actual.logits is None and expected.logits is not None
+    assert_close(actual.loss, expected.loss, 1e-5)
     lm_loss = expected.get("lm_loss")
     if lm_loss is not None:
-        assert_close(found.lm_loss, lm_loss, 1e-5)
+        assert_close(actual.lm_loss, lm_loss, 1e-5)
     if smoothing and lm_loss is None:
         assert abs(expected.loss - plain(**{**batch, "loss_smoothing": 0.0}).loss) > 1e-3
     expected.loss.backward()
-    found.loss.backward()
+    actual.loss.backward()
     assert_same_gradients(saving, plain, tolerance=1e-5)
 
 
@@ -217,5 +217,5 @@ def test_logits_that_cannot_be_avoided_are_there():
     head = Doubled(*model.lm_head.weight.T.shape, bias=False)
     head.weight = model.lm_head.weight
     model.lm_head = head
-    found, expected = model(**batch, skip_logits=True), model(**batch)
-    assert found.logits is not None and torch.equal(found.loss, expected.loss)
+    actual, expected = model(**batch, skip_logits=True), model(**batch)
+    assert actual.logits is not None and torch.equal(actual.loss, expected.loss)

@@ -54,8 +54,8 @@ def test_cache_operations_against_decoding_from_scratch(case: Case) -> None:
         ids = torch.full((len(target), 1), 7)
         with torch.no_grad():
             wanted = model(**source, decoder_input_ids=torch.cat([target, ids], dim=1)).logits[:, -1:]
-            found = model(**source, decoder_input_ids=ids, past_key_values=copy.deepcopy(cache)).logits
-        assert_close(found, wanted)
+            actual = model(**source, decoder_input_ids=ids, past_key_values=copy.deepcopy(cache)).logits
+        assert_close(actual, wanted)
 
     def select(rows: Tensor) -> None:
         nonlocal source, target
@@ -199,7 +199,7 @@ def test_padding_is_looked_for_where_looking_is_cheap() -> None:
     mask, states = torch.ones(2, 3), torch.zeros(2, 3, 4)
     assert input_checks.padding_mask(mask, states) is None and input_checks.padding_mask(None, states) is None
     mask[1, 0] = 0
-    found = input_checks.padding_mask(mask, states)
-    assert found is not None and torch.equal(found, mask.bool())
+    actual = input_checks.padding_mask(mask, states)
+    assert actual is not None and torch.equal(actual, mask.bool())
     traced = torch.jit.trace(lambda given: input_checks.padding_mask(given, states), torch.ones(2, 3))
     assert torch.equal(traced(mask), mask.bool()), "a trace must not keep what it saw"

@@ -69,24 +69,24 @@ def stock_marian(seed: int = 3, **changes) -> MarianMTModel:
     return model
 
 
-def assert_same_translations(found, expected, changes: dict) -> None:
+def assert_same_translations(actual, expected, changes: dict) -> None:
     """Exactly the same logits, base states, greedy output and beams with their scores."""
     pairs = make_pairs(CapsuleAggregatedMarianConfig(**{**SIZES, **changes}))
     for padding in ((0, 0), (3, 2)):
         batch = pairs.batch(*padding)
         batch.pop("labels")
         with torch.no_grad():
-            outputs, wanted = found(**batch), expected(**batch)
+            outputs, wanted = actual(**batch), expected(**batch)
             assert torch.isfinite(wanted.logits).all()
             assert torch.equal(outputs.logits, wanted.logits)
             assert torch.equal(outputs.encoder_last_hidden_state, wanted.encoder_last_hidden_state)
         inputs = without_target(batch)
-        assert torch.equal(found.generate(**inputs), expected.generate(**inputs))
+        assert torch.equal(actual.generate(**inputs), expected.generate(**inputs))
         if not STOCK_BEAMS_WORK and stock_vocabularies_differ(expected.config):
-            ours = expected if type(found) is MarianMTModel else found
+            ours = expected if type(actual) is MarianMTModel else actual
             assert torch.isfinite(ours.generate(**inputs, **BEAMS).sequences_scores).all()
             continue
-        beams, wanted = found.generate(**inputs, **BEAMS), expected.generate(**inputs, **BEAMS)
+        beams, wanted = actual.generate(**inputs, **BEAMS), expected.generate(**inputs, **BEAMS)
         assert torch.equal(beams.sequences, wanted.sequences)
         assert torch.equal(beams.sequences_scores, wanted.sequences_scores)
 

@@ -91,15 +91,15 @@ def test_layer_aggregation(case: Case):
             layer.register_forward_hook(lambda *seen, side=side: layers[side].append(seen[-1]))
     with torch.no_grad():
         outputs = model(**batch)
-        for side, found in (("encoder", outputs.encoder_last_hidden_state), ("decoder", outputs.last_hidden_state)):
+        for side, actual in (("encoder", outputs.encoder_last_hidden_state), ("decoder", outputs.last_hidden_state)):
             module = getattr(model, side).layer_aggregation
             assert len(layers[side]) == len(getattr(model, side).layers)
             if config.layer_aggregation_side not in ("both", side):
                 assert module is None
-                assert torch.equal(found, layers[side][-1])
+                assert torch.equal(actual, layers[side][-1])
             else:
-                assert_close(found, output_by_hand(config, module, layers[side]))
-                assert (found - layers[side][-1]).abs().max() > 0.05
+                assert_close(actual, output_by_hand(config, module, layers[side]))
+                assert (actual - layers[side][-1]).abs().max() > 0.05
 
 
 @pytest.mark.parametrize("case", ROUTED_HEADS, ids=lambda case: case.name)
@@ -108,7 +108,7 @@ def test_routed_heads(case: Case):
     model, config = case.build(), case.config()
     width, seen = config.d_model, []
 
-    def compare(module, inputs: tuple[Tensor], found: Tensor) -> None:
+    def compare(module, inputs: tuple[Tensor], actual: Tensor) -> None:
         gated = isinstance(module, GatedRoutedProjection)
         routed = module.routed if gated else module
         votes = []
@@ -120,7 +120,7 @@ def test_routed_heads(case: Case):
         expected = route_by_hand(config, routed.router, votes, None, config.head_routing_iterations)
         if gated:
             expected = inputs[0] @ module.weight.T + module.bias + module.gate * expected
-        assert_close(found, expected)
+        assert_close(actual, expected)
         seen.append(module)
 
     for module in list(model.modules()):
@@ -202,5 +202,5 @@ def test_one_sentence_on_several_threads(name: str):
     finally:
         torch.set_num_threads(1)
     assert torch.equal(results[0].sequences, results[1].sequences)
-    for found, expected in zip(results[1].logits, results[0].logits, strict=True):
-        assert_close(found, expected)
+    for actual, expected in zip(results[1].logits, results[0].logits, strict=True):
+        assert_close(actual, expected)

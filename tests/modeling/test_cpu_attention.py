@@ -99,8 +99,8 @@ def test_bfloat16_is_as_exact_as_eager_attention(queries: int, keys: int, mask: 
     allowed, parts = boolean(mask, queries, keys), tensors(queries, keys)
     exact = eager([part.double() for part in parts], allowed)
     with torch.autocast("cpu", torch.bfloat16):
-        others, found = eager(parts, allowed), ours(parts, mask, allowed)
-    for name, here, there, truth in zip(NAMES, found, others, exact, strict=True):
+        others, actual = eager(parts, allowed), ours(parts, mask, allowed)
+    for name, here, there, truth in zip(NAMES, actual, others, exact, strict=True):
         assert here.isfinite().all()
         largest = (here - truth).abs().max()
         assert largest <= 2 * (there - truth).abs().max() + 2**-8 * truth.abs().max(), name
@@ -168,9 +168,9 @@ def test_gradients_of_every_parameter_are_those_of_eager_attention(padding: str)
         return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
     exact, other = gradients("eager", None), gradients("eager", torch.bfloat16)
-    found = gradients(NAME, torch.bfloat16)
-    assert found.keys() == exact.keys()
-    for name, gradient in found.items():
+    actual = gradients(NAME, torch.bfloat16)
+    assert actual.keys() == exact.keys()
+    for name, gradient in actual.items():
         assert gradient.isfinite().all(), name
         allowed = 2 * (other[name] - exact[name]).norm() + 0.01 * exact[name].norm() + 1e-6
         assert (gradient - exact[name]).norm() <= allowed, name

@@ -76,14 +76,14 @@ def test_no_term_depends_on_how_the_batch_is_split(name: str):
     pairs = make_pairs(case.config())
     items = sum(map(len, pairs.targets))
     expected = whole(**pairs.batch(), num_items_in_batch=items)
-    found = [parts(**pairs.one(index).batch(2, 1), num_items_in_batch=items) for index in range(3)]
+    actual = [parts(**pairs.one(index).batch(2, 1), num_items_in_batch=items) for index in range(3)]
     for term in ("loss", "lm_loss", "bow_loss", "bca_loss"):
         wanted = getattr(expected, term)
         if wanted is not None:
-            assert_close(sum(getattr(output, term) for output in found), wanted)
+            assert_close(sum(getattr(output, term) for output in actual), wanted)
             assert_close(wanted, getattr(whole(**pairs.batch()), term), 1e-5)
     expected.loss.backward()
-    for output in found:
+    for output in actual:
         output.loss.backward()
     for (parameter_name, parameter), other in zip(whole.named_parameters(), parts.parameters(), strict=True):
         if parameter.grad is not None:
@@ -102,10 +102,10 @@ def test_training_losses_ignore_padding(name: str, side: str):
     with torch.no_grad():
         expected = model(**pairs.batch())
         for padding in ((1, 0), (0, 4), (17, 11)):
-            found = model(**pairs.batch(*padding, left=side == "left"))
+            actual = model(**pairs.batch(*padding, left=side == "left"))
             for term in ("loss", "lm_loss", "bow_loss", "bca_loss"):
                 if getattr(expected, term) is not None:
-                    assert_close(getattr(found, term), getattr(expected, term))
+                    assert_close(getattr(actual, term), getattr(expected, term))
     model(**pairs.batch(5, 4, left=side == "left")).loss.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
@@ -121,9 +121,9 @@ def test_the_auxiliary_losses_can_be_taken_away(name: str):
     with torch.no_grad():
         assert torch.equal(bare(**batch).logits, model(**batch).logits)
         assert torch.equal(bare(**batch).loss, model(**batch).loss)
-    found, expected = (each.generate(**without_target(batch), **BEAMS) for each in (bare, model))
-    assert torch.equal(found.sequences, expected.sequences)
-    assert torch.equal(found.sequences_scores, expected.sequences_scores)
+    actual, expected = (each.generate(**without_target(batch), **BEAMS) for each in (bare, model))
+    assert torch.equal(actual.sequences, expected.sequences)
+    assert torch.equal(actual.sequences_scores, expected.sequences_scores)
 
 
 def test_weights_of_one_give_the_printed_objective_of_a_sentence():
@@ -173,12 +173,12 @@ def test_bag_of_words_scores_are_what_the_loss_is_made_of():
 @pytest.fixture
 def warnings_of() -> Any:
     """What this package logs as a warning."""
-    found: list[str] = []
+    actual: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())
+    handler.emit = lambda record: actual.append(record.getMessage())
     auxiliary_losses.logger.addHandler(handler)
     transformers.utils.logging.warning_once.cache_clear()
-    yield found
+    yield actual
     auxiliary_losses.logger.removeHandler(handler)
 
 
@@ -240,9 +240,9 @@ def test_warm_start_from_capsule_aggregated_marian(name: str, tmp_path):
     with torch.no_grad():
         assert torch.equal(ours(**batch).logits, start(**batch).logits)
         assert torch.equal(ours(**batch).loss, start(**batch).loss)
-    found, expected = (each.generate(**without_target(batch), **BEAMS) for each in (ours, start))
-    assert torch.equal(found.sequences, expected.sequences)
-    assert torch.equal(found.sequences_scores, expected.sequences_scores)
+    actual, expected = (each.generate(**without_target(batch), **BEAMS) for each in (ours, start))
+    assert torch.equal(actual.sequences, expected.sequences)
+    assert torch.equal(actual.sequences_scores, expected.sequences_scores)
 
 
 def test_a_warm_started_model_is_saved_as_ours(tmp_path):
@@ -267,9 +267,9 @@ def test_switched_off_it_is_capsule_aggregated_marian(name: str):
     copied(start, ours)
     batch = make_pairs(start.config).batch()
     for mode in (True, False):
-        found, expected = ours.train(mode)(**batch), start.train(mode)(**batch)
-        assert torch.equal(found.logits, expected.logits) and torch.equal(found.loss, expected.loss)
-        assert found.past_contents is None and found.bow_loss is None
+        actual, expected = ours.train(mode)(**batch), start.train(mode)(**batch)
+        assert torch.equal(actual.logits, expected.logits) and torch.equal(actual.loss, expected.loss)
+        assert actual.past_contents is None and actual.bow_loss is None
     assert torch.equal(ours.generate(**without_target(batch)), start.generate(**without_target(batch)))
 
 
@@ -377,12 +377,12 @@ def test_training_compiles_as_one_graph(name: str):
     plain, compiled = (case.build(**GDR_MARIAN.shallow).train() for _ in range(2))
     batch = make_pairs(case.config()).batch()
     expected = plain(**batch)
-    found = torch.compile(compiled, fullgraph=True, backend="aot_eager")(**batch)
+    actual = torch.compile(compiled, fullgraph=True, backend="aot_eager")(**batch)
     for term in ("loss", "lm_loss", "bow_loss", "bca_loss"):
         if getattr(expected, term) is not None:
-            assert_close(getattr(found, term), getattr(expected, term))
+            assert_close(getattr(actual, term), getattr(expected, term))
     expected.loss.backward()
-    found.loss.backward()
+    actual.loss.backward()
     assert_same_gradients(compiled, plain, tolerance=1e-4)
 
 

@@ -84,7 +84,7 @@ def decode(model: Any, source: list[Tensor], words: list[int]) -> dict[str, Tens
     if extra is not None:
         past = summary.new_zeros(extra.widths[0])
         future = torch.tanh(extra.future_start.weight @ summary + extra.future_start.bias)
-    found: dict[str, list[Tensor]] = {name: [] for name in ("z", "s", "weights", "past", "future")}
+    actual: dict[str, list[Tensor]] = {name: [] for name in ("z", "s", "weights", "past", "future")}
     for word in words:
         embedding = decoder.embed_tokens.weight[word] * model.config.d_model**0.5
         inner = gru_step(pair(recurrence.word_inputs, step.word_recurrent), embedding, state)
@@ -109,38 +109,38 @@ def decode(model: Any, source: list[Tensor], words: list[int]) -> dict[str, Tens
                 - extra.future_removed.weight @ (reset * context)
             )
             future = (1 - update) * candidate + update * future
-            found["past"].append(past)
-            found["future"].append(future)
+            actual["past"].append(past)
+            actual["future"].append(future)
         features = torch.cat([embedding, state, context])
-        found["z"].append(torch.tanh(decoder.readout.weight @ features + decoder.readout.bias))
-        found["s"].append(state)
-        found["weights"].append(weights)
-    return {name: torch.stack(values) for name, values in found.items() if values}
+        actual["z"].append(torch.tanh(decoder.readout.weight @ features + decoder.readout.bias))
+        actual["s"].append(state)
+        actual["weights"].append(weights)
+    return {name: torch.stack(values) for name, values in actual.items() if values}
 
 
 def outputs_of_loops(model: Any, source_words: list[int], words: list[int]) -> dict[str, Tensor]:
     """The loops' results, with `o` after past and future and the scores of the vocabulary."""
     config = model.config
     source = encode(model, source_words)
-    found = decode(model, source, words)
-    states, head = found["z"], model.model.past_future
+    actual = decode(model, source, words)
+    states, head = actual["z"], model.model.past_future
     if config.past_future == "guided_routing":
         votes_of = model.get_encoder().source_votes
         votes = torch.stack([(votes_of.votes.weight @ h).view(-1, config.capsule_dim) for h in source])
         keys = votes @ votes_of.keys.weight.mT
-        guide = found["s"] @ head.guide.weight.mT
+        guide = actual["s"] @ head.guide.weight.mT
         weights = (head.output_weight, head.score_weight)
         capsules = reference_guided_routing(votes[None], guide[None], keys[None], *weights, mask=None, iterations=3)[
             0
         ][0]
-        found["past"] = capsules[:, : config.past_capsules].flatten(1)
-        found["future"] = capsules[:, config.past_capsules : -config.redundant_capsules].flatten(1)
-    if "past" in found:
-        joined = head.layer_norm(torch.cat([states, found["past"], found["future"]], dim=-1))
+        actual["past"] = capsules[:, : config.past_capsules].flatten(1)
+        actual["future"] = capsules[:, config.past_capsules : -config.redundant_capsules].flatten(1)
+    if "past" in actual:
+        joined = head.layer_norm(torch.cat([states, actual["past"], actual["future"]], dim=-1))
         states = states + head.fc2(torch.relu(head.fc1(joined)))
-    found["o"] = states
-    found["logits"] = states @ model.lm_head.weight.mT + model.final_logits_bias
-    return found
+    actual["o"] = states
+    actual["logits"] = states @ model.lm_head.weight.mT + model.final_logits_bias
+    return actual
 
 
 @pytest.mark.parametrize("kind", ["none", "guided_routing", "recurrent"])
@@ -151,7 +151,7 @@ def test_padded_batch_against_loops(kind: str, left: bool) -> None:
     pairs = make_pairs(model.config)
     batch = pairs.batch(2, 3, left=left)
     labels = batch.pop("labels")
-    found = model(**batch, output_attentions=True)
+    actual = model(**batch, output_attentions=True)
     base = model.model(**batch, output_past_future=True)
     for row in range(3):
         real = batch["decoder_attention_mask"][row].bool()
@@ -159,16 +159,16 @@ def test_padded_batch_against_loops(kind: str, left: bool) -> None:
         wanted = outputs_of_loops(
             model, batch["input_ids"][row, words].tolist(), batch["decoder_input_ids"][row, real].tolist()
         )
-        torch.testing.assert_close(found.logits[row, real], wanted["logits"])
+        torch.testing.assert_close(actual.logits[row, real], wanted["logits"])
         torch.testing.assert_close(base.last_hidden_state[row, real], wanted["o"])
-        weights = found.cross_attentions[0][row, 0, real]
+        weights = actual.cross_attentions[0][row, 0, real]
         torch.testing.assert_close(weights[:, words], wanted["weights"])
         assert (weights[:, ~words] == 0).all()
         if kind != "none":
             torch.testing.assert_close(base.guide_states[row, real], wanted["s"])
             torch.testing.assert_close(base.past_contents[row, real], wanted["past"])
             torch.testing.assert_close(base.future_contents[row, real], wanted["future"])
-    assert labels.shape == found.logits.shape[:2]
+    assert labels.shape == actual.logits.shape[:2]
 
 
 @pytest.mark.parametrize("kind", ["none", "guided_routing", "recurrent"])

@@ -41,11 +41,11 @@ def partition_inputs(dtype: torch.dtype, embedding_dtype: torch.dtype | None = N
 def test_log_partition_is_the_plain_one(dtype: torch.dtype, block: int, monkeypatch):
     monkeypatch.setattr(vocabulary_loss, "CPU_BLOCK_ELEMENTS", block)
     hidden, embedding, weights = partition_inputs(dtype)
-    found = 1.7 * log_partition_in_blocks(hidden, embedding, weights)
+    actual = 1.7 * log_partition_in_blocks(hidden, embedding, weights)
     wanted = 1.7 * plain_log_partition(hidden, embedding, weights)
     tolerance = 1e-12 if dtype == torch.float64 else 1e-5
-    assert_close(found, wanted, tolerance)
-    grads = torch.autograd.grad(found, (hidden, embedding))
+    assert_close(actual, wanted, tolerance)
+    grads = torch.autograd.grad(actual, (hidden, embedding))
     for grad, right in zip(grads, torch.autograd.grad(wanted, (hidden, embedding)), strict=True):
         assert right.abs().max() > 0.1 and grad.dtype == dtype
         assert_close(grad, right, tolerance)
@@ -87,9 +87,9 @@ def test_log_partition_is_as_exact_as_torch(dtype, embedding_dtype, block: int, 
     ):
         total = function(hidden, embedding, weights)
         results.append((total, *torch.autograd.grad(total, (hidden, embedding))))
-    for name, found, torchs, wanted in zip(("total", "hidden", "embedding"), *results, strict=True):
-        assert found.dtype == torchs.dtype and torch.isfinite(found).all()
-        error = (found.double() - wanted).abs().max().item()
+    for name, actual, torchs, wanted in zip(("total", "hidden", "embedding"), *results, strict=True):
+        assert actual.dtype == torchs.dtype and torch.isfinite(actual).all()
+        error = (actual.double() - wanted).abs().max().item()
         allowed = (torchs.double() - wanted).abs().max().item()
         assert error <= 2 * allowed + 1e-6, f"{name}: {error}, torch's own {allowed}"
 
@@ -137,12 +137,12 @@ def test_cross_entropy_of_states_is_that_of_the_logits(smoothing: float, biased:
     monkeypatch.setattr(vocabulary_loss, "CPU_BLOCK_ELEMENTS", block)
     hidden, embedding, _ = partition_inputs(torch.float64)
     bias = torch.linspace(-1, 2, 11, dtype=torch.float64) if biased else None
-    found, reported = cross_entropy_of_states(hidden, embedding, LABELS, bias, smoothing)
+    actual, reported = cross_entropy_of_states(hidden, embedding, LABELS, bias, smoothing)
     wanted = plain_cross_entropy(hidden, embedding, LABELS, bias, smoothing)
-    assert_close(found, wanted, 1e-12)
+    assert_close(actual, wanted, 1e-12)
     assert_close(reported, plain_cross_entropy(hidden, embedding, LABELS, bias), 1e-12)
     assert not reported.requires_grad
-    grads = torch.autograd.grad(1.7 * found, (hidden, embedding))
+    grads = torch.autograd.grad(1.7 * actual, (hidden, embedding))
     for grad, right in zip(grads, torch.autograd.grad(1.7 * wanted, (hidden, embedding)), strict=True):
         assert right.abs().max() > 0.1
         assert_close(grad, right, 1e-12)
@@ -165,12 +165,12 @@ def test_cross_entropy_of_states_is_as_exact_as_torch(dtype, embedding_dtype, sm
     monkeypatch.setattr(vocabulary_loss, "CPU_BLOCK_ELEMENTS", 35)
     inputs = partition_inputs(dtype, embedding_dtype)[:2]
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    found = cross_entropy_of_states(*inputs, LABELS, smoothing=smoothing)[0]
+    actual = cross_entropy_of_states(*inputs, LABELS, smoothing=smoothing)[0]
     torchs, wanted = (plain_cross_entropy(*given, LABELS, smoothing=smoothing) for given in (inputs, exact))
-    assert found.dtype == torch.float32
+    assert actual.dtype == torch.float32
     results = [
         (total, *torch.autograd.grad(total, given))
-        for total, given in zip((found, torchs, wanted), (inputs, inputs, exact), strict=True)
+        for total, given in zip((actual, torchs, wanted), (inputs, inputs, exact), strict=True)
     ]
     for name, ours, theirs, right in zip(("total", "hidden", "embedding"), *results, strict=True):
         assert ours.dtype == theirs.dtype and torch.isfinite(ours).all()
@@ -181,14 +181,14 @@ def test_cross_entropy_of_states_is_as_exact_as_torch(dtype, embedding_dtype, sm
 def test_autocast_multiplies_in_its_type():
     hidden, embedding, _ = partition_inputs(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found = cross_entropy_of_states(hidden, embedding, LABELS)[0]
+        actual = cross_entropy_of_states(hidden, embedding, LABELS)[0]
         wanted = plain_cross_entropy(hidden.bfloat16(), embedding, LABELS)
         partition = log_partition_in_blocks(hidden.bfloat16(), embedding, torch.ones(9))
         scores = hidden.bfloat16() @ embedding.mT.bfloat16()
-    assert found.dtype == torch.float32
-    assert_close(found, wanted, 1e-6)
+    assert actual.dtype == torch.float32
+    assert_close(actual, wanted, 1e-6)
     assert_close(partition, scores.float().logsumexp(dim=-1).sum(), 1e-6)  # summed in float32
-    grads = torch.autograd.grad(found, (hidden, embedding))
+    grads = torch.autograd.grad(actual, (hidden, embedding))
     assert all(grad.dtype == torch.float32 for grad in grads)
 
 

@@ -62,8 +62,8 @@ def test_equals_the_reference(
     plain, plain_gradients = value_and_gradients(reference_guided_scores, tensors)
     fused, gradients = value_and_gradients(SCORES[fast], tensors)
     assert_as_good_as_plain("scores", fused, plain, truth, units=2)
-    for name, found, wanted, true in zip(NAMES, gradients, plain_gradients, true_gradients, strict=True):
-        assert_as_good_as_plain(f"gradient of {name}", found, wanted, true, units=2)
+    for name, actual, wanted, true in zip(NAMES, gradients, plain_gradients, true_gradients, strict=True):
+        assert_as_good_as_plain(f"gradient of {name}", actual, wanted, true, units=2)
 
 
 @pytest.mark.parametrize("content", [0.0, 1e4, 1e30, float("inf")])

@@ -28,8 +28,8 @@ def test_dropout_is_equal_in_distribution(probability: float):
     torch.testing.assert_close(result[result != 0].unique(), torch.tensor([1 / (1 - probability)]))
     variance = probability * (1 - probability)
 
-    def near(found: Tensor, expected: float, spread: float) -> None:
-        assert (found - expected).abs().max() < 5 * spread, (found, expected, spread)
+    def near(actual: Tensor, expected: float, spread: float) -> None:
+        assert (actual - expected).abs().max() < 5 * spread, (actual, expected, spread)
 
     near(kept.mean(), 1 - probability, (variance / kept.numel()) ** 0.5)
     near(kept.mean(0), 1 - probability, (variance / rows) ** 0.5)  # of every place
@@ -68,10 +68,10 @@ def test_the_backward_pass_drops_the_same_numbers(shape: tuple[int, ...], dtype:
     grad = torch.randn(shape).to(dtype)
     result.backward(grad)
     kept = result != 0
-    for found, whole in ((result, numbers), (numbers.grad, grad)):
+    for actual, whole in ((result, numbers), (numbers.grad, grad)):
         expected = torch.where(kept, whole.detach().float() / 0.6, 0.0)
         torch.testing.assert_close(
-            found.detach().float(), expected, rtol=2**-8 if dtype != torch.float32 else 1e-6, atol=0
+            actual.detach().float(), expected, rtol=2**-8 if dtype != torch.float32 else 1e-6, atol=0
         )
 
 
@@ -103,8 +103,8 @@ def test_losses_and_gradients_are_those_of_pytorch(dtype: torch.dtype, words: in
     assert scores.equal(scores)  # only weights make it replace them
     parts = native_row_losses(scores, labels, bias, weights, smoothing)
     assert all(one.equal(other) for one, other in zip(plain, parts, strict=True))
-    found = parts.norms - torch.lerp(parts.targets, parts.means, smoothing)
-    torch.testing.assert_close(found.double(), losses.detach(), rtol=1e-5, atol=1e-5)
+    actual = parts.norms - torch.lerp(parts.targets, parts.means, smoothing)
+    torch.testing.assert_close(actual.double(), losses.detach(), rtol=1e-5, atol=1e-5)
     tolerance = 2**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(scores.double(), exact.grad, rtol=tolerance, atol=1e-6)
 
@@ -118,10 +118,10 @@ def test_threads_share_the_rows():
         torch.set_num_threads(1)
         expected = native_row_losses(alone, labels, weights=weights)
         torch.set_num_threads(3)
-        found = native_row_losses(together, labels, weights=weights)
+        actual = native_row_losses(together, labels, weights=weights)
     finally:
         torch.set_num_threads(threads)
-    assert together.equal(alone) and all(one.equal(other) for one, other in zip(found, expected, strict=True))
+    assert together.equal(alone) and all(one.equal(other) for one, other in zip(actual, expected, strict=True))
 
 
 def test_numbers_that_are_not_finite_show():

@@ -31,8 +31,8 @@ def test_any_number_of_threads(kind: str, threads: int, many_threads: None, monk
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     wanted, wanted_gradients = case.value_and_gradients(implementation="native")
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    found, gradients = case.value_and_gradients(implementation="native")
-    assert torch.equal(found, wanted)
+    actual, gradients = case.value_and_gradients(implementation="native")
+    assert torch.equal(actual, wanted)
     assert_gradients_close(gradients, wanted_gradients, 1e-5, 1e-6)
 
 
@@ -63,10 +63,10 @@ def test_another_default_dtype_changes_nothing() -> None:
     _, wanted = case.value_and_gradients(implementation="native")
     try:
         torch.set_default_dtype(torch.float64)
-        _, found = case.value_and_gradients(implementation="native")
+        _, actual = case.value_and_gradients(implementation="native")
     finally:
         torch.set_default_dtype(torch.float32)
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert all(torch.equal(actual[name], wanted[name]) for name in wanted)
 
 
 def test_an_overflow_of_float16_is_not_hidden() -> None:

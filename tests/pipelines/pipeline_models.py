@@ -57,11 +57,11 @@ def built(name: str) -> Any:
 
 def saved_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Folders of all models, with the tokenizer."""
-    found = {name: str(tmp_path_factory.mktemp(name)) for name in NAMES}
-    for name, folder in found.items():
+    actual = {name: str(tmp_path_factory.mktemp(name)) for name in NAMES}
+    for name, folder in actual.items():
         built(name).save_pretrained(folder)
         TOKENIZER.save_pretrained(folder)
-    return found
+    return actual
 
 
 def make(name: str, tokenizer: Any = TOKENIZER, **options: Any) -> CapsuleTranslationPipeline:
@@ -72,8 +72,8 @@ def expected(name: str, texts: list[str] = TEXTS, **options: Any) -> list[str]:
     return translate(built(name), TOKENIZER, texts, **options)
 
 
-def texts_of(found: Any) -> list[str]:
-    return [one["translation_text"] for one in found]
+def texts_of(actual: Any) -> list[str]:
+    return [one["translation_text"] for one in actual]
 
 
 def joined(texts: list[str]) -> str:
@@ -86,11 +86,11 @@ def count(text: str) -> int:
     return min(LONGEST, len(TOKENIZER(text)["input_ids"]))
 
 
-def assert_scores(model: Any, sources: list[str], found: list[dict[str, Any]], penalty: float) -> None:
+def assert_scores(model: Any, sources: list[str], actual: list[dict[str, Any]], penalty: float) -> None:
     """Those of translations that end by themselves, by the other route."""
     ended = [
         (source, one)
-        for source, one in zip(sources, found, strict=True)
+        for source, one in zip(sources, actual, strict=True)
         if len(one["translation_text"].split()) < LONGEST
     ]
     assert len(ended) >= 2

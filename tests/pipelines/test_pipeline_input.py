@@ -60,8 +60,8 @@ def test_a_generator_is_read_as_its_results_are_taken() -> None:
             read.append(number)
             yield TEXTS[number % 5]
 
-    found = iter(make(CAPS_NMT.name)(endless(), batch_size=2))
-    first = [next(found), next(found)]
+    actual = iter(make(CAPS_NMT.name)(endless(), batch_size=2))
+    first = [next(actual), next(actual)]
     assert len(read) <= 3, "two sentences, and the first of a generator is looked at"
     assert [texts_of(one) for one in first] == [[text] for text in expected(CAPS_NMT.name)[:2]]
 
@@ -76,13 +76,13 @@ def test_what_is_no_text_is_named(wrong: Any) -> None:
 def test_blank_text_has_the_empty_translation(blank: str) -> None:
     translator, wanted = make(GDR_MARIAN.name), expected(GDR_MARIAN.name)
     assert translator(blank) == [{"translation_text": ""}]
-    found = translator([blank, *TEXTS, blank], batch_size=3)
-    assert texts_of(found) == ["", *wanted, ""]
+    actual = translator([blank, *TEXTS, blank], batch_size=3)
+    assert texts_of(actual) == ["", *wanted, ""]
     reports = {"return_scores": True, "return_routings": True, "return_coverage": True}
-    found = translator(blank, num_beams=2, num_return_sequences=2, **reports)
+    actual = translator(blank, num_beams=2, num_return_sequences=2, **reports)
     empty = {"translation_text": "", "score": 0.0, "routings": {}}
-    assert [{key: value for key, value in one.items() if key != "coverage"} for one in found] == [empty, empty]
-    assert found[0]["coverage"] == {
+    assert [{key: value for key, value in one.items() if key != "coverage"} for one in actual] == [empty, empty]
+    assert actual[0]["coverage"] == {
         "words": [],
         "untranslated": [],
         "repeated": [],

@@ -16,10 +16,10 @@ def test_int8_models(family: Family) -> None:
     quantized = quantize_for_cpu(built(family.name))
     translator = pipeline("translation", model=quantized, tokenizer=TOKENIZER, device="cpu")
     wanted = translate(quantized, TOKENIZER, TEXTS)
-    found = translator(TEXTS, batch_size=2, return_scores=True, return_routings=True)
-    assert texts_of(found) == wanted
-    assert set(found[0]["routings"]) == set(family.routing_sites(quantized.config))
-    assert_scores(quantized, TEXTS, found, 1.0)
+    actual = translator(TEXTS, batch_size=2, return_scores=True, return_routings=True)
+    assert texts_of(actual) == wanted
+    assert set(actual[0]["routings"]) == set(family.routing_sites(quantized.config))
+    assert_scores(quantized, TEXTS, actual, 1.0)
 
 
 def test_int8_models_with_a_shortlist() -> None:
@@ -27,10 +27,10 @@ def test_int8_models_with_a_shortlist() -> None:
     shortlist = Shortlist.from_alignments(model, TOKENIZER, TEXTS, TEXTS, frequent=1, translations=1)
     quantized = quantize_for_cpu(model, shortlist)
     translator = pipeline("translation", model=quantized, tokenizer=TOKENIZER, device="cpu")
-    found = translator(TEXTS, return_scores=True)
-    assert texts_of(found) == [translate(quantized, TOKENIZER, text) for text in TEXTS]
-    assert texts_of(found) != translate(quantize_for_cpu(model), TOKENIZER, TEXTS)
-    assert_scores(quantized, TEXTS, found, 1.0)  # over the whole vocabulary
+    actual = translator(TEXTS, return_scores=True)
+    assert texts_of(actual) == [translate(quantized, TOKENIZER, text) for text in TEXTS]
+    assert texts_of(actual) != translate(quantize_for_cpu(model), TOKENIZER, TEXTS)
+    assert_scores(quantized, TEXTS, actual, 1.0)  # over the whole vocabulary
     shortlist.digest = "another"
     with pytest.raises(ValueError, match="the shortlist does not fit the tokenizer"):
         translator(TEXTS)

@@ -62,8 +62,8 @@ def test_a_sentence_that_is_too_long_is_cut_with_a_warning() -> None:
     translator = make(MARIAN)
     short = "ba de fi go lu. "
     with pytest.warns(UserWarning, match="'ro so so.*'… has 53 tokens and is cut off after 40"):
-        found = translator(short + "ro so" + " so" * 50)
-    assert texts_of(found) == [joined(expected(MARIAN, [short, "ro so" + " so" * 37]))]
+        actual = translator(short + "ro so" + " so" * 50)
+    assert texts_of(actual) == [joined(expected(MARIAN, [short, "ro so" + " so" * 37]))]
 
 
 def test_truncation() -> None:

@@ -40,9 +40,9 @@ def test_scores_are_those_of_force_decoding(name: str, penalty: float | None) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_of_greedy_search(name: str) -> None:
-    found = make(name)(TEXTS, batch_size=5, return_scores=True)
-    assert texts_of(found) == expected(name)
-    assert_scores(built(name), TEXTS, found, 1.0)
+    actual = make(name)(TEXTS, batch_size=5, return_scores=True)
+    assert texts_of(actual) == expected(name)
+    assert_scores(built(name), TEXTS, actual, 1.0)
 
 
 def test_the_score_of_a_split_text_counts_all_of_its_tokens() -> None:
@@ -56,8 +56,8 @@ def test_the_score_of_a_split_text_counts_all_of_its_tokens() -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_routings_are_those_of_the_model(family: Any) -> None:
     model = built(family.name)
-    found = make(family.name)(TEXTS, batch_size=5, num_beams=2, num_return_sequences=2, return_routings=True)
-    for source, translations in zip(TEXTS, found, strict=True):
+    actual = make(family.name)(TEXTS, batch_size=5, num_beams=2, num_return_sequences=2, return_routings=True)
+    for source, translations in zip(TEXTS, actual, strict=True):
         for one in translations:
             target = TOKENIZER(one["translation_text"], return_tensors="pt")["input_ids"][:, :LONGEST]
             with torch.no_grad():
@@ -70,11 +70,11 @@ def test_routings_are_those_of_the_model(family: Any) -> None:
 @pytest.mark.parametrize("name", [GDR_MARIAN.name, GDR_RNMT.name])
 def test_reports_go_through_json(name: str) -> None:
     reports = {"return_scores": True, "return_routings": "lists", "return_coverage": True}
-    found = make(name)(["ba de", ""], **reports)
-    assert json.loads(json.dumps(found)) == found
-    assert found[0]["coverage"]["words"] == ["ba", "de"] and found[1]["routings"] == {}
+    actual = make(name)(["ba de", ""], **reports)
+    assert json.loads(json.dumps(actual)) == actual
+    assert actual[0]["coverage"]["words"] == ["ba", "de"] and actual[1]["routings"] == {}
     tensors = make(name)("ba de", return_routings=True)[0]["routings"]
-    assert found[0]["routings"] == {site: value.tolist() for site, value in tensors.items()}
+    assert actual[0]["routings"] == {site: value.tolist() for site, value in tensors.items()}
 
 
 def test_routings_of_a_split_text_are_refused() -> None:
@@ -84,8 +84,8 @@ def test_routings_of_a_split_text_are_refused() -> None:
 
 @pytest.mark.parametrize("name", [GDR_MARIAN.name, GDR_RNMT.name])
 def test_coverage_is_that_of_explain(name: str) -> None:
-    found = make(name)(TEXTS[:3], batch_size=3, num_beams=2, num_return_sequences=2, return_coverage=True)
-    for source, translations in zip(TEXTS, found, strict=False):
+    actual = make(name)(TEXTS[:3], batch_size=3, num_beams=2, num_return_sequences=2, return_coverage=True)
+    for source, translations in zip(TEXTS, actual, strict=False):
         for one in translations:
             coverage = explain(built(name), TOKENIZER, source, one["translation_text"]).coverage
             assert one["coverage"] == coverage.as_dict() and coverage.words == tuple(source.split())

@@ -40,9 +40,9 @@ def test_it_is_the_overlap_rate_of_the_past(weight: float) -> None:
     model = GDRMarianForConditionalGeneration(config)
     blank = {"en": " ", "de": "leer"}
     pairs = [blank, *({"en": source, "de": target} for source, target in zip(sources, targets, strict=True))]
-    found = measure_bow_accuracy(model, tokenizer, pairs, "en", "de")
+    actual = measure_bow_accuracy(model, tokenizer, pairs, "en", "de")
     expected = round(overlap_rates(model, tokenizer, sources, targets).past, 4) if weight else None
-    assert found == model.config.bow_accuracy == expected
+    assert actual == model.config.bow_accuracy == expected
     model.config.bow_accuracy = None
     assert measure_bow_accuracy(model, tokenizer, [blank], "en", "de") is None is model.config.bow_accuracy
 

@@ -123,8 +123,8 @@ def test_the_papers_rows_are_the_baseline_and_what_they_say(shipped: dict[str, R
 def changed_from(shipped: dict[str, Recipe], name: str, base: str) -> dict[str, Any]:
     """What a recipe sets otherwise than another one, but where it is kept."""
     given = [shipped[f"wmt14/{one}.yaml"].explicit for one in (name, base)]
-    found, expected = ({key: setting.value for key, setting in flatten_settings(one, "").items()} for one in given)
-    return {key: value for key, value in found.items() if value != expected.get(key) and key != "output_dir"}
+    actual, expected = ({key: setting.value for key, setting in flatten_settings(one, "").items()} for one in given)
+    return {key: value for key, value in actual.items() if value != expected.get(key) and key != "output_dir"}
 
 
 POINTS = [
@@ -232,8 +232,8 @@ def test_null_removes_a_setting_of_a_file(recipe_file: str) -> None:
 def test_numbers_and_words_are_read_as_they_look(tmp_path: Path):
     text = "a: 1e-3\nb: no\nc: 3\nd: -.5\ne: true\nf: '1e-3'\ng: off\nh: 1_000\n"
     wanted = {"a": 1e-3, "b": "no", "c": 3, "d": -0.5, "e": True, "f": "1e-3", "g": "off", "h": "1_000"}
-    found = parse_yaml(text, "here")
-    assert found == wanted and [type(value) for value in found.values()] == [type(one) for one in wanted.values()]
+    actual = parse_yaml(text, "here")
+    assert actual == wanted and [type(value) for value in actual.values()] == [type(one) for one in wanted.values()]
 
 
 def test_numbers_that_are_written_as_text_are_numbers(recipe_file: str):

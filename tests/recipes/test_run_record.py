@@ -213,9 +213,9 @@ def test_a_longer_run_says_what_its_schedule_was(copied: Path) -> None:
     assert f"continuing from {copied / 'checkpoint-6'}, after step 6\n  max_steps was 6, now 8\n" in done.stdout
     assert "learning rate from here on: linear, warm-up of 2 steps, to step 8" in done.stdout
     results = json.loads((copied / "results.json").read_text())
-    found = [(part["from_step"], part["to_step"], part["learning_rate"]) for part in results["segments"]]
+    actual = [(part["from_step"], part["to_step"], part["learning_rate"]) for part in results["segments"]]
     schedules = [f"linear, warm-up of 2 steps, to step {steps}" for steps in (6, 8)]
-    assert found == [(0, 6, schedules[0]), (6, 8, schedules[1])]
+    assert actual == [(0, 6, schedules[0]), (6, 8, schedules[1])]
     assert results["segments"][1]["changed"] == {"max_steps": [6, 8]}
     for part in results["segments"]:
         assert {"versions", "processes", "device", "date"} <= part.keys()

@@ -100,10 +100,10 @@ def repository(tmp_path: Path) -> Path:
 
 def test_which_tests_import_a_file(repository: Path) -> None:
     imports = Imports(repository)
-    found = {test: imports.reached_by(test) for test in imports.tests()}
+    actual = {test: imports.reached_by(test) for test in imports.tests()}
     late, adding = "hf_capsule_mt/training/late.py", "hf_capsule_mt/ops/adding.py"
-    assert [test for test in found if late in found[test]] == ["tests/test_late.py"]
-    assert [test for test in found if adding in found[test]] == [
+    assert [test for test in actual if late in actual[test]] == ["tests/test_late.py"]
+    assert [test for test in actual if adding in actual[test]] == [
         "tests/ops/test_adding.py",
         "tests/ops/test_broken.py",
         "tests/test_late.py",

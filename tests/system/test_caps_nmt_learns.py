@@ -68,5 +68,5 @@ def test_int8_translates_as_well(trained):
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("PyTorch has no int8 products for this processor")
     quantized = translate(quantize_for_cpu(model), task.tokenizer, task.test_sources)
-    scores = [corpus_scores(found, task.test_references).bleu for found in (translations, quantized)]
+    scores = [corpus_scores(actual, task.test_references).bleu for actual in (translations, quantized)]
     assert abs(scores[0] - scores[1]) < 1.5, scores

@@ -38,8 +38,8 @@ def launch(folder: Path, config: Path, **options: Any) -> list[dict[str, Any]]:
 
 def two(folder: Path, environment: dict[str, str] | None = None, **options: Any) -> list[dict[str, Any]]:
     """What both processes found, without a launcher, in seconds less; empty if they were killed."""
-    for found in folder.glob("found_*.json"):
-        found.unlink()
+    for file in folder.glob("found_*.json"):
+        file.unlink()
     arguments = json.dumps({"output_dir": str(folder), "use_cpu": True} | options)
     done = run_processes(PROGRAM, arguments, environment=environment)
     failed = [process.returncode != 0 for process in done]
@@ -111,8 +111,8 @@ def in_one_process(folder: Path, processes: list[dict[str, Any]]) -> Any:
 
 def check_same_training(one: Any, processes: list[dict[str, Any]], final: Path) -> None:
     for name in ("loss", "lm_loss", "bow_loss", "bca_loss", "grad_norm"):
-        found = [row[name] for row in processes[0]["history"]]
-        assert found == pytest.approx([row[name] for row in history(one)], rel=1e-4), name
+        actual = [row[name] for row in processes[0]["history"]]
+        assert actual == pytest.approx([row[name] for row in history(one)], rel=1e-4), name
     saved = load_file(final / "model.safetensors")
     trained = {name: value for name, value in weights(one).items() if name in saved}
     assert len(trained) > 30

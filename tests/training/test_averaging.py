@@ -16,10 +16,10 @@ from hf_capsule_mt.training.exponential_average import AVERAGES
 
 
 class Recorder(TrainerCallback):
-    """The weights after every step, and what evaluations are made to find."""
+    """The weights after every step and at every evaluation."""
 
-    def __init__(self, trainer: Any, found: list[float] | None = None) -> None:
-        self.trainer, self.found, self.steps = trainer, found or [], list[dict[str, torch.Tensor]]()
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.steps = trainer, list[dict[str, torch.Tensor]]()
         self.evaluated: list[dict[str, torch.Tensor]] = []
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
@@ -169,7 +169,7 @@ def test_throughput(tmp_path: Path) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_accumulated_batches_of_stock_marian_count_once(tmp_path: Path, smoothing: float) -> None:
     """Stock Marian's own loss is a mean that ignores how many batches are summed up."""
-    found = []
+    actual = []
     for budget, accumulation in ((10_000, 1), (150, 50)):
         set_seed(3)
         config = MarianConfig(
@@ -203,9 +203,9 @@ def test_accumulated_batches_of_stock_marian_count_once(tmp_path: Path, smoothin
         )
         trainer.train()
         assert (len(trainer.data_collator.batches) > 1) == (accumulation > 1) and trainer.state.global_step == 1
-        found.append(history(trainer)[0])
-    assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5)
-    assert found[0]["grad_norm"] == pytest.approx(found[1]["grad_norm"], rel=1e-4)
+        actual.append(history(trainer)[0])
+    assert actual[0]["loss"] == pytest.approx(actual[1]["loss"], rel=1e-5)
+    assert actual[0]["grad_norm"] == pytest.approx(actual[1]["grad_norm"], rel=1e-4)
 
 
 def test_events_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,9 +39,9 @@ def trained(folder: Path, resume: bool = False, **arguments: Any) -> dict[str, t
     return run.model.state_dict()
 
 
-def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     for name, tensor in expected.items():
-        assert found[name].equal(tensor), name
+        assert actual[name].equal(tensor), name
 
 
 @pytest.mark.parametrize("bf16", [False, True])

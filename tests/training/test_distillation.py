@@ -209,10 +209,10 @@ def test_lines_that_the_teacher_cannot_translate_keep_their_reference(
 
     def strange(model: Any, tokenizer: Any, lines: list[str], **options: Any) -> Iterator[list[Translation]]:
         asked.extend(lines)
-        for line, found in zip(lines, translate_lines(model, tokenizer, lines, **options), strict=True):
+        for line, actual in zip(lines, translate_lines(model, tokenizer, lines, **options), strict=True):
             if line == sources[2]:  # this teacher has one blank line of its own
-                found = [Translation(" \n\u2028 ")]
-            yield [Translation("\nzwei\r\nZeilen\u0085hier")] if line == sources[3] else found
+                actual = [Translation(" \n\u2028 ")]
+            yield [Translation("\nzwei\r\nZeilen\u0085hier")] if line == sources[3] else actual
 
     monkeypatch.setattr(teaching, "translate_lines", strange)
     report = setting(place, teacher).run()

@@ -63,13 +63,13 @@ def trainer(
 def rates(run: CapsuleSeq2SeqTrainer) -> dict[str, tuple[float, float]]:
     """Learning rate and weight decay of every parameter, by name; a parameter in two groups is an error."""
     names = {id(parameter): name for name, parameter in run.model.named_parameters()}
-    found: dict[str, tuple[float, float]] = {}
+    actual: dict[str, tuple[float, float]] = {}
     for group in run.optimizer.param_groups:
         for parameter in group["params"]:
-            assert names[id(parameter)] not in found
-            found[names[id(parameter)]] = (group["lr"], group["weight_decay"])
-    assert found.keys() == set(names.values())
-    return found
+            assert names[id(parameter)] not in actual
+            actual[names[id(parameter)]] = (group["lr"], group["weight_decay"])
+    assert actual.keys() == set(names.values())
+    return actual
 
 
 def test_new_parameters_have_the_other_rate_and_decay_as_the_trainer_says(baseline: str, tmp_path: Path):
@@ -121,7 +121,7 @@ def test_a_tied_parameter_is_new_under_all_its_names_or_not_at_all():
     model = nn.ModuleDict({"first": nn.Linear(2, 2, bias=False), "second": nn.Linear(2, 2, bias=False)})
     model["second"].weight = model["first"].weight
     assert new_parameters(model, ["second.weight"]) == [] and new_parameters(model, ["first.weight"]) == []
-    assert [id(found) for found in new_parameters(model, ["first.weight", "second.weight"])] == [
+    assert [id(actual) for actual in new_parameters(model, ["first.weight", "second.weight"])] == [
         id(model["first"].weight)
     ]
 

@@ -44,9 +44,9 @@ def test_the_others_wait_for_the_main_process_as_long_as_it_takes(tmp_path: Path
         subprocess.Popen([*command, str(rank), str(tmp_path), FILE], stdout=subprocess.PIPE, text=True)
         for rank in (0, 1)
     ]
-    found = [process.communicate(timeout=120)[0].split() for process in processes]
+    actual = [process.communicate(timeout=120)[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert [words[0] for words in found] == ["done", "done"] and float(found[0][1]) < float(found[1][1])
+    assert [words[0] for words in actual] == ["done", "done"] and float(actual[0][1]) < float(actual[1][1])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_no_error_of_the_main_process_lets_the_others_wait(monkeypatch: pytest.M
     with pytest.raises(type(error)) as raised:
         processes.from_main(SimpleNamespace(is_main_process=True), fail)
     assert raised.value is error
-    monkeypatch.setattr(processes, "broadcast_object_list", lambda found: found.__setitem__(slice(None), sent))
+    monkeypatch.setattr(processes, "broadcast_object_list", lambda actual: actual.__setitem__(slice(None), sent))
     with pytest.raises(SystemExit):
         processes.from_main(SimpleNamespace(is_main_process=False), fail)
 

@@ -40,20 +40,20 @@ def test_no_file_of_a_recipe_holds_the_token(tmp_path: Path) -> None:
 @pytest.fixture
 def uploads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Instead of a Hub: what would be uploaded."""
-    found: list[dict[str, Any]] = []
+    actual: list[dict[str, Any]] = []
 
     def upload_folder(self: HfApi, **given: Any) -> Any:
         folder = Path(given["folder_path"])
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
         wanted = filter_repo_objects(names, ignore_patterns=given.get("ignore_patterns"))
-        found.append({"place": given.get("path_in_repo"), "token": given["token"], "files": {*wanted}})
+        actual.append({"place": given.get("path_in_repo"), "token": given["token"], "files": {*wanted}})
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
     monkeypatch.setattr(HfApi, "create_repo", lambda self, name, **_: SimpleNamespace(repo_id=name))
-    return found
+    return actual
 
 
 @pytest.mark.parametrize(

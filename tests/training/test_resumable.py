@@ -45,8 +45,8 @@ def test_killed_at_any_step(whole: Any, tmp_path: Path) -> None:
     print(f"killed at step {step}: RESUME_TEST_SEED={SEED}")
     killed = program(output_dir=str(tmp_path), kill_at=step)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    found = last_checkpoint(tmp_path)
-    assert found is not None and found.name == f"checkpoint-{(step - 1) // 4 * 4}"
+    actual = last_checkpoint(tmp_path)
+    assert actual is not None and actual.name == f"checkpoint-{(step - 1) // 4 * 4}"
     ends_like(whole, tmp_path)
 
 

@@ -52,11 +52,11 @@ def test_a_signal_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: i
     ends_like(whole, tmp_path)
     assert checkpoints(tmp_path) == [4, 8, 12, 14], "the one for SIGTERM alone is gone"
     for step in (4, 8):
-        found, expected = (
+        actual, expected = (
             [row["step"] for row in read_log_history(Path(folder) / f"checkpoint-{step}")]
             for folder in (tmp_path, whole.args.output_dir)
         )
-        assert found == expected, "what was due has the evaluation"
+        assert actual == expected, "what was due has the evaluation"
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

@@ -55,12 +55,12 @@ def test_a_run_that_is_taken_up_again_ends_where_it_would_have(tmp_path: Path, c
     """In the middle of the first epoch and of a later one, dropout included, bit for bit."""
 
     def model() -> Any:
-        found = gdr(bow_loss_weight=0.5, bca_loss_weight=0.0)
-        found.config.dropout = 0.1
-        for module in found.modules():
+        actual = gdr(bow_loss_weight=0.5, bca_loss_weight=0.0)
+        actual.config.dropout = 0.1
+        for module in actual.modules():
             if hasattr(module, "dropout") and isinstance(module.dropout, float):
                 module.dropout = 0.1
-        return found
+        return actual
 
     whole, seen = make(tmp_path / "whole", model(), max_steps=14)
     whole.train()

@@ -82,7 +82,7 @@ def test_every_term_is_logged_and_they_add_up(tmp_path: Path):
 
 
 def test_terms_do_not_depend_on_accumulation(tmp_path: Path):
-    found = []
+    actual = []
     for batch_size, accumulation in ((8, 1), (2, 4)):
         run = trainer(
             gdr(),
@@ -94,8 +94,8 @@ def test_terms_do_not_depend_on_accumulation(tmp_path: Path):
             train_sampling_strategy="sequential",
         )
         run.train()
-        found.append(training_logs(run))
-    for whole, split in zip(*found, strict=True):
+        actual.append(training_logs(run))
+    for whole, split in zip(*actual, strict=True):
         for name in ("loss", "lm_loss", "bow_loss", "bca_loss", "grad_norm"):
             assert split[name] == pytest.approx(whole[name], rel=2e-3), name
 
@@ -137,14 +137,14 @@ def test_label_smoothing_keeps_the_auxiliary_losses(tmp_path: Path):
 
 
 def test_label_smoothing_of_one_term_is_the_stock_one(tmp_path: Path):
-    found = []
+    actual = []
     for kind in (CapsuleSeq2SeqTrainer, Seq2SeqTrainer):
         set_seed(3)
         model = CapsuleAggregatedMarianForConditionalGeneration(CapsuleAggregatedMarianConfig(**SIZES))
         run = trainer(model, tmp_path, kind, label_smoothing_factor=0.1, gradient_accumulation_steps=2)
         run.train()
-        found.append([row["loss"] for row in training_logs(run)])
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
+        actual.append([row["loss"] for row in training_logs(run)])
+    assert actual[0] == pytest.approx(actual[1], rel=1e-5)
 
 
 def test_a_batch_of_stock_marian_without_a_count_is_divided_by_its_tokens(tmp_path: Path):

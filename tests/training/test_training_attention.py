@@ -71,6 +71,6 @@ def test_recomputed_layers_have_the_same_attention(tmp_path: Path):
         attentions(model, tmp_path, bf16=True, **arguments)
         return model.state_dict()
 
-    expected, found = weights(), weights(gradient_checkpointing=True)
+    expected, actual = weights(), weights(gradient_checkpointing=True)
     for name, tensor in expected.items():
-        assert found[name].equal(tensor), name
+        assert actual[name].equal(tensor), name

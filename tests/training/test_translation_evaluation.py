@@ -122,9 +122,9 @@ def test_the_encoder_reads_every_source_once_and_batches_have_like_lengths(tmp_p
 def test_predict_and_training_mode(tmp_path: Path) -> None:
     model = build("caps_nmt").train()
     trainer = make(CapsuleSeq2SeqTrainer, tmp_path, model)
-    found = trainer.predict(trainer.eval_dataset, max_length=9)
-    assert model.training and len(found.predictions) == 14 and found.predictions.shape[1] <= 9
-    assert found.label_ids.shape[0] == 14 and {"test_loss", "test_bleu"} <= found.metrics.keys()
+    actual = trainer.predict(trainer.eval_dataset, max_length=9)
+    assert model.training and len(actual.predictions) == 14 and actual.predictions.shape[1] <= 9
+    assert actual.label_ids.shape[0] == 14 and {"test_loss", "test_bleu"} <= actual.metrics.keys()
 
 
 def test_without_generation_the_stock_evaluation_runs(tmp_path: Path) -> None:

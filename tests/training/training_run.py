@@ -170,7 +170,7 @@ def main(options: dict[str, Any]) -> None:
     batches = list(trainer.data_collator.batches)
     predicted = trainer.predict(corpus(10)) if predict else None
     folder, index = Path(options["output_dir"]), trainer.args.process_index
-    found = {
+    actual = {
         "history": history(trainer),
         "batches": batches,
         "predictions": None if predicted is None else predicted.predictions.tolist(),
@@ -181,7 +181,7 @@ def main(options: dict[str, Any]) -> None:
         "sharded": any(isinstance(value, DTensor) for value in trainer.model.parameters()),
         "launched_with": {name: os.environ[name] for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))},
     }
-    (folder / f"found_{index}.json").write_text(json.dumps(found))
+    (folder / f"found_{index}.json").write_text(json.dumps(actual))
     if index == 0 or trainer.is_fsdp_enabled:  # where it takes all of them
         trainer.save_model(str(folder / "final"))
 
