@@ -52,7 +52,11 @@ EMPTY_AFTER_EDIT = """(source, drawn, ...shown) => {
   const isOld = view && words(source) !== words(new URLSearchParams(view.dataset.view).get("source"));
   return isOld ? ["", ...shown.map(() => "")] : [drawn, ...shown];
 }"""
-REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
+REPLACE_ADDRESS = """(query) => {
+  if (!query) return;
+  window.history.replaceState(null, "", query);
+  document.dispatchEvent(new Event("demo-address"));
+}"""
 SAVE_FILE = """(page) => {
   if (!page) return;
   const link = document.createElement("a");

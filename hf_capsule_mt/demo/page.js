@@ -7,16 +7,18 @@ window.addEventListener("message", (event) => {
   }
 });
 // The address and the link have the word and the iteration that the visitor chose in the picture, after the #.
+const isOfComparison = (address) => new URLSearchParams(address).has("second"); // it has other pictures
 let linked = new URLSearchParams(window.location.hash.slice(1)); // of the link that was opened: for the first picture
+if (isOfComparison(window.location.search)) linked = null;
+document.addEventListener("input", () => { linked = null; }, { once: true }); // the picture will be of something else
 let chosen = { picture: null, hash: "" };
 const keepChoice = () => {
   const picture = document.querySelector("#demo-picture-frame iframe");
   const link = document.querySelector("#demo-link a");
-  if (!picture || picture !== chosen.picture || !link || link.hash === chosen.hash) return;
-  link.hash = chosen.hash;
-  if (window.location.hash !== chosen.hash) {
-    window.history.replaceState(null, "", window.location.search + chosen.hash);
-  }
+  if (!picture || picture !== chosen.picture || !link) return;
+  if (link.hash !== chosen.hash) link.hash = chosen.hash;
+  const { search, hash } = window.location;
+  if (hash !== chosen.hash && !isOfComparison(search)) window.history.replaceState(null, "", search + chosen.hash);
 };
 window.addEventListener("message", (event) => {
   const picture = document.querySelector("#demo-picture-frame iframe");
@@ -70,5 +72,5 @@ const compareSoon = () => {
   clearTimeout(comparison);
   comparison = setTimeout(() => [compareWithPicture, keepChoice].forEach((one) => one()), 50); // all boxes are filled
 };
-document.addEventListener("input", compareSoon);
+for (const name of ["input", "demo-address"]) document.addEventListener(name, compareSoon);
 new MutationObserver(compareSoon).observe(document.documentElement, { childList: true, subtree: true });

@@ -275,6 +275,9 @@ def test_the_link_shows_the_same_word_and_iteration(show: Open):
     tab.run(f"document.querySelector('{SLIDER}').focus()")
     tab.press("ArrowRight")  # another link, and the same picture
     tab.until(f"location.search.includes('threshold') && location.hash === '{chosen}'")
+    click(tab, "#demo-show")  # an answer with the same link and the same picture
+    tab.until_quiet()
+    tab.until(f"location.hash === '{chosen}'")
     address = tab.run("document.querySelector('#demo-link a').href")
     assert address == tab.run("location.href")
     tab.leave()
@@ -287,9 +290,22 @@ def test_the_link_shows_the_same_word_and_iteration(show: Open):
     tab.until("location.search.includes('A+letter') && location.hash === ''")
 
 
-@pytest.mark.parametrize(
-    "part", ["choice=99&iteration=7", "choice=-1&iteration=x", "choice=1.5", "%3Cscript%3E", "&&="]
-)
+def test_the_address_of_a_comparison_gets_no_word_of_another_picture(show: Open):
+    tab = show()
+    until_frame(tab, TRANSLATION.split())
+    click(tab, "button[role=tab]", 1)
+    tab.until("!!document.querySelector('#demo-compare')")
+    click(tab, "#demo-compare")
+    tab.until("location.search.includes('second=')")
+    tab.until_quiet()
+    click(tab, "button[role=tab]", 0)
+    message = "{ capsuleMapChoice: { choice: 2 } }"
+    tab.run(f"document.querySelector('{FRAME}').contentWindow.postMessage({message}, '*')")
+    tab.until("document.querySelector('#demo-link a').hash.startsWith('#choice=2')")
+    assert tab.run("location.hash") == ""
+
+
+@pytest.mark.parametrize("part", ["choice=99&iteration=7", "choice=-1&iteration=x", "choice=1.5", "%3Cb%3E", "&&="])
 def test_a_link_with_a_word_that_is_not_there_shows_the_view(show: Open, address: str, part: str):
     tab = show(Linked())
     tab.leave()
