@@ -1,10 +1,11 @@
-"""Build the wheel and the source distribution of the last commit, and check them with twine.
+"""Build the wheel and the source distribution of a tagged commit, and check them with twine.
 
+    git tag v0.1.0 && git push --tags
     make dist REPOSITORY=https://github.com/OWNER/hf_capsule_mt
 
 The links of the README are relative, so that they work in every clone. A package index needs absolute ones: the copy
-that goes into both files gets links to the repository, and the package its addresses. Package indexes refuse a wheel
-with the platform `linux_x86_64`: upload the source distribution, or wheels from cibuildwheel.
+that goes into both files gets links to the tag on GitHub, and the package its addresses. Package indexes refuse a
+wheel with the platform `linux_x86_64`: upload the source distribution, or wheels from cibuildwheel.
 """
 
 import argparse
@@ -14,21 +15,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hf_capsule_mt import __version__
-
 ROOT = Path(__file__).resolve().parents[1]
-RELATIVE_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
+CODE_OR_LINK = re.compile(r"```.*?```|`[^`\n]*`|(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)", re.DOTALL)
 URLS = "[project.urls]\n"
 
 
 def with_absolute_links(text: str, repository: str, revision: str) -> str:
-    """Markdown whose relative links and pictures are those of the repository at a revision."""
+    """Markdown whose relative links and pictures are those of the repository at a revision; code stays as it is."""
 
-    def absolute(link: re.Match[str]) -> str:
-        picture, label, path = link.groups()
+    def absolute(part: re.Match[str]) -> str:
+        picture, label, path = part.groups()
+        if path is None:
+            return part[0]
         return f"{picture}{label}({repository}/{'raw' if picture else 'blob'}/{revision}/{path})"
 
-    return RELATIVE_LINK.sub(absolute, text)
+    return CODE_OR_LINK.sub(absolute, text)
 
 
 def with_addresses(pyproject: str, repository: str, revision: str) -> str:
@@ -48,29 +49,57 @@ def with_addresses(pyproject: str, repository: str, revision: str) -> str:
 
 
 def repository_address(text: str) -> str:
-    if not re.fullmatch(r"https://[\w.-]+(/[\w.-]+)+/?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the address of a repository, https://HOST/OWNER/NAME")
-    return text.rstrip("/")
+    if not (match := re.fullmatch(r"(https://github\.com/[\w.-]+/[\w.-]+?)(\.git)?/?", text)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be https://github.com/OWNER/NAME: the links have the form that GitHub understands"
+        )
+    return match[1]
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def check_commit(tag: str) -> None:
+    """Raise unless the tag is of the last commit and nothing else has changed since."""
+    if git("status", "--porcelain"):
+        raise ValueError("there are changes without a commit, which a release would not have: commit or remove them")
+    if git("rev-parse", "HEAD") != git("rev-parse", "--verify", f"{tag}^{{commit}}"):
+        raise ValueError(f"the last commit has no tag {tag}, which all links name: git tag {tag}")
+
+
+def build(repository: str, output: Path) -> list[Path]:
+    """The built files."""
+    if output.is_dir() and any(output.iterdir()):
+        raise ValueError(f"{output} must be empty: all its files would be checked, and uploaded, as this release")
+    version = re.search(r'^__version__ = "(.+)"$', git("show", "HEAD:hf_capsule_mt/__init__.py"), re.MULTILINE)
+    if version is None:
+        raise ValueError("hf_capsule_mt/__init__.py has no __version__")
+    tag = f"v{version[1]}"
+    check_commit(tag)
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", tag], cwd=ROOT, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        for file, change in {"README.md": with_absolute_links, "pyproject.toml": with_addresses}.items():
+            path = Path(folder, file)
+            path.write_text(change(path.read_text(encoding="utf-8"), repository, tag), encoding="utf-8")
+        subprocess.run([sys.executable, "-m", "build", "--outdir", str(output), folder], check=True)
+    files = sorted(output.iterdir())
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *map(str, files)], check=True)
+    return files
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("repository", type=repository_address, help="its address, https://HOST/OWNER/NAME")
-    parser.add_argument("--revision", help="the tag that the links name; default: v and the version")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    parser.add_argument("repository", type=repository_address, help="its address, https://github.com/OWNER/NAME")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a new or empty folder; default: dist")
     arguments = parser.parse_args()
-    revision = arguments.revision or f"v{__version__}"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-        subprocess.run(["tar", "-x", "-C", name], input=archive, check=True)
-        for file, change in {"README.md": with_absolute_links, "pyproject.toml": with_addresses}.items():
-            text = (folder / file).read_text(encoding="utf-8")
-            (folder / file).write_text(change(text, arguments.repository, revision), encoding="utf-8")
-        python, output = sys.executable, str(arguments.output.resolve())
-        subprocess.run([python, "-m", "build", "--outdir", output, name], check=True)
-    files = [str(path) for path in sorted(arguments.output.glob("hf_capsule_mt-*"))]
-    subprocess.run([python, "-m", "twine", "check", "--strict", *files], check=True)
+    try:
+        files = build(arguments.repository, arguments.output.resolve())
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print("for a package index:", *(file for file in files if file.name.endswith(".tar.gz")))
     return 0
 
 

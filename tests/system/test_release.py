@@ -2,13 +2,15 @@
 
 import importlib.util
 import re
+import subprocess
 import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 from commands import ROOT
 
-REPOSITORY = "https://example.org/owner/name"
+REPOSITORY = "https://github.com/owner/name"
 
 
 @pytest.fixture(scope="module")
@@ -22,23 +24,23 @@ def build_release() -> ModuleType:
 
 def test_every_link_of_the_readme_is_absolute_and_leads_to_a_file(build_release: ModuleType) -> None:
     text = build_release.with_absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY, "v1")
-    links = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]*)\)", text)
-    assert len(links) > 20
-    own = 0
-    for picture, link in links:
-        assert link.startswith("https://"), link
-        if link.startswith(REPOSITORY):
-            own += 1
-            kind, revision, path = link.removeprefix(f"{REPOSITORY}/").split("/", 2)
-            assert kind == ("raw" if picture else "blob") and revision == "v1"
-            assert (ROOT / path.partition("#")[0]).is_file(), link
-    assert own > 15
+    shown = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    assert not re.search(r"<(a|img)\b|^\[[^\]]+\]: ", shown, re.MULTILINE), "links in a form that stays relative"
+    links = re.findall(r"\]\(([^)]*)\)", shown)
+    assert len(links) == shown.count("](") > 20
+    own = [link.removeprefix(f"{REPOSITORY}/") for link in links if link.startswith(REPOSITORY)]
+    assert all(link.startswith("https://") for link in links) and len(own) > 15
+    for link in own:
+        kind, revision, path = link.split("/", 2)
+        assert kind in ("raw", "blob") and revision == "v1"
+        assert (ROOT / path.partition("#")[0]).is_file(), link
 
 
 def test_other_text_stays(build_release: ModuleType) -> None:
-    text = "`f(x)` [a](https://a.org) [b](#part) <b> ![c](pictures/c.png)"
+    text = "`f[k](x)` [a](https://a.org) [b](#part) <b>\n```\n[a](b)\n```\n![c](pictures/c.png) [d](pictures/c.png)"
     changed = build_release.with_absolute_links(text, REPOSITORY, "v1")
-    assert changed == text.replace("pictures/c.png", f"{REPOSITORY}/raw/v1/pictures/c.png")
+    start, _, _ = text.partition("![c]")
+    assert changed == f"{start}![c]({REPOSITORY}/raw/v1/pictures/c.png) [d]({REPOSITORY}/blob/v1/pictures/c.png)"
 
 
 def test_the_package_gets_addresses_beside_those_of_the_papers(build_release: ModuleType) -> None:
@@ -51,11 +53,45 @@ def test_the_package_gets_addresses_beside_those_of_the_papers(build_release: Mo
     assert papers.items() <= urls.items() and len(papers) == 4 and max(map(len, urls)) <= 32
 
 
-@pytest.mark.parametrize(
-    "address", ["", "github.com/owner/name", "https://github.com", "https://a.org/b c", "/folder"]
-)
+ADDRESSES = ["", "github.com/owner/name", "https://github.com/owner", "https://github.com/a/b c", "https://a.org/a/b"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_an_address_that_is_none_is_refused(build_release: ModuleType, address: str, capsys) -> None:
     with pytest.raises(SystemExit) as stopped, pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["build_release.py", address])
         build_release.main()
-    assert stopped.value.code == 2 and "is not the address of a repository" in capsys.readouterr().err
+    assert stopped.value.code == 2 and "must be https://github.com/OWNER/NAME" in capsys.readouterr().err
+
+
+def test_the_address_of_a_clone_is_taken(build_release: ModuleType) -> None:
+    expected = "https://github.com/owner/a.name"
+    assert {build_release.repository_address(f"{expected}{end}") for end in ("", "/", ".git")} == {expected}
+
+
+def test_only_a_clean_tagged_commit_is_built(build_release: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    def git(*arguments: str) -> None:
+        name = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        subprocess.run(["git", *name, *arguments], cwd=tmp_path, check=True)
+
+    monkeypatch.setattr(build_release, "ROOT", tmp_path)
+    (tmp_path / "file").write_text("1")
+    git("init", "-q")
+    git("add", "file")
+    git("commit", "-qm", "first")
+    with pytest.raises(ValueError, match="no tag v1.0"):
+        build_release.check_commit("v1.0")
+    git("tag", "v1.0")
+    build_release.check_commit("v1.0")
+    (tmp_path / "file").write_text("2")
+    with pytest.raises(ValueError, match="changes without a commit"):
+        build_release.check_commit("v1.0")
+    git("commit", "-aqm", "second")
+    with pytest.raises(ValueError, match="no tag v1.0"):
+        build_release.check_commit("v1.0")
+
+
+def test_older_files_are_not_released_again(build_release: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "hf_capsule_mt-0.0.1.tar.gz").touch()
+    with pytest.raises(ValueError, match="must be empty"):
+        build_release.build(REPOSITORY, tmp_path)
