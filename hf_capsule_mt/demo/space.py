@@ -1,6 +1,7 @@
 """The page as a folder for a Space of the Hugging Face Hub: `app.py`, `requirements.txt` and a card."""
 
 import json
+import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -42,8 +43,7 @@ sdk: gradio
 sdk_version: {gradio}
 python_version: "{python}"
 app_file: app.py
-{models}license: apache-2.0
-short_description: Capsule-network translation, and what it routes where
+{models}{license}short_description: Capsule-network translation, and what it routes where
 ---
 
 # See routing
@@ -53,7 +53,8 @@ source, warnings for words that were probably left out, capsules, layers and hea
 
 The page stores nothing that visitors type, and sends it to nobody. It is `capsule-mt demo` of the package
 `hf_capsule_mt`; `capsule-mt demo {first}` shows it on your own machine.
-"""
+{copied}"""
+LICENSE = re.compile(r"---\n(?:(?!---\n).*\n)*?license: (\S+)\n")  # of a card
 
 
 def write_space(
@@ -95,6 +96,12 @@ def write_space(
     on_hub = [name for name in names if name not in folders]
     places = [f"{COPIES}/{folders[name].name}" if name in folders else name for name in names]
     listed = ", ".join(folders[name].name if name in folders else name for name in names)
+    of_copies = {source.name: _license(source) for source in folders.values()}
+    licenses = set(of_copies.values()) or {"apache-2.0"}  # that of the page
+    license = licenses.pop() if len(licenses) == 1 else ""  # a card has one
+    copied = "".join(
+        f"\nThe license of `{COPIES}/{name}`: {named or 'its card names none'}.\n" for name, named in of_copies.items()
+    )
     contents = {
         "app.py": APP.format(names=listed, models=json.dumps(places)),
         "requirements.txt": REQUIREMENTS.format(package=package),
@@ -103,8 +110,10 @@ def write_space(
             gradio=GRADIO,
             python=PYTHON,
             models=f"models: {json.dumps(on_hub)}\n" if on_hub else "",
+            license=f"license: {license}\n" if license else "",
             names=listed,
             first=places[0],
+            copied=copied,
         ),
     }
     with new_folder(folder, folders.values(), overwrite, belongs=_belongs_to_space) as made:
@@ -115,6 +124,13 @@ def write_space(
             copy.mkdir(parents=True)
             copy_files(source, copy, [file.name for file in source.iterdir() if belongs_to_checkpoint(file)])
     return [Path(folder) / name for name in FILES]
+
+
+def _license(folder: Path) -> str:
+    """The license that the card of a checkpoint names, "" without one."""
+    card = folder / "README.md"
+    named = LICENSE.match(card.read_text(encoding="utf-8")) if card.is_file() else None
+    return "" if named is None or named[1] == "unknown" else named[1]
 
 
 def _check_copied(folder: Path) -> None:

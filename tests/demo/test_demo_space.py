@@ -124,3 +124,19 @@ def test_what_a_space_cannot_hold_is_an_error(tmp_path: Path):
         write_space(tmp_path / "space", "me/model")
     write_space(tmp_path / "space", "me/other", overwrite=True)
     assert "me/other" in (tmp_path / "space" / "app.py").read_text(encoding="utf-8")
+
+
+def test_the_license_is_that_of_the_copied_models(tmp_path: Path):
+    """It was always that of the page, also for weights under another one."""
+    entry = demo_models()[0]
+    folders = {}
+    for name, license in (("first", "cc-by-2.0"), ("second", "mit"), ("third", "unknown")):
+        folders[name] = save(entry.model, entry.tokenizer, tmp_path / name)
+        (folders[name] / "README.md").write_text(f"---\nlanguage: en\nlicense: {license}\n---\n\nlicense: none\n")
+    expected = {("first",): "cc-by-2.0", ("first", "second"): None, ("third",): None, (): "apache-2.0"}
+    for names, license in expected.items():
+        files = write_space(tmp_path / "space", [str(folders[name]) for name in names] or "me/plain", overwrite=True)
+        card = files[-1].read_text(encoding="utf-8")
+        assert yaml.safe_load(card.split("---\n")[1]).get("license") == license, names
+        assert ("The license of `models/first`: cc-by-2.0.\n" in card) == ("first" in names)
+        assert ("The license of `models/third`: its card names none.\n" in card) == ("third" in names)
