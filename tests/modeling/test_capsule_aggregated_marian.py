@@ -404,3 +404,14 @@ def test_only_the_named_side_is_aggregated(side: str, where: tuple[int, int]):
     model = CapsuleAggregatedMarianModel(CapsuleAggregatedMarianConfig(**SIZES, layer_aggregation_side=side))
     assert (model.encoder.layer_aggregation is not None, model.decoder.layer_aggregation is not None) == where
     assert END != PAD
+
+
+def test_routings_have_gradients_unless_layers_are_checkpointed():
+    """Reentrant checkpointing runs a layer twice: a gradient through the first run would be of other tensors."""
+    case = next(one for one in ITERATING if one.family is AGGREGATED_MARIAN)
+    model, batch = case.build().train(), make_pairs(case.config()).batch()
+    routings = model(**batch, output_routings=True).routings
+    assert routings and all(assignments.requires_grad for assignments in routings.values())
+    model.gradient_checkpointing_enable()
+    routings = model(**batch, output_routings=True).routings
+    assert routings and not any(assignments.requires_grad for assignments in routings.values())

@@ -129,6 +129,8 @@ def test_only_training_in_bfloat16_up_to_the_measured_length_uses_products(monke
     longer = [torch.zeros(1, 1, LONGEST + 1, 2, dtype=torch.bfloat16, requires_grad=True)] * 3
     assert uses_products(monkeypatch, *(part[:, :, 1:] for part in longer))
     assert not uses_products(monkeypatch, *longer)
+    assert not uses_products(monkeypatch, longer[0][:, :, :3], *longer[1:]), "the keys are too long"
+    assert not uses_products(monkeypatch, longer[0], *(part[:, :, :3] for part in longer[1:])), "the queries are"
     grouped = value[:, :1]  # one head of values for two heads of queries
     module = SimpleNamespace(is_causal=False, training=True, num_key_value_groups=2)
     attention_on_cpu(module, query, grouped, grouped, None)  # the kernel repeats it

@@ -54,6 +54,12 @@ def test_arguments_of_another_type_or_device_are_refused() -> None:
         em_routing(votes, None, beta.to("meta"), beta)
     with pytest.raises(ValueError, match="meta"):
         dynamic_routing(votes, mask=torch.ones(2, 3, dtype=torch.bool, device="meta"))
+    gaps = torch.zeros(2, 3, 4, 2)[..., 0]
+    with pytest.raises(ValueError, match="compiled code takes"):
+        native_routing._address(gaps)
+    assert native_routing._address(gaps.unsqueeze(-1)) == gaps.data_ptr(), (
+        "the gradient of the votes has their strides"
+    )
     with pytest.raises(ValueError, match="float64"):
         make_case("guided", 603, dtype=torch.float32)(vote_keys=make_case("guided", 603).arguments["vote_keys"])
 

@@ -1,5 +1,6 @@
 """The learned estimate of CDR: it learns, and a run that is resumed has the same scores bit for bit."""
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -173,6 +174,8 @@ def test_the_loss_is_least_for_the_truth() -> None:
 
     best = loss_of(0.5, [9.0, 9.0, -9.0], [9.0, -9.0, 9.0])
     assert best < 0.01
+    unsure = loss_of(0.5, [0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
+    assert unsure == pytest.approx(2 * math.log(2)), "the mean over tokens of the source, for both"
     assert loss_of(0.8, [9.0, 9.0, -9.0], [9.0, -9.0, 9.0]) == pytest.approx(best + 0.09, abs=1e-5)
     assert loss_of(0.5, [9.0, 9.0, 9.0], [9.0, -9.0, 9.0]) > 1.0
     assert loss_of(0.5, [9.0, 9.0, -9.0], [9.0, 9.0, 9.0]) > 1.0

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -114,6 +115,17 @@ def test_too_many_messages_wait_for_a_place(scorer: Path, monkeypatch: pytest.Mo
         os.kill(pool._processes[0].pid, signal.SIGCONT)
         pool.timeout = 60.0
         assert [len(wait()) for wait in waiting] == [1] * len(waiting) and len(waiting) >= 2
+
+
+def test_a_message_waits_until_a_place_is_free(scorer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer_pool, "MESSAGES_WAITING", 1)
+    with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
+        assert pool.submit(["x"])()
+        os.kill(pool._processes[0].pid, signal.SIGSTOP)
+        timer = Timer(0.2, os.kill, (pool._processes[0].pid, signal.SIGCONT))
+        timer.start()
+        assert [len(wait()) for wait in [pool.submit(["x"]) for _ in range(4)]] == [1] * 4
+        timer.join()
 
 
 def test_workers_ignore_signals_to_all_processes_and_end_with_close(scorer: Path) -> None:
