@@ -1,6 +1,7 @@
 """What the commands say of a mistake, how far they are, and where Ctrl-C stopped them: one line, no traceback."""
 
 import argparse
+import logging
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from family_cases import CAPS_NMT, Case
 from hf_capsule_mt.checkpoint_names import check_checkpoint, check_name, reading_checkpoint
 from hf_capsule_mt.cli import translate
 from hf_capsule_mt.cli.check_inputs import check_models
-from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.command_line import HUB_REQUESTS, CommandHelp, at_least_one, run_command, usable_device
 from hf_capsule_mt.data import train_tokenizer
 
 SOURCES = ["The sister wrote a letter.", "", "Who reads it?"]
@@ -79,6 +80,27 @@ def test_a_mistyped_path_names_the_folder_that_was_meant(tmp_path: Path, monkeyp
         warnings.simplefilter("error")
         check_name("me/model")
         check_name("mode")  # a name on the Hub may have no owner
+
+
+def test_without_a_network_a_name_of_the_hub_is_one_line_at_once() -> None:
+    """The client alone prints eleven lines in 23 seconds."""
+    command = [sys.executable, "-m", "capsule_mt_command", "translate", "--model", "typo/x"]
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    begin = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert time.monotonic() - begin < 15 and done.returncode == 1
+    assert done.stderr.startswith(
+        "error: typo/x: no such folder, and the cache has no such model; the Hub cannot be r"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_tries_of_the_client_of_the_hub_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    from huggingface_hub.utils import _http
+
+    assert _http.logger.name == HUB_REQUESTS
+    assert run_command(lambda: 0, needs_package=False) == 0 and not _http.logger.isEnabledFor(logging.WARNING)
+    assert run_command(lambda: 0, debug=True, needs_package=False) == 0 and _http.logger.isEnabledFor(logging.WARNING)
 
 
 def test_an_error_in_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:

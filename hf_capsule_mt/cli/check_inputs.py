@@ -1,10 +1,12 @@
 """Checks of the input of commands that need neither the package nor PyTorch, so that mistakes are shown at once."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hf_capsule_mt.checkpoint_names import CONFIG_FILES, check_name, missing_folder
+from hf_capsule_mt.cli.command_line import one_line
 
 Place = str | os.PathLike[str]
 
@@ -27,8 +29,21 @@ def check_models(names: Iterable[str], revision: str | None = None) -> None:
             _check_hub_model(name, revision)
 
 
+@contextmanager
+def asking_hub(problem: str) -> Iterator[None]:
+    """Put this around a request to the Hub. If no answer comes, the error says so, after the `problem`."""
+    try:
+        yield
+    except ConnectionError as error:  # HF_HUB_OFFLINE=1
+        raise OSError(f"{problem}; the Hub cannot be reached ({one_line(str(error))})") from error
+    except (OSError, ValueError):  # the answer of the Hub, or a name that cannot be asked for
+        raise
+    except Exception as error:  # of the library for HTTP, which differs between versions of the client
+        raise OSError(f"{problem}; the Hub cannot be reached ({type(error).__name__}): try again later") from error
+
+
 def _check_hub_model(name: str, revision: str | None) -> None:
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import (
         EntryNotFoundError,
         HfHubHTTPError,
@@ -39,6 +54,9 @@ def _check_hub_model(name: str, revision: str | None) -> None:
     if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in CONFIG_FILES):
         return
     try:
+        # One try: without a network the download would try six times, which takes 23 seconds.
+        with asking_hub(f"{missing_folder(name)}, and the cache has no such model"), suppress(HfHubHTTPError):
+            get_hf_file_metadata(hf_hub_url(name, CONFIG_FILES[0], revision=revision))
         hf_hub_download(name, CONFIG_FILES[0], revision=revision)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         is_remote = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)

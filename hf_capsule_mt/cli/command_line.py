@@ -1,6 +1,7 @@
 """Parts that the commands share: checked numbers and devices, errors of one line, exit codes."""
 
 import argparse
+import logging
 import math
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 from hf_capsule_mt.cli.command_parser import EXIT_CODES, CommandHelp, CommandParser
 
 DEFAULT_BEAMS = 4  # of a model whose generation config has no beams
+HUB_REQUESTS = "huggingface_hub.utils._http"  # a logger
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130  # 128 + the number of SIGINT, as for any program that it ends
 
 __all__ = [
@@ -24,8 +26,10 @@ __all__ = [
     "add_beam_option",
     "at_least_one",
     "beams_of",
+    "error_message",
     "finite_number",
     "import_package",
+    "one_line",
     "run_command",
     "usable_device",
 ]
@@ -105,6 +109,8 @@ def run_command(
     and gives 130. If the reader of the output has gone, as `head` does, the command ends without an error.
     """
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    # The client of the Hub logs two lines for each of its tries. The error at the end is enough.
+    logging.getLogger(HUB_REQUESTS).setLevel(logging.WARNING if debug else logging.ERROR)
     try:
         if check is not None:
             check()
@@ -128,8 +134,16 @@ def run_command(
 
 
 def error_message(error: Exception) -> str:
-    """The message of an error. ImportError is expected, too: an optional library may be missing."""
-    if isinstance(error, ValueError | OSError | ImportError) and str(error):
-        return f"error: {error}"
+    """The message of an error, in one line. ImportError is expected, too: an optional library may be missing."""
+    if isinstance(error, ValueError | OSError | ImportError) and str(error).strip():
+        return f"error: {one_line(str(error))}"
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
     return f"error: {reason}; the option --debug shows where it happened"
+
+
+def one_line(text: str) -> str:
+    """The lines of a text as one: problems that were gathered have a semicolon between them."""
+    joined = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        joined += (" " if joined.endswith((".", ":", ";", ",", "!", "?")) else "; ") * bool(joined) + line
+    return joined

@@ -13,10 +13,11 @@ translations, pictures of the learning curves, and `recipe.yaml`, which repeats 
 import sys
 from pathlib import Path
 
-from hf_capsule_mt.cli.command_line import WRONG_USE, CommandParser, run_command
+from hf_capsule_mt.cli.command_line import WRONG_USE, CommandParser, error_message, run_command
 
 STATE = "the same command continues from the last checkpoint, or starts again without one"
 DEBUG = "--debug"
+NO_RECIPE = "no recipe: capsule-mt recipes lists those of the package"
 # Keys of a recipe that `--help` shows, with the placeholder of their value. `--help-all` shows all keys.
 KEYS = {
     "output_dir": ("FOLDER", "where the run is written"),
@@ -58,15 +59,14 @@ def make_parser() -> CommandParser:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or {"-h", "--help"} & {*arguments}:
-        parser = make_parser()
-        if not arguments:
-            parser.error("no recipe: capsule-mt recipes lists those of the package")
-        print(parser.format_help(), end="")
+    if {"-h", "--help"} & {*arguments}:
+        print(make_parser().format_help(), end="")
         return 0
     if {"--help-all", "--help_all"} & {*arguments}:
         return run_command(print_all_keys)
     arguments, debug = without_debug(arguments)
+    if not arguments:
+        make_parser().error(NO_RECIPE)
     if problems := option_problems(arguments):
         print(f"error: {problems}", file=sys.stderr)
         return WRONG_USE
@@ -74,15 +74,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def option_problems(arguments: list[str]) -> str:
-    """A line for each option that is not a key of a recipe, with the closest key. It needs no PyTorch."""
+    """The options that are no keys of a recipe, each with the closest key, in one line. It needs no PyTorch."""
     from hf_capsule_mt.recipes.file import closest
     from hf_capsule_mt.recipes.key_names import nested_keys, top_level_keys, unknown_options
 
-    lines = []
+    problems = []
     for name in unknown_options(arguments):
         close = closest(name, [*top_level_keys(), *nested_keys()])
-        lines.append(f"command line: no argument {name}" + (f"; did you mean --{close}?" if close else ""))
-    return "\n".join(lines)
+        problems.append(f"command line: no argument {name}" + (f"; did you mean --{close}?" if close else ""))
+    return "; ".join(problems)
 
 
 def check(arguments: list[str]) -> None:
@@ -116,14 +116,14 @@ def without_debug(arguments: list[str]) -> tuple[list[str], bool]:
 
 def train(arguments: list[str]) -> int:
     from hf_capsule_mt.hub import names_on_hub, write_model_card
-    from hf_capsule_mt.recipes.recipe import UnknownOption, parse_recipe
+    from hf_capsule_mt.recipes.recipe import WrongCommandLine, parse_recipe
     from hf_capsule_mt.recipes.run import RESULTS, Interrupted, run_recipe
     from hf_capsule_mt.training.processes import close_process_group
 
     try:
         recipe = parse_recipe(arguments)
-    except UnknownOption as error:
-        print(f"error: {error}", file=sys.stderr)
+    except WrongCommandLine as error:
+        print(error_message(error), file=sys.stderr)
         return WRONG_USE
     folder = Path(str(recipe.training.output_dir))
     results, card = folder / RESULTS, folder / "README.md"

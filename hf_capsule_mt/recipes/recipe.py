@@ -9,7 +9,7 @@ removes a setting, so that its default applies.
 
 import sys
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter, Namespace
-from typing import Any
+from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
@@ -54,13 +54,20 @@ class HelpFormatter(ArgumentDefaultsHelpFormatter):
         return action.option_strings[0] + choices if action.option_strings else str(action.metavar)
 
 
-class UnknownOption(ValueError):
-    """The command line has an option that is not a key of a recipe."""
+class WrongCommandLine(ValueError):
+    """The command line has an option that is not a key of a recipe, or a value that its key cannot have."""
 
 
-def recipe_parser() -> HfArgumentParser:
+class RecipeParser(HfArgumentParser):
+    """Raises an error where argparse would print the usage and end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongCommandLine(f"command line: {message}")
+
+
+def recipe_parser() -> RecipeParser:
     """A parser with an argument for each key of a recipe."""
-    parser = HfArgumentParser(
+    parser = RecipeParser(
         PARTS,
         prog="capsule-mt train",
         usage="capsule-mt train RECIPE [--key value …]",
@@ -95,7 +102,7 @@ def parse_recipe(arguments: list[str] | None = None) -> Recipe:
         f"command line: no argument {name}{suggestion(name, valid_keys(FAMILIES_AND_MARIAN), '--')}" for name in names
     ]
     if problems or unknown:
-        raise UnknownOption("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
+        raise WrongCommandLine("\n".join(problems) or f"command line: {unknown[0]!r} belongs to no argument")
     if isinstance(parsed.report_to, list) and len(parsed.report_to) == 1:
         parsed.report_to = parsed.report_to[0]  # as in a file
     file = recipe_path(parsed.recipe)

@@ -13,6 +13,7 @@ import pytest
 from commands import ROOT, run_script
 
 from hf_capsule_mt.cli import program, train
+from hf_capsule_mt.cli.command_line import one_line
 from hf_capsule_mt.cli.command_parser import CommandParser, split_text
 
 CLI = ROOT / "hf_capsule_mt" / "cli"
@@ -191,6 +192,7 @@ def test_an_unknown_command_is_named(arguments: list[str], said: str, capsys: py
         (["average", "--last", "2"], "the following arguments are required: folders, --output"),
         (["recipes", "-x"], "unrecognized arguments: -x"),
         (["train"], "no recipe: capsule-mt recipes lists those of the package"),
+        (["train", "--debug"], "no recipe: capsule-mt recipes lists those of the package"),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +200,33 @@ def test_wrong_use_is_one_line(arguments: list[str], said: str, capsys: pytest.C
         program.main(arguments)
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"error: {said} (capsule-mt {arguments[0]} --help shows the options)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["synthetic/dla_em", "--max_steps", "abc"],
+            "command line: argument --max_steps/--max-steps: invalid int value: 'abc'",
+        ),
+        (["synthetic/dla_em", "--max_steps"], "command line: argument --max_steps/--max-steps: expected one argument"),
+        (["--max_steps", "3"], "command line: the following arguments are required: RECIPE"),
+        (
+            ["synthetic/dla_em", "--foo", "1", "--sed", "2"],
+            "command line: no argument --foo; command line: no argument --sed; did you mean --seed?",
+        ),
+    ],
+)
+def test_wrong_use_of_train_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["train", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_several_problems_of_a_recipe_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--cleaning.max_words", "abc", "--config.d_model", "abc", "--output_dir", str(tmp_path / "run")]
+    assert program.main(["train", "synthetic/dla_em", *arguments]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.count("; command line: ") == 1, said
 
 
 def test_a_value_that_looks_like_an_option_is_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,6 +258,11 @@ def test_texts_are_split() -> None:
     text = "What it does.\n\n    capsule-mt a b\n    capsule-mt c \\\n        --d\n\nMore.\n\n    a table\n"
     examples = ["capsule-mt a b", "capsule-mt c \\\n    --d"]
     assert split_text(text) == ("What it does.", examples, "More.\n\n    a table")
+
+
+def test_a_message_of_several_lines_becomes_one() -> None:
+    assert one_line("a: wrong\nb: wrong") == "a: wrong; b: wrong"
+    assert one_line("It failed.\n\n  For this reason:\na, b") == "It failed. For this reason: a, b"
 
 
 def test_the_help_of_train_shows_keys_that_exist() -> None:
