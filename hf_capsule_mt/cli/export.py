@@ -14,7 +14,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hf_capsule_mt.cli.command_line import CommandParser, run_command
+from hf_capsule_mt.cli.check_inputs import asking_hub
+from hf_capsule_mt.cli.command_line import CommandParser, error_message, one_line, run_command
+
+
+def repository(name: str) -> str:
+    """A name of a repository, as a type for argparse."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise argparse.ArgumentTypeError(f"{name!r}: must be owner/name, or name ({error})") from error
+    return name
 
 
 def make_parser() -> CommandParser:
@@ -22,7 +35,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("folder", metavar="MODEL", help="a checkpoint folder; for --space also a name on the Hub")
     parser.add_argument("--output", type=Path, help="the new folder; default: a temporary one")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
-    parser.add_argument("--push", metavar="REPO", help="repository on the Hub, as name/model")
+    parser.add_argument("--push", type=repository, metavar="REPO", help="repository on the Hub, as owner/name")
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, but push nothing")
     parser.add_argument("--space", type=Path, metavar="FOLDER", help="only write a Space that shows the model")
@@ -32,9 +45,26 @@ def make_parser() -> CommandParser:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises an error for a folder that is missing."""
+    """Raises an error for a folder that is missing, and for a push that the Hub would not take."""
     if arguments.space is None and not Path(arguments.folder).exists():
         raise OSError(f"{arguments.folder}: no such folder; give the folder of a checkpoint")
+    if arguments.push is not None and not arguments.dry_run:
+        check_login(arguments.push)
+
+
+def check_login(name: str) -> None:
+    """Raises an error if the Hub cannot be reached, or knows no user: the export before a push may take minutes."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+
+    try:
+        with asking_hub(f"--push {name}"):
+            HfApi().whoami()
+    except LocalTokenNotFoundError as error:
+        raise OSError(f"--push {name}: no token for the Hub; run hf auth login, or set HF_TOKEN") from error
+    except HfHubHTTPError as error:
+        if error.response.status_code == 401:  # any other answer does not say that the push would fail
+            raise OSError(f"--push {name}: the Hub refuses the token ({one_line(str(error))})") from error
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -45,9 +75,11 @@ def export(arguments: argparse.Namespace) -> int:
         print(f"{arguments.space}: push it with hf upload OWNER/NAME {arguments.space} . --repo-type space")
         return 0
     from huggingface_hub import HfApi
+    from transformers.utils import logging
 
     from hf_capsule_mt.hub import export_checkpoint
 
+    logging.disable_progress_bar()  # Transformers' own bars for loading and saving
     with tempfile.TemporaryDirectory() as temporary:
         output = arguments.output or Path(temporary, "exported")
         options = {"overwrite": arguments.overwrite, "name": arguments.push}
@@ -57,7 +89,7 @@ def export(arguments: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             if arguments.debug:
                 raise
-            print(f"error: {error}\nnothing was pushed", file=sys.stderr)
+            print(f"{error_message(error)}; nothing was pushed", file=sys.stderr)
             return 1
         for path in files:
             print(f"{path.stat().st_size:>12,} {path.name}")

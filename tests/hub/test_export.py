@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from family_cases import CAPS_NMT, GDR_MARIAN, Case
+from huggingface_hub.errors import LocalTokenNotFoundError
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig, MarianMTModel
+from transformers.utils.logging import enable_progress_bar
 
 import hf_capsule_mt.hub.export as export
 from hf_capsule_mt.data import train_tokenizer
@@ -243,5 +245,39 @@ def test_what_is_not_verified_is_not_pushed(trained, monkeypatch, capsys):
 
     monkeypatch.setattr(export, "verify", fails)
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", lambda *args, **kwargs: pytest.fail("asked the Hub"))
+    monkeypatch.setattr("huggingface_hub.HfApi.whoami", lambda self: {})
     assert run_script(monkeypatch, trained, "--push", "me/model") == 1
-    assert "error: logits differ\nnothing was pushed" in capsys.readouterr().err
+    assert "error: logits differ; nothing was pushed\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (ConnectionError("offline mode"), "the Hub cannot be reached (offline mode)"),
+        (RuntimeError("Name or service not known"), "the Hub cannot be reached (RuntimeError): try again later"),
+        (LocalTokenNotFoundError("long"), "no token for the Hub; run hf auth login, or set HF_TOKEN"),
+    ],
+)
+def test_a_push_that_cannot_succeed_fails_before_the_export(reason, said, trained, monkeypatch, tmp_path, capsys):
+    def fails(self) -> None:
+        raise reason
+
+    monkeypatch.setattr("huggingface_hub.HfApi.whoami", fails)
+    monkeypatch.setattr(export, "verify", lambda folder: pytest.fail("it was exported"))
+    assert run_script(monkeypatch, trained, "--push", "model", "--output", tmp_path / "new") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: --push model") and error.endswith(f"{said}\n") and error.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_push_to_a_wrong_name_is_wrong_use(trained, monkeypatch, capsys):
+    assert run_script(monkeypatch, trained, "--push", "me/my/model") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: argument --push: 'me/my/model': must be owner/name, or name (")
+    assert error.count("\n") == 1
+
+
+def test_an_export_shows_no_bars_of_transformers(trained, verified, monkeypatch, tmp_path, capsys):
+    enable_progress_bar()
+    assert run_script(monkeypatch, trained, "--output", tmp_path / "new") == 0
+    assert capsys.readouterr().err == ""
