@@ -3,7 +3,8 @@
     capsule-mt score --model runs/demo source.txt target.txt
     capsule-mt score --model runs/demo source.txt target.txt --length-penalty 0 -o scores.txt
 
-The output has one number for each pair of lines, in the same order. The same file in both languages must have as many
+The output has one number for each pair of lines, in the same order. With `--json` it has an object for each pair, with
+its `source`, its `translation` and the `score`. The same file in both languages must have as many
 lines. A source that is too long for the model is truncated, with a warning. `--length-penalty P` divides by the length
 to the power of P, so 0 gives sums of log-probabilities.
 """
@@ -19,7 +20,6 @@ OF_TRANSLATION = {
     "beam": 1,
     "n_best": 1,
     "scores": False,
-    "json": False,
     "shortlist": None,
     "no_shortlist": False,
     "window": 1024,
@@ -32,6 +32,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("sources", type=Path, help="source text, one sentence a line")
     parser.add_argument("score", type=Path, metavar="targets", help="a translation of each line")
     add_model_options(parser)
+    parser.add_argument("--json", action="store_true", help="write an object of JSON for each pair of lines")
     return parser
 
 

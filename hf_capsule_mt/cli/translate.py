@@ -76,14 +76,8 @@ def read_lines(files: list[Path]) -> Iterator[str]:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises an error for wrong combinations of options, missing input, and an output that exists."""
+    """Raises an error for missing input, and for an output that exists."""
     check_texts(arguments.files, arguments.score, arguments.model)
-    if arguments.no_shortlist and arguments.shortlist is not None:
-        raise ValueError("--no-shortlist and --shortlist: choose one")
-    if arguments.score is not None and arguments.shortlist is not None:
-        raise ValueError("--score computes the probabilities of all words: leave out --shortlist")
-    if arguments.score is not None and arguments.json:
-        raise ValueError("--score writes numbers, one a line, which programs can read: leave out --json")
     check_models([arguments.model])
     if arguments.output is not None:
         check_file(arguments.output, input_places(arguments), arguments.overwrite)
@@ -175,8 +169,10 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         options["length_penalty"] = arguments.length_penalty
     lines = progress.counted(read_lines(arguments.files))
     if arguments.score is not None:
-        for score in score_pairs(model, tokenizer, list(lines), list(read_lines([arguments.score])), **options):
-            print(f"{score:.6f}", file=output)
+        pairs = list(lines), list(read_lines([arguments.score]))
+        for source, target, score in zip(*pairs, score_pairs(model, tokenizer, *pairs, **options), strict=True):
+            pair = {"source": source, "translation": target, "score": score}
+            print(json.dumps(pair, ensure_ascii=False) if arguments.json else f"{score:.6f}", file=output)
         return
     limits = {} if arguments.max_new_tokens is None else {"max_new_tokens": arguments.max_new_tokens}
     sources: deque[str] = deque()
@@ -267,7 +263,13 @@ def make_parser() -> CommandParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return translate(make_parser().parse_args(argv))
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.no_shortlist and arguments.shortlist is not None:
+        parser.error("--no-shortlist and --shortlist: choose one")
+    if arguments.score is not None and arguments.shortlist is not None:
+        parser.error("--score computes the probabilities of all words: leave out --shortlist")
+    return translate(arguments)
 
 
 def translate(arguments: argparse.Namespace) -> int:

@@ -171,7 +171,11 @@ def test_score_is_translate_with_scores(
     assert len(said.split()) == 2
     assert translate.main(["--model", "gdr", "source.txt", "--score", "target.txt"]) == 0
     assert capsys.readouterr().out == said
-    assert translate.main(["--model", "gdr", "source.txt", "--score", "target.txt", "--json"]) == 1
+    assert score.main(["--model", "gdr", "source.txt", "target.txt", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    sources, translations = (Path(name).read_text().splitlines() for name in ("source.txt", "target.txt"))
+    assert [row["source"] for row in rows] == sources and [row["translation"] for row in rows] == translations
+    assert [f"{row['score']:.6f}" for row in rows] == said.split()
 
 
 def test_translate_writes_json_lines(

@@ -78,12 +78,12 @@ def test_it_is_written_measured_and_used(
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == [streaming.one_line(line) for line in translations], options
     done = run_script(*common, "--shortlist", "--no_shortlist", folder=checkpoint, text=text)
-    assert done.returncode == 1 and "--no-shortlist and --shortlist: choose one" in done.stderr
+    assert done.returncode == 2 and "--no-shortlist and --shortlist: choose one" in done.stderr
     done = run_script("scripts/translate.py", "--model", "model", "--shortlist", folder=checkpoint, text=text)
     assert done.returncode == 1 and "error: --shortlist needs an int8 model: add --int8" in done.stderr
     options = ("--score", "train.de", "--shortlist", "expected.safetensors")
     done = run_script(*common, *options, folder=checkpoint, text=text)
-    assert done.returncode == 1 and "error: --score computes the probabilities of all words" in done.stderr
+    assert done.returncode == 2 and "error: --score computes the probabilities of all words" in done.stderr
     done = run_script(*common, "--shortlist", "train.en", folder=checkpoint, text=text)
     assert done.returncode == 1 and not done.stdout
     assert "train.en is not a shortlist; put input files before --shortlist" in done.stderr
