@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import re
 import shutil
 import sys
 import textwrap
@@ -10,17 +11,25 @@ from typing import Any, NoReturn
 
 WIDTH = 100  # columns of the help, or fewer on a narrow terminal
 SHOWN_EXAMPLES = 2
-EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 by SIGTERM"
 # The names that `generate()` and recipes give an option, for who writes these.
 ALIASES = {"--num_beams": "--beam", "--num-beams": "--beam"}
+SIMILAR = 0.75  # of an option and the suggestion for it; with less, --model is similar to --html
+# A word of a command: text in quotation marks stays together.
+WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
 EXAMPLES = ("    capsule-mt ", "    accelerate launch ")  # how an example starts in the text of a command
+
+
+def help_width() -> int:
+    """The columns that help may fill."""
+    return min(shutil.get_terminal_size().columns, WIDTH)
 
 
 class CommandHelp(argparse.RawDescriptionHelpFormatter):
     """Help that names the default of each option that has one, unless the option's own text does."""
 
     def __init__(self, prog: str, **options: Any) -> None:
-        options.setdefault("width", min(shutil.get_terminal_size().columns, WIDTH))
+        options.setdefault("width", help_width())
         options.setdefault("max_help_position", 28)
         super().__init__(prog, **options)
 
@@ -69,6 +78,11 @@ class CommandParser(argparse.ArgumentParser):
         self.rare = self.rare_group("more options")
         self.rare.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
+    @property
+    def full_usage(self) -> str:
+        """The command with its arguments, in one line."""
+        return (self.usage or "") % {"prog": self.prog}
+
     def rare_group(self, title: str) -> Any:
         """A group of options that only `--help-all` shows."""
         group = self.add_argument_group(title)
@@ -82,14 +96,16 @@ class CommandParser(argparse.ArgumentParser):
 
     def format_full_help(self) -> str:
         """The help of `--help-all`."""
-        return self._format(self.examples, self._action_groups, f"{self.details}\n\n{EXIT_CODES}")
+        end = "\n\n".join(filled(text) for text in (*self.details.split("\n\n"), EXIT_CODES))
+        return self._format(self.examples, self._action_groups, end)
 
     def _format(self, examples: list[str], groups: list[Any], end: str) -> str:
         formatter = self._get_formatter()
-        formatter.add_usage(self.usage, self._actions, [])
-        formatter.add_text(textwrap.fill(self.summary, WIDTH))
+        usage = "\n".join(lines_of(self.full_usage, help_width() - len("usage: "), " " * 11))
+        formatter.add_usage(usage.replace("%", "%%"), self._actions, [])
+        formatter.add_text(filled(self.summary))
         if examples:
-            lines = "\n".join(examples).split("\n")
+            lines = [line for example in examples for line in wrapped_command(example, help_width() - 2)]
             formatter.add_text("\n".join(["examples:", *(f"  {line}" for line in lines)]))
         for group in groups:
             formatter.start_section(group.title)
@@ -120,8 +136,17 @@ class CommandParser(argparse.ArgumentParser):
             name = argument.partition("=")[0]
             if not name.startswith("--") or " " in argument or any(one.startswith(name) for one in options):
                 continue
-            close = difflib.get_close_matches(name, options, n=1)
-            self.error(f"no option {name}" + (f"; did you mean {close[0]}?" if close else ""))
+            close = difflib.get_close_matches(name, options, n=1, cutoff=SIMILAR)
+            hint = f"did you mean {close[0]}?" if close else self._hint_of_place(name)
+            self.error(f"no option {name}" + (f"; {hint}" if hint else ""))
+
+    def _hint_of_place(self, name: str) -> str:
+        """What to do about `--model` in a command whose model has no option before it."""
+        for action in self._actions:
+            called = str(action.metavar or action.dest)
+            if not action.option_strings and name.removeprefix("--").lower() in re.findall(r"\w+", called.lower()):
+                return f"write it without {name}: {self.full_usage}"
+        return ""
 
     def error(self, message: str) -> NoReturn:
         """One line, and the exit code 2."""
@@ -143,3 +168,38 @@ def split_text(text: str) -> tuple[str, list[str], str]:
             details.append(line)
         continues = line.endswith("\\") and (continues or line.startswith(EXAMPLES))
     return summary, examples, "\n".join(details).strip()
+
+
+def lines_of(text: str, width: int, indent: str = "") -> list[str]:
+    """The lines of a text, broken at spaces alone: options stay whole. `indent` is before all but the first."""
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+def filled(text: str) -> str:
+    """A paragraph as wide as the help. Rows of a table, which has two spaces between columns, stay apart."""
+    if not re.search(r"\S  +\S|^ ", text, re.MULTILINE):
+        return "\n".join(lines_of(text, help_width()))
+    rows = []
+    for row in text.split("\n"):
+        first = re.match(r" *\S.*?  +(?=\S)| *", row)
+        rows += lines_of(row, help_width(), " " * len(first[0] if first else ""))
+    return "\n".join(rows)
+
+
+def wrapped_command(command: str, width: int) -> list[str]:
+    r"""The lines of a command, of which each but the last ends in `\`. An option and its value stay together."""
+    lines = command.split("\n")
+    if max(map(len, lines)) <= width:
+        return lines
+    parts: list[str] = []
+    for word in WORD.findall(command.replace("\\\n", " ")):
+        is_value = bool(parts) and parts[-1].startswith("-") and " " not in parts[-1] and word[0] not in "-<>|"
+        parts = [*parts[:-1], f"{parts[-1]} {word}"] if is_value else [*parts, word]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(f"{lines[-1]} {part} \\") > width:
+            lines[-1] += " \\"
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f" {part}"
+    return lines

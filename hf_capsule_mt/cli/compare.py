@@ -45,7 +45,7 @@ def make_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="NAME=RUN,RUN",
-        help="runs that are one system, by name or by path; may be repeated",
+        help="runs that are one system; may be repeated",
     )
     parser.add_argument("--baseline", help="the system that the others are compared with; default: the first one")
     add_metric_options(parser, ("bleu", "chrf"))

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from hf_capsule_mt.cli.command_line import EXIT_CODES, WRONG_USE, import_package
+from hf_capsule_mt.cli.command_parser import filled
 
 # Title of a group, and its commands: name, file in this folder, what it does.
 GROUPS: dict[str, list[tuple[str, str, str]]] = {
@@ -35,12 +36,13 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("demo", "demo", "a page to try models in a browser"),
     ],
     "share": [
-        ("convert", "convert", "turn a Marian checkpoint, such as opus-mt, into a capsule model"),
-        ("pack", "pack", "write a small checkpoint with code and card, for a repository"),
+        ("convert", "convert", "turn a Marian checkpoint into a capsule model"),
+        ("pack", "pack", "write a small checkpoint with code and card"),
         ("export", "export", "add the code to a checkpoint, and push it to the Hub"),
         ("verify", "verify", "check that a folder is a complete, working checkpoint"),
     ],
 }
+OPTIONS = ("--help", "--help-all", "--version")
 COMMANDS = {name: file for commands in GROUPS.values() for name, file, _ in commands}
 
 
@@ -49,7 +51,7 @@ def program_help() -> str:
     lines += ["examples:", "  capsule-mt train synthetic/dla_em", "  capsule-mt translate --model runs/x < source.txt"]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:19}{what}" for name, _, what in commands)]
-    lines += ["", "capsule-mt COMMAND --help shows the options of a command.", EXIT_CODES]
+    lines += ["", "capsule-mt COMMAND --help shows the options of a command.", filled(EXIT_CODES)]
     return "\n".join(lines) + "\n"
 
 
@@ -62,7 +64,7 @@ def package_version() -> str:
 
 
 def wrong_command(name: str) -> str:
-    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    close = difflib.get_close_matches(name, [*COMMANDS, *OPTIONS], n=1)
     hint = f"did you mean {close[0]}?" if close else "capsule-mt --help lists the commands"
     problem = f"no option {name} before the command" if name.startswith("-") else f"no command {name!r}"
     return f"error: {problem}; {hint}"

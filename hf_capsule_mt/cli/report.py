@@ -42,7 +42,14 @@ def make_parser() -> CommandParser:
     parser.add_argument("-o", "--output", type=Path, default=OUTPUT, help=f"the page; default: {OUTPUT}")
     parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
     parser.rare.add_argument("--title", help="heading of the page; default: the systems and the test set")
-    parser.add_argument("--metrics", nargs="+", choices=REPORT_METRICS, default=["bleu", "chrf", "ter"])
+    parser.add_argument(
+        "--metrics",
+        nargs="+",
+        choices=REPORT_METRICS,
+        default=["bleu", "chrf", "ter"],
+        metavar="METRIC",
+        help=f"of {', '.join(REPORT_METRICS)}",
+    )
     parser.rare.add_argument("--sentences", type=at_least_one, default=300, help="sentences on the page, at most 1000")
     parser.add_argument("--maps", type=int, default=6, help="sentences with maps of their routing; default: 6")
     parser.rare.add_argument(

@@ -18,6 +18,7 @@ from hf_capsule_mt.cli.command_line import WRONG_USE, CommandParser, error_messa
 STATE = "the same command continues from the last checkpoint, or starts again without one"
 DEBUG = "--debug"
 NO_RECIPE = "no recipe: capsule-mt recipes lists those of the package"
+OPTIONS = ("help", "help-all", "debug")  # beside the keys
 # Keys of a recipe that `--help` shows, with the placeholder of their value. `--help-all` shows all keys.
 KEYS = {
     "output_dir": ("FOLDER", "where the run is written"),
@@ -27,16 +28,12 @@ KEYS = {
     "source": ("LANGUAGE", "source language, such as en"),
     "target": ("LANGUAGE", "target language, such as de"),
     "init_from": ("MODEL", "start from a trained checkpoint of Marian or of this package"),
-    "tokenizer": ("FOLDER", "its tokenizer instead of a new one"),
     "max_steps": ("N", "steps of training"),
     "learning_rate": ("X", "highest learning rate"),
-    "max_tokens_per_batch": ("N", "tokens of a batch, instead of a number of pairs"),
     "eval_steps": ("N", "evaluate each N steps"),
-    "save_steps": ("N", "write a checkpoint each N steps"),
     "seed": ("N", "seed of the weights and of the order of the pairs"),
     "bf16": ("", "train in bfloat16"),
     "use_cpu": ("", "train on the CPU even if there is a GPU"),
-    "report_to": ("NAME …", "also report to trackers, such as tensorboard"),
     "config.NAME": ("VALUE", "a field of the model's configuration, such as config.d_model"),
     "cleaning.NAME": ("VALUE", "a rule of cleaning, such as cleaning.max_words"),
 }
@@ -80,7 +77,7 @@ def option_problems(arguments: list[str]) -> str:
 
     problems = []
     for name in unknown_options(arguments):
-        close = closest(name, [*top_level_keys(), *nested_keys()])
+        close = closest(name, [*OPTIONS, *top_level_keys(), *nested_keys()])
         problems.append(f"command line: no argument {name}" + (f"; did you mean --{close}?" if close else ""))
     return "; ".join(problems)
 

@@ -14,11 +14,11 @@ from commands import ROOT, run_script
 
 from hf_capsule_mt.cli import program, train
 from hf_capsule_mt.cli.command_line import one_line
-from hf_capsule_mt.cli.command_parser import CommandParser, split_text
+from hf_capsule_mt.cli.command_parser import CommandParser, filled, split_text, wrapped_command
 
 CLI = ROOT / "hf_capsule_mt" / "cli"
 COMMANDS = [name for name, file in program.COMMANDS.items() if (CLI / f"{file}.py").is_file()]
-SCREEN = (40, 100)  # lines, columns
+LINES = 40  # of a screen
 
 
 def parser_of(command: str) -> CommandParser:
@@ -31,25 +31,32 @@ def options_of(example: str) -> list[str]:
     return words[2 : next((index for index, word in enumerate(words) if word in "<>|"), None)]
 
 
-def fits(text: str) -> bool:
+def fits(text: str, columns: int) -> bool:
     lines = text.splitlines()
-    return len(lines) <= SCREEN[0] and max(map(len, lines)) <= SCREEN[1]
+    return len(lines) <= LINES and max(map(len, lines)) <= columns
 
 
-def test_the_list_of_commands_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_commands_fits_a_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert program.main(["--help"]) == 0
     said = capsys.readouterr().out
-    assert fits(said) and "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C" in said
+    assert fits(said, 80) and "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C" in said
     assert re.findall(r"^  ([\w-]+)  ?", said, re.MULTILINE)[2:] == list(program.COMMANDS)
     assert {*program.COMMANDS} - {*COMMANDS} <= {"demo"}
 
 
+@pytest.mark.parametrize(("terminal", "columns"), [(80, 80), (160, 100)])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_fits_a_screen(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+def test_the_help_of_a_command_fits_a_screen(
+    command: str, terminal: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(terminal))
     parser = parser_of(command)
     short, full = parser.format_help(), parser.format_full_help()
-    assert fits(short), f"{len(short.splitlines())} lines"
+    assert fits(short, columns), f"{len(short.splitlines())} lines"
+    assert max(map(len, full.splitlines())) <= columns
     assert short.startswith(f"usage: capsule-mt {command}") and f"capsule-mt {command} --help-all shows all" in short
     assert short.count("\n  capsule-mt ") + short.count("\n  accelerate launch ") == 2, "two examples"
     assert "--debug" in full and "--debug" not in short and "Exit codes: " in full
@@ -174,6 +181,8 @@ def test_a_command_without_pytorch_in_advance_works() -> None:
     [
         (["trian"], "error: no command 'trian'; did you mean train?"),
         (["make_shortlist"], "error: no command 'make_shortlist'; did you mean make-shortlist?"),
+        (["--vers"], "error: no option --vers before the command; did you mean --version?"),
+        (["--hlep"], "error: no option --hlep before the command; did you mean --help?"),
         (["zzz"], "error: no command 'zzz'; capsule-mt --help lists the commands"),
         (["--debug", "train"], "error: no option --debug before the command; capsule-mt --help lists the commands"),
     ],
@@ -189,6 +198,16 @@ def test_an_unknown_command_is_named(arguments: list[str], said: str, capsys: py
         (["translate", "--bem", "4"], "no option --bem; did you mean --beam?"),
         (["compare", "a", "--refrences=x"], "no option --refrences; did you mean --references?"),
         (["average", "a", "--output", "b", "--best-of-all-of-them", "2"], "no option --best-of-all-of-them"),
+        (["translate", "--debgu"], "no option --debgu; did you mean --debug?"),
+        (["translate", "--helpp"], "no option --helpp; did you mean --help?"),
+        (
+            ["explain", "--model", "x"],
+            "no option --model; write it without --model: capsule-mt explain MODEL SENTENCE [options]",
+        ),
+        (
+            ["demo", "--model=x"],
+            "no option --model; write it without --model: capsule-mt demo [[NAME=]MODEL ...] [options]",
+        ),
         (["average", "--last", "2"], "the following arguments are required: folders, --output"),
         (["recipes", "-x"], "unrecognized arguments: -x"),
         (["train"], "no recipe: capsule-mt recipes lists those of the package"),
@@ -220,6 +239,12 @@ def test_wrong_use_is_one_line(arguments: list[str], said: str, capsys: pytest.C
 def test_wrong_use_of_train_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["train", *arguments]) == 2
     assert capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_train_suggests_options_that_are_no_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    for given, meant in (("--helpp", "help"), ("--debgu", "debug"), ("--help-al", "help-all")):
+        assert program.main(["train", "synthetic/dla_em", given]) == 2
+        assert capsys.readouterr().err == f"error: command line: no argument {given}; did you mean --{meant}?\n"
 
 
 def test_several_problems_of_a_recipe_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +283,25 @@ def test_texts_are_split() -> None:
     text = "What it does.\n\n    capsule-mt a b\n    capsule-mt c \\\n        --d\n\nMore.\n\n    a table\n"
     examples = ["capsule-mt a b", "capsule-mt c \\\n    --d"]
     assert split_text(text) == ("What it does.", examples, "More.\n\n    a table")
+
+
+def test_commands_are_wrapped_as_a_shell_reads_them() -> None:
+    command = "capsule-mt a 'b c' --first \"$(d e)\" --second f g > h"
+    for width in (20, 30, 40):
+        lines = wrapped_command(command, width)
+        assert len(lines) > 1 and all(line.endswith(" \\") for line in lines[:-1])
+        assert max(map(len, lines)) <= max(width, 23)
+        joined = "\n".join(lines).replace(" \\\n   ", "")
+        assert joined == command
+    assert wrapped_command(command, 80) == [command]
+    assert wrapped_command("a b \\\n    c", 9) == ["a b \\", "    c"], "as it was written, if it fits"
+    assert wrapped_command("a --b cde \\\n    f", 9) == ["a \\", "    --b cde \\", "    f"]
+
+
+def test_text_is_wrapped_and_tables_keep_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    assert filled("words and --an-option\nof a text") == "words and\n--an-option of a\ntext"
+    assert filled("a    one two three four\nbc   five") == "a    one two three\n     four\nbc   five"
 
 
 def test_a_message_of_several_lines_becomes_one() -> None:
