@@ -112,27 +112,30 @@ def read_runs(texts: list[str], groups: dict[str, list[str]], split: str) -> "li
     return runs
 
 
-def no_runs(arguments: argparse.Namespace) -> ValueError:
-    """The error that no run was given, with the options that may have taken the runs."""
+def no_runs(arguments: argparse.Namespace) -> str:
+    """What is wrong if no run was given, with the options that may have taken the runs."""
     options = [f"--{name}" for name in ("references", "metrics", "tests")
                if getattr(arguments, name) not in (None, make_parser().get_default(name))]  # fmt: skip
     reason = f"; {' and '.join(options)} take{'s' * (len(options) == 1)} all that follows" if options else ""
-    return ValueError(f"no runs to compare: name them first, such as runs/marian runs/dla_em{reason}")
+    return f"no runs to compare: name them first, such as runs/marian runs/dla_em{reason}"
+
+
+def wrong_use(arguments: argparse.Namespace) -> str:
+    """What is wrong with options that exclude one another; an empty text if nothing is."""
+    if arguments.saved is None:
+        return "" if arguments.runs or arguments.group else no_runs(arguments)
+    if arguments.runs:
+        return "--from shows a saved comparison: give no runs with it"
+    given = [name for name in ("baseline", "group", "references") if getattr(arguments, name)]
+    return f"--from shows a saved comparison: leave out --{given[0]}" if given else ""
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises an error for options that exclude one another, and for input that is missing."""
+    """Raises an error for metrics that cannot be computed, and for input that is missing."""
     metric_arguments(arguments, [])
     if arguments.saved is not None:
-        if arguments.runs:
-            raise ValueError("--from shows a saved comparison: give no runs with it")
-        for name in ("baseline", "group", "references"):
-            if getattr(arguments, name):
-                raise ValueError(f"--from shows a saved comparison: leave out --{name}")
         check_files([arguments.saved])
         return
-    if not arguments.runs and not arguments.group:
-        raise no_runs(arguments)
     named_groups(arguments.group)
     check_files([name_and_place(text)[1] for text in arguments.runs], "file or folder")
     check_files(arguments.references or [])
@@ -166,5 +169,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if problem := wrong_use(arguments):
+        parser.error(problem)
     return run_command(lambda: run(arguments), debug=arguments.debug, check=lambda: check(arguments))

@@ -30,7 +30,7 @@ def make_parser() -> CommandParser:
         help="checkpoint folders, or names on the Hub; default: those in model_cards/ of the repository",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address that the page listens on")
-    parser.add_argument("--port", type=at_least_one, help="default: the first free port from 7860 on")
+    parser.add_argument("--port", type=port_number, help="default: the first free port from 7860 on")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(
         "--examples",
@@ -59,10 +59,16 @@ def read_examples(path: Path | None) -> list[str] | None:
     return lines
 
 
+def port_number(text: str) -> int:
+    """The number of a port, as a type for argparse."""
+    port = at_least_one(text)
+    if port > HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be at most {HIGHEST_PORT}")
+    return port
+
+
 def check_port(host: str, port: int | None) -> None:
     """Raises ValueError for an address that this machine cannot listen on."""
-    if port is not None and port > HIGHEST_PORT:
-        raise ValueError(f"--port {port}: must be at most {HIGHEST_PORT}")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as listener:
@@ -100,7 +106,8 @@ def demo(arguments: argparse.Namespace) -> int:
     if not places:
         raise ValueError(
             "no shipped checkpoint is here: the repository has some in model_cards/, and the installed package has "
-            "none; name a model, which is a checkpoint folder or a Hub id"
+            "none; name a checkpoint folder or a Hub id, or train a model in minutes: capsule-mt train "
+            "synthetic/gdr_marian --output_dir runs/gdr, then capsule-mt demo runs/gdr"
         )
     try:
         import_gradio()

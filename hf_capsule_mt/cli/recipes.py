@@ -12,12 +12,16 @@ any folder. Of a `results.json` it prints the recipe that made the run. Paths in
 """
 
 import argparse
+import difflib
 import json
+import shutil
 import sys
 from pathlib import Path
 
 from hf_capsule_mt.cli.command_line import CommandParser, run_command
-from hf_capsule_mt.cli.command_parser import WIDTH
+from hf_capsule_mt.cli.command_parser import SIMILAR
+
+SHOW = "show"
 
 
 def make_parser() -> CommandParser:
@@ -31,32 +35,38 @@ def recipes(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.recipes.catalogue import catalogue, recorded_recipe, whole_recipe
 
     words = arguments.words
-    if words[:1] == ["show"]:
-        if len(words) != 2:
-            raise ValueError("recipes show needs the name of one recipe, such as synthetic/dla_em")
+    if words[:1] == [SHOW]:
         is_record = words[1].endswith(".json")
         print(recorded_recipe(Path(words[1])) if is_record else whole_recipe(words[1]), end="")
         return 0
     search = " ".join(words)
     entries = catalogue(search)
+    is_near_show = bool(difflib.get_close_matches("".join(words[:1]), [SHOW], cutoff=SIMILAR))
     if not entries:
-        raise ValueError(f"no recipe has {search!r} in its name or description: capsule-mt recipes lists all")
+        hint = "did you mean show?" if is_near_show else "capsule-mt recipes lists all"
+        raise ValueError(f"no recipe has {search!r} in its name or description; {hint}")
+    if is_near_show:
+        print(f"listed are recipes with {search!r}; did you mean capsule-mt recipes show NAME?", file=sys.stderr)
     if arguments.json:
         rows = [{"name": one.name, "summary": one.summary, "comment": one.comment, "path": str(one.path)}
                 for one in entries]  # fmt: skip
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return 0
     width = max(len(one.name) for one in entries) + 2
+    columns = shutil.get_terminal_size().columns
     group = None
     for one in entries:
         if group not in (None, one.group):
             print()
         group = one.group
         line = f"{one.name:{width}}{one.summary}"
-        print(f"{line[: WIDTH - 1]}…" if len(line) > WIDTH and sys.stdout.isatty() else line)
+        print(f"{line[: columns - 1]}…" if len(line) > columns and sys.stdout.isatty() else line)
     return 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.words[:1] == [SHOW] and len(arguments.words) != 2:
+        parser.error("recipes show needs the name of one recipe, such as synthetic/dla_em")
     return run_command(lambda: recipes(arguments), debug=arguments.debug, needs_package=False)

@@ -107,8 +107,6 @@ def make_systems(arguments: argparse.Namespace) -> list[Any]:
             systems[name].translations = lines
         else:
             systems[name] = System(name, translations=lines)
-    if not systems:
-        raise ValueError("nothing to report on: give a model, or --translations NAME=FILE")
     return list(systems.values())
 
 
@@ -194,5 +192,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if not arguments.models and not arguments.translations:
+        parser.error("nothing to report on: give a model, or --translations NAME=FILE")
     return run_command(lambda: run(arguments), debug=arguments.debug, check=lambda: check(arguments))

@@ -10,6 +10,9 @@ from report_systems import save
 
 from hf_capsule_mt.cli import demo
 from hf_capsule_mt.demo import app as app_file
+from hf_capsule_mt.recipes.file import shipped_names
+
+RECIPE = "synthetic/gdr_marian"  # what the command says to train where no model is
 
 
 class FakeApp:
@@ -58,7 +61,6 @@ def test_a_port_in_use_is_an_error(started: dict[str, Any], capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x/y", "--port", "70000"], "--port 70000: must be at most 65535"),
         (["x/y", "--host", "256.0.0.1"], "--host 256.0.0.1: cannot listen there"),
         (["missing/folder/here"], "missing/folder/here: no such folder"),
         (["{folder}", "--examples", "{empty}"], "has no sentence"),
@@ -92,7 +94,11 @@ def test_without_models_and_shipped_checkpoints_the_command_says_what_to_do(
     monkeypatch.setattr("hf_capsule_mt.demo.models.shipped_folders", lambda: [])
     assert demo.main([]) == 1
     said = capsys.readouterr().err
-    assert "the repository has some in model_cards/" in said and "name a model" in said
+    assert "the repository has some in model_cards/" in said and "name a checkpoint folder" in said
+    assert said.count("\n") == 1 and said.endswith(
+        f"capsule-mt train {RECIPE} --output_dir runs/gdr, then capsule-mt demo runs/gdr\n"
+    )
+    assert RECIPE in shipped_names()
     assert "model_cards/" in " ".join(demo.make_parser().format_full_help().split())
 
 

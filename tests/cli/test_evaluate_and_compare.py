@@ -136,8 +136,27 @@ def test_compare_keeps_a_comparison_and_shows_it_again(folder: Path, capsys: pyt
         direct = capsys.readouterr().out
         assert compare.main(["--from", "comparison.json", "--format", output_format]) == 0
         assert capsys.readouterr().out == direct
-    assert compare.main(["--from", "comparison.json", "a"]) == 1
+    with pytest.raises(SystemExit) as ended:
+        compare.main(["--from", "comparison.json", "a"])
+    assert ended.value.code == 2
     assert "--from shows a saved comparison: give no runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no runs to compare: name them first, such as runs/marian runs/dla_em (capsule-mt compare --help"),
+        (["--references", "a", "b"], "runs/dla_em; --references takes all that follows"),
+        (["--references", "a", "--metrics", "bleu"], "; --references and --metrics take all that follows"),
+        (["--from", "a", "--baseline", "b"], "--from shows a saved comparison: leave out --baseline"),
+    ],
+)
+def test_wrong_use_of_compare(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        compare.main(arguments)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
 
 
 def test_compare_runs_over_seeds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,9 +196,6 @@ def test_compare_takes_paths_in_groups(capsys: pytest.CaptureFixture[str]) -> No
         (["a"], "one system (a) cannot be compared"),
         (["a", "x=a", "--references", "ref"], "a and x are the same run"),
         (["a", "empty"], "empty is empty"),
-        (["--references", "a", "b"], "runs/dla_em; --references takes all that follows"),
-        (["--references", "a", "--metrics", "bleu"], "; --references and --metrics take all that follows"),
-        (["--from", "a", "--baseline", "b"], "--from shows a saved comparison: leave out --baseline"),
         (["a", "b"], "a, b: no scores and no references to compute them"),
         (["a", "b", "--group", "x"], "--group x: must be NAME=RUN,RUN"),
         (["a", "b", "--group", "x=a", "--group", "x=b"], "--group x is given twice"),
@@ -187,7 +203,6 @@ def test_compare_takes_paths_in_groups(capsys: pytest.CaptureFixture[str]) -> No
         (["--from", "a"], "a: no comparison: must be JSON"),
         (["--from", "list.json"], "list.json: no comparison: must be JSON"),
         (["--from", "results.json"], "results.json: no comparison: must be JSON"),
-        ([], "no runs to compare: name them first, such as runs/marian runs/dla_em\n"),
         (["--group", "x=no"], "--group x: no must be a path, or the name of a run; the runs are none"),
         (["a", "b", "--group", "x=a,y=no"], "--group x: y=no must be a path, or the name of a run; the runs are a, b"),
     ],

@@ -12,16 +12,17 @@ from hf_capsule_mt.recipes.file import read_settings, shipped_names, unflatten_s
 from hf_capsule_mt.recipes.recipe import parse_recipe
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize(("is_terminal", "columns"), [(True, 80), (True, 100), (False, 80)])
 def test_the_list_has_a_line_for_each_recipe(
-    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    is_terminal: bool, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert recipes.main([]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     names = [line.split()[0] for line in lines]
     assert "synthetic/dla_em" in names and names == sorted(names)
-    assert (max(map(len, lines)) <= 100) == is_terminal == any(line.endswith("…") for line in lines)
+    assert (max(map(len, lines)) <= columns) == is_terminal == any(line.endswith("…") for line in lines)
     assert {"synthetic/common", "multi30k/common", "tatoeba/common", "wmt14/common"} == {*shipped_names()} - {*names}
     assert "multi30k/caps_nmt                       CapsNMT: translation in linear time." in lines
     assert not any("\\" in line for line in lines)
@@ -34,6 +35,15 @@ def test_a_word_limits_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path(rows[0]["path"]).is_file()
     assert recipes.main(["no such word"]) == 1
     assert "no recipe has 'no such word' in its name" in capsys.readouterr().err
+
+
+def test_a_slip_of_show_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipes.main(["sho"]) == 0
+    said = capsys.readouterr()
+    assert said.out and said.err == "listed are recipes with 'sho'; did you mean capsule-mt recipes show NAME?\n"
+    assert recipes.main(["shwo", "synthetic/dla_em"]) == 1
+    assert capsys.readouterr().err.endswith("in its name or description; did you mean show?\n")
+    assert recipes.main(["short"]) == 0 and capsys.readouterr().err == ""
 
 
 CHOSEN = ("synthetic/dla_em", "wmt14/caps_nmt_8_capsules_4_iterations")
@@ -58,7 +68,6 @@ def test_show_prints_a_recipe_with_its_comments(capsys: pytest.CaptureFixture[st
     assert "the package has no such recipe; did you mean wmt14/caps_nmt" in capsys.readouterr().err
     assert recipes.main(["show", "dla_em"]) == 1
     assert "did you mean multi30k/dla_em or synthetic/dla_em or tatoeba/dla_em or wmt14" in capsys.readouterr().err
-    assert recipes.main(["show"]) == 1
 
 
 def test_show_prints_the_recipe_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

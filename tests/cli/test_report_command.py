@@ -51,7 +51,6 @@ def test_a_model_and_a_file_of_translations(files: dict[str, Path], tmp_path: Pa
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "nothing to report on"),
         (["no/such/folder/anywhere"], "no such folder"),
         (["--translations", "plain.txt"], "--translations plain.txt: must be NAME=FILE"),
         (["--translations", "x={short}"], "2 translations of x and 6 sources"),
