@@ -18,16 +18,20 @@ from documentation.pages import NUMBER, same_output
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_again(name: str, tmp_path: Path) -> tuple[list[str], list[str]]:
+def run_again(name: str, folder: Path) -> tuple[list[str], list[str]]:
     """What the notebook shows in the repository, and what it shows now."""
     cells = read_notebook(NOTEBOOKS / name)
-    return texts_of(cells), texts_of(run_cells(cells, make_notebook_folder(tmp_path)))
+    return texts_of(cells), texts_of(run_cells(cells, folder))
+
+
+def bleu_of(table: str, system: str) -> float:
+    return float(re.findall(rf"^{system} +([\d.]+)", table, re.MULTILINE)[0])
 
 
 @pytest.mark.exhaustive
 def test_a_checkpoint_is_opened(tmp_path: Path) -> None:
-    saved, now = run_again("open-a-checkpoint.ipynb", tmp_path)
-    assert len(saved) == len(now) >= 6
+    saved, now = run_again("open-a-checkpoint.ipynb", make_notebook_folder(tmp_path))
+    assert len(saved) == len(now) >= 7
     for before, after in zip(saved, now, strict=True):
         assert same_output(before, after), after
 
@@ -35,13 +39,30 @@ def test_a_checkpoint_is_opened(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.system
 def test_two_models_are_trained_and_compared(tmp_path: Path) -> None:
-    """Training differs between processors, so only the form of the last table is compared."""
+    """In an empty folder. Training differs between processors: only the form of tables is compared."""
     saved, now = run_again("train-look-compare.ipynb", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert len(saved) == len(now)
-    for before, after in ((saved[1], now[1]), (saved[-1], now[-1])):
+    for before, after in ((saved[2], now[2]), (saved[-1], now[-1])):
         first, other = (NUMBER.sub("#", text.partition("\n")[0]).split() for text in (before, after))
         assert first[:1] == other[:1]
-    assert "marian" in now[-1] and "gdr_marian" in now[-1]
+    for system in ("marian", "gdr_marian"):
+        assert bleu_of(saved[-1], system) > 50
+        assert bleu_of(now[-1], system) > 40, "the notebook shows models that translate"
+
+
+def test_the_saved_models_translate_and_warn() -> None:
+    """What the text of the notebook says of its saved outputs."""
+    _, translations, shares, warnings, table = texts_of(read_notebook(NOTEBOOKS / "train-look-compare.ipynb"))
+    assert translations.count("Das Kind sieht einen Brief.") == 2
+    assert translations.count("Der alte Arzt schrieb ein Buch.") == 2
+    assert translations.count("Die Schwester hat den Hund gesehen.") == 2
+    rows = [[int(cell.partition("/")[0]) for cell in line.split()[1:]] for line in shares.splitlines()[1:-1]]
+    for word in range(5):
+        assert all(row[word] <= 33 for row in rows[:word]), "in the past before its translation"
+        assert all(row[word] >= 45 for row in rows[word:]), "in the past after it"
+    assert "'letter.': probably not translated" in warnings
+    assert min(bleu_of(table, system) for system in ("marian", "gdr_marian")) > 50
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
