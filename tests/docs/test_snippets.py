@@ -1,6 +1,8 @@
 """The snippets of README and `docs/`: what they print, and that commands and imports that cannot run here exist."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from documentation.commands import Command, commands_of
 from documentation.pages import DOCS, ROOT, Block, all_pages, blocks_of, same_output
 from documentation.run import check_imports, run_page
-from documentation.workspace import make_workspace
+from documentation.workspace import SENTENCES, make_workspace
 
 from hf_capsule_mt.cli import program
 from hf_capsule_mt.recipes import key_checks
@@ -96,8 +98,21 @@ def test_other_programs_name_files_targets_and_extras_that_exist() -> None:
             assert target in targets, f"{page.name}: make {target}"
         for script in re.findall(r"\bscripts/[\w/]+\.\w+", text):
             assert (ROOT / script).is_file(), f"{page.name}: {script}"
-        for extra in re.findall(r"'\.\[(\w+)\]'", text):
+        for extra in re.findall(r"'\.\[([\w-]+)\]'", text):
             assert extra in extras, f"{page.name}: .[{extra}]"
+
+
+def test_a_clone_makes_the_test_set_of_the_page_on_evaluation(tmp_path: Path) -> None:
+    """With the commands of the page, which are those of a shell."""
+    block = next(block for block in BLOCKS if block.page.stem == "evaluate" and "cut -f" in block.text)
+    folder = tmp_path / "clone" / "scripts" / "documentation"
+    folder.mkdir(parents=True)
+    shutil.copy(SENTENCES, folder)
+    subprocess.run(["bash", "-e", "-c", block.text], cwd=tmp_path / "clone", check=True)
+    work = make_workspace(tmp_path / "work")
+    for language in ("en", "de"):
+        made = tmp_path / "clone" / "data" / f"test.{language}"
+        assert made.read_bytes() == (work / "data" / f"test.{language}").read_bytes()
 
 
 def test_the_recipe_for_a_marian_checkpoint(tmp_path: Path) -> None:
