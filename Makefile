@@ -3,7 +3,8 @@
 # make test-all   the same with all tests; before a release, and after a change in a file that many others import
 #                                                                                         (11 to 20 minutes)
 # make test-sanitize   build the compiled part with gcc's sanitizers, run its tests          (about a minute)
-# make test-browser   run the tests of the report in a headless Chromium; installs it with apt if it is missing
+# make test-browser   run the tests of the report and of the demo in a headless Chromium; installs it with apt if it is
+#                     missing, and Gradio with pip
 # make docs   build the pages of docs/ as a site in build/site, strict about links; installs MkDocs
 # make dist REPOSITORY=https://github.com/OWNER/NAME   build the wheel and the source distribution for a package index
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
