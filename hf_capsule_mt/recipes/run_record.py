@@ -192,11 +192,11 @@ def _check_same_run(before: Settings, now: Settings, folder: Path, finished: boo
             refused = {name: changes[name] for name in changes if name not in (*SCORING, *WITHOUT_EFFECT, *LENGTH)}
             why = "a finished run, and these settings only affect training"
     if refused:
-        raise ValueError(f"{folder} holds {why}:\n{_list_changes(refused)}\n{_fix(refused, now, folder)}")
+        raise ValueError(f"{folder} holds {why}: {_list_changes(refused)}. {_fix(refused, now, folder)}")
 
 
 def _list_changes(changes: Changes) -> str:
-    return "\n".join(f"  {name} was {before!r}, now {now!r}" for name, (before, now) in sorted(changes.items()))
+    return "; ".join(f"{name} was {before!r}, now {now!r}" for name, (before, now) in sorted(changes.items()))
 
 
 def _fix(refused: Changes, now: Settings, folder: Path) -> str:

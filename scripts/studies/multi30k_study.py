@@ -2,13 +2,14 @@
 
     python scripts/studies/multi30k_study.py --jobs 2 --seeds 1 2 3 -- --use_cpu --bf16 true
     python scripts/studies/multi30k_study.py --list
-    python scripts/compare.py model_cards/multi30k/*.json --format markdown
+    python scripts/compare.py model_cards/trained/multi30k-*-seed?/results.json --format markdown
 
 Each run is one recipe of `multi30k/`, in a folder and with a log of its own below `--output`. Arguments after `--` go
 to every training. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the
 first seed. A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same
-command continues the study. Ctrl-C stops all runs with a checkpoint. As a run ends, its `results.json` goes to
-`--records`. A run that fails is named with its log, and those that build on it are left out; the others go on.
+command continues the study. Ctrl-C stops all runs with a checkpoint. As a run ends, its results and its card go to a
+folder in `--records`. A run that fails is named with its log, and those that build on it are left out; the others go
+on.
 """
 
 import argparse
@@ -151,6 +152,18 @@ def run_all(runs: list[Run], jobs: int, output: Path, keep: Callable[[Run], None
     return failed
 
 
+def keep_record(run: Run, records: Path) -> None:
+    """Copy the results of a run to a folder of their own, and write its card."""
+    from hf_capsule_mt.hub.model_card import model_card
+
+    folder = records / f"multi30k-{run.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    results = json.loads(run.result.read_text(encoding="utf-8"))
+    shutil.copyfile(run.result, folder / run.result.name)
+    card = model_card(results, folder.name, license=results["model"]["license"])
+    (folder / "README.md").write_text(str(card), encoding="utf-8")
+
+
 def state(run: Run) -> str:
     """A line on what a run has reached."""
     if not run.is_finished:
@@ -168,7 +181,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=at_least_one, default=1, help="runs at a time; on a CPU, one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/multi30k"), help="folder of the runs")
     parser.add_argument("--data", type=Path, default=Path("data/multi30k/distilled"), help="of the distilled corpus")
-    parser.add_argument("--records", type=Path, default=Path("model_cards/multi30k"), help="folder of the results")
+    parser.add_argument(
+        "--records", type=Path, default=Path("model_cards/trained"), help="folder of results and cards"
+    )
     parser.add_argument("--list", action="store_true", help="show what is finished, and train nothing")
     parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="of every training")
     return parser
@@ -184,8 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def keep(finished: Run) -> None:
         if finished.name != DISTILLED:
-            arguments.records.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(finished.result, arguments.records / f"{finished.name}.json")
+            keep_record(finished, arguments.records)
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     failed = run_all(runs, arguments.jobs, arguments.output, keep)

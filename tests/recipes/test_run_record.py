@@ -150,12 +150,12 @@ def test_another_recipe_is_one_error_that_names_every_change(finished: Path) -> 
     done = run_script(TRAIN, *small_arguments(MARIAN, finished), *changes, "--cleaning.max_words=50", "--max_steps=8")
     assert done.returncode == 1 and file_states(finished) == before
     assert done.stderr == (
-        f"error: {finished} holds a run of another recipe:\n"
-        "  cleaning.max_words was None, now 50\n"
-        "  config.dropout was 0.1, now 0.2\n"
-        "  label_smoothing_factor was 0.0, now 0.3\n"
-        "  learning_rate was 0.002, now 0.0007\n"
-        "  seed was 1, now 9\n"
+        f"error: {finished} holds a run of another recipe: "
+        "cleaning.max_words was None, now 50; "
+        "config.dropout was 0.1, now 0.2; "
+        "label_smoothing_factor was 0.0, now 0.3; "
+        "learning_rate was 0.002, now 0.0007; "
+        "seed was 1, now 9. "
         f"Choose another output_dir, such as {finished}-2, or continue with the old settings\n"
     )
 
@@ -271,7 +271,7 @@ def test_a_finished_run_is_scored_anew_and_trains_nothing(copied: Path) -> None:
     )
     assert file_states(copied) == states, "scored once"
     with pytest.raises(
-        ValueError, match="(?s)finished run, and these settings only affect training:\n  eval_steps was 4, now 3"
+        ValueError, match="(?s)finished run, and these settings only affect training: eval_steps was 4, now 3"
     ):
         run_small(MARIAN, copied, "--eval_steps=3", "--num_beams=2")
 
@@ -326,7 +326,7 @@ def test_a_run_is_not_taken_up_on_other_sentences(tmp_path: Path) -> None:
     files = write_corpora(tmp_path / "data")
     run_until(3, MARIAN, tmp_path / "run", *files)
     write_corpora(tmp_path / "data", train=1)
-    with pytest.raises(ValueError, match="(?s)train content was '[0-9a-f]{16}', now '[0-9a-f]{16}'\n.*run-2"):
+    with pytest.raises(ValueError, match="(?s)train content was '[0-9a-f]{16}', now '[0-9a-f]{16}'\. .*run-2"):
         run_small(MARIAN, tmp_path / "run", *files)
     write_corpora(tmp_path / "data", validation=1)
     results = run_small(MARIAN, tmp_path / "run", *files)

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from studies.multi30k_study import DISTILLED, ONE_SEED, SYSTEMS, Run, main, planned_runs, run_all
+from studies.multi30k_study import DISTILLED, ONE_SEED, SYSTEMS, Run, keep_record, main, planned_runs, run_all
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def planned(systems: list[str], seeds: list[int]) -> dict[str, Run]:
@@ -65,6 +67,15 @@ def test_what_fails_keeps_only_what_needs_it_from_running(tmp_path: Path, capsys
     assert failed == ["bad", "after-bad"]
     assert sorted(kept) == ["after-good", "after-old", "good"]
     assert "bad: failed with 3" in capsys.readouterr().out
+
+
+def test_a_run_leaves_its_results_and_a_card(tmp_path: Path) -> None:
+    results = ROOT / "model_cards" / "trained" / "multi30k-cpu-marian" / "results.json"
+    keep_record(Run("marian-seed9", [], results), tmp_path)
+    folder = tmp_path / "multi30k-marian-seed9"
+    assert (folder / "results.json").read_bytes() == results.read_bytes()
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "# multi30k-marian-seed9\n" in card and 'model="path/to/multi30k-marian-seed9"' in card
 
 
 def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
