@@ -326,7 +326,7 @@ def test_a_run_is_not_taken_up_on_other_sentences(tmp_path: Path) -> None:
     files = write_corpora(tmp_path / "data")
     run_until(3, MARIAN, tmp_path / "run", *files)
     write_corpora(tmp_path / "data", train=1)
-    with pytest.raises(ValueError, match="(?s)train content was '[0-9a-f]{16}', now '[0-9a-f]{16}'\. .*run-2"):
+    with pytest.raises(ValueError, match=r"(?s)train content was '[0-9a-f]{16}', now '[0-9a-f]{16}'\. .*run-2"):
         run_small(MARIAN, tmp_path / "run", *files)
     write_corpora(tmp_path / "data", validation=1)
     results = run_small(MARIAN, tmp_path / "run", *files)
