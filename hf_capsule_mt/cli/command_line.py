@@ -143,7 +143,6 @@ def error_message(error: Exception) -> str:
 
 def one_line(text: str) -> str:
     """The lines of a text as one: problems that were gathered have a semicolon between them."""
-    joined = ""
-    for line in filter(None, map(str.strip, text.splitlines())):
-        joined += (" " if joined.endswith((".", ":", ";", ",", "!", "?")) else "; ") * bool(joined) + line
-    return joined
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ended = [line if line.endswith((".", ":", ";", ",", "!", "?")) else f"{line};" for line in lines[:-1]]
+    return " ".join([*ended, *lines[-1:]])

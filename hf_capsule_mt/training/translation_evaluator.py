@@ -110,7 +110,10 @@ class TranslationEvaluator:
     def _encoded(
         self, model: Any, batches: Iterable[tuple[list[int], Any]], counts: Counts, references: dict[int, list[int]]
     ) -> Iterator[Batch]:
-        """Batches with the encoder's output, which serves the loss too; adds to `counts` and `references`."""
+        """Batches with the encoder's output, which serves the loss too.
+
+        The labels `[N, T]` go to `references` by position. Their loss and their tokens are added to `counts`.
+        """
         for positions, inputs in batches:
             labels = inputs["labels"]
             source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
