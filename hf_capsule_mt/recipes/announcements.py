@@ -1,5 +1,6 @@
 """What a run prints about its seeds, its start, its trainer and, if there is nothing to do, its results."""
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hf_capsule_mt.recipes.run_record import Start, unused_folder
 from hf_capsule_mt.recipes.run_settings import data_seed
 from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
 
+X86 = ("x86_64", "AMD64")  # where `cpu_has_bfloat16` knows the instructions
+
 
 def print_seeds(recipe: Recipe) -> None:
     arguments = recipe.training
@@ -21,7 +24,14 @@ def print_seeds(recipe: Recipe) -> None:
         f"seeds: {arguments.seed} (Python, NumPy, PyTorch), {data_seed(arguments)} (order of the pairs), "
         f"{recipe.data.corpus_seed} (synthetic corpora)",
     )
-    if arguments.device.type == "cpu" and not (arguments.bf16 or arguments.fp16) and cpu_has_bfloat16():
+    if arguments.device.type != "cpu":
+        return
+    if arguments.bf16 and platform.machine() in X86 and not cpu_has_bfloat16():
+        print_once(
+            arguments,
+            "this processor has no bfloat16 instructions: with --bf16 a step may take ten times as long, leave it out",
+        )
+    elif not (arguments.bf16 or arguments.fp16) and cpu_has_bfloat16():
         print_once(
             arguments, "this processor has bfloat16 instructions: base-size models train faster with --bf16 --use_cpu"
         )

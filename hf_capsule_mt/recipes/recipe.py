@@ -44,14 +44,23 @@ from hf_capsule_mt.recipes.model import build_config
 from hf_capsule_mt.recipes.value_types import checked_value, nested_truth_word
 
 UNSET = object()
+LONGEST_CHOICES = 40  # characters of the choices that stand beside the name of an option
 
 
 class HelpFormatter(ArgumentDefaultsHelpFormatter):
-    """Shows each argument with one name and without a placeholder."""
+    """Shows each argument with one name and without a placeholder. Many choices go below the text, in lines."""
 
     def _format_action_invocation(self, action: Action) -> str:
-        choices = "" if action.choices is None else f" {'|'.join(map(str, action.choices))}"
+        choices = "" if has_many_choices(action) else f" {'|'.join(map(str, action.choices or ()))}".rstrip()
         return action.option_strings[0] + choices if action.option_strings else str(action.metavar)
+
+    def _get_help_string(self, action: Action) -> str:
+        text = super()._get_help_string(action) or ""
+        return f"{text} One of {', '.join(map(str, action.choices or ()))}." if has_many_choices(action) else text
+
+
+def has_many_choices(action: Action) -> bool:
+    return len("|".join(map(str, action.choices or ()))) > LONGEST_CHOICES
 
 
 class WrongCommandLine(ValueError):

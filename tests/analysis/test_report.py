@@ -143,6 +143,8 @@ def test_maps_of_every_system_that_routes(data: dict[str, Any]):
         assert kinds == {("<b>saved</b>", "past_future"), ("<b>saved</b>", "routing"), ("loaded", "capsules")}
     nasty = next(one["map"] for one in block["maps"] if one["sentence"] == 3 and one["map"]["type"] == "capsules")
     assert nasty["words"] == NASTY.split()
+    names = [one["map"]["position_names"] for one in block["maps"] if one["map"]["type"] == "routing"]
+    assert any("(end)" in one for one in names) and not any("</s>" in one for one in names)
     (row,) = [row for row in blocks_of(data)["sentences"][0]["rows"] if row["number"] == 3]
     assert row["has_map"]
 

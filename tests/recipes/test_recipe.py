@@ -17,7 +17,7 @@ from hf_capsule_mt.recipes import announcements
 from hf_capsule_mt.recipes.file import flatten_settings, read_settings
 from hf_capsule_mt.recipes.finished_run import read_run
 from hf_capsule_mt.recipes.model import SHAPE, build_config
-from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
+from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe, recipe_parser
 from hf_capsule_mt.recipes.run import run_recipe
 from hf_capsule_mt.recipes.strict_yaml import parse_yaml
 
@@ -388,8 +388,14 @@ def test_bfloat16_is_offered_where_the_processor_has_it(
     assert "train faster with --bf16 --use_cpu" in capsys.readouterr().out
     halved = run(recipe_file, tmp_path / "bfloat16", *short, "--bf16", "true")
     printed = capsys.readouterr().out
-    assert halved["recipe"]["bf16"] is True and "train faster with" not in printed
+    assert halved["recipe"]["bf16"] is True and "bfloat16 instructions" not in printed
     assert "training steps use the attention 'sdpa_matmul_on_cpu'" in printed
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    run(recipe_file, tmp_path / "slow", *short, "--bf16", "true")
+    assert "this processor has no bfloat16 instructions" in capsys.readouterr().out
+    run(recipe_file, tmp_path / "without", *short)
+    assert "bfloat16 instructions" not in capsys.readouterr().out
 
 
 def test_lengths_follow_the_positions_of_the_checkpoint(
@@ -470,6 +476,14 @@ def test_what_training_cannot_do_here_is_one_line(arguments: list[str], message:
     assert done.returncode == 1 and "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert message in line
+
+
+def test_the_help_of_all_keys_fits_a_terminal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = recipe_parser().format_help()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "--eval_strategy no|steps|epoch" in text
+    assert "One of adamw_torch, adamw_torch_fused," in " ".join(text.split())
 
 
 def test_the_help_says_what_resume_and_no_resume_do():

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hf_capsule_mt.analysis.capsule_attention import capsule_attention
-from hf_capsule_mt.analysis.explain import EXPLAINED, explain
+from hf_capsule_mt.analysis.explain import END_NAME, EXPLAINED, explain
 from hf_capsule_mt.analysis.maps.sites import WORD_SITES, site_maps
 from hf_capsule_mt.analysis.report.blocks import section
 from hf_capsule_mt.evaluation.decoding import source_limit
@@ -79,8 +79,13 @@ def layer_maps(model: Any, tokenizer: Any, source: str, translation: str) -> lis
     layers = [site for site in sites if site.endswith("layer_aggregation")]
     heads = [site for site in sites if site not in layers]
     sites = [*layers, *dict.fromkeys(heads[:1] + heads[-1:])][:MOST_SITES]
-    names = [[tokenizer.decode([token]).strip() or "␣" for token in tokens] for tokens in (ids, labels)]
+    names = [[position_name(tokenizer, token) for token in tokens] for tokens in (ids, labels)]
     return site_maps({site: routings[site] for site in sites}, 0, *names)
+
+
+def position_name(tokenizer: Any, token: int) -> str:
+    """What a reader calls the position of a token."""
+    return END_NAME if token == tokenizer.eos_token_id else tokenizer.decode([token]).strip() or "␣"
 
 
 def map_section(
