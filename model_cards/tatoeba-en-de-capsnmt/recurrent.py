@@ -25,6 +25,8 @@ Legend: `B` batch, `S` source positions, `in` and `H` width of the inputs and of
 a cell: 3 for a GRU, 4 for an LSTM.
 """
 KINDS = ("gru", "lstm")
+BFLOAT16_FAILS = torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+COMPUTED_IN_FLOAT32 = (torch.float16, torch.bfloat16) if BFLOAT16_FAILS else (torch.float16,)  # LSTMs on a CPU
 
 
 def init_input_weight(weight: Tensor) -> None:
@@ -91,14 +93,15 @@ class LSTM(CapsuleModule, nn.LSTM):
         self, inputs: Tensor, states: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them; None means zeros."""
-        if inputs.device.type == "cpu" and _low_precision(inputs) == torch.float16:
+        precision = _low_precision(inputs)
+        if inputs.device.type == "cpu" and precision in COMPUTED_IN_FLOAT32:
             with torch.autocast("cpu", enabled=False):
                 stored: Any = self._flat_weights
                 weights = [weight.float() for weight in stored]
                 start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
                 before = (start, start) if states is None else (states[0].float(), states[1].float())
                 results = torch.lstm(inputs.float(), before, weights, True, 1, 0.0, self.training, False, True)
-                outputs, hidden, cell = (tensor.to(torch.float16) for tensor in results)
+                outputs, hidden, cell = (tensor.to(precision) for tensor in results)
             return outputs, (hidden, cell)
         return super().forward(inputs, states)
 

@@ -3,9 +3,12 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing import assert_close
 
+from hf_capsule_mt.modeling.recurrent import bidirectional_rnn
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import (
     GRU,
+    LSTM,
     BidirectionalRNN,
     InputLinear,
     RecurrentLinear,
@@ -126,3 +129,22 @@ def test_loaded_weights_are_left_alone() -> None:
         module.init_capsule_weights(0.02)
         for name, parameter in module.named_parameters():
             assert torch.equal(parameter, loaded[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_lstm_trains_in_low_precision_on_any_processor(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own LSTM fails under autocast on processors without bfloat16 instructions."""
+    torch.manual_seed(3)
+    layer, inputs = LSTM(6, 8, batch_first=True), torch.randn(4, 7, 6)
+    expected = layer(inputs)[0]
+    expected.square().sum().backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in layer.named_parameters()}
+    monkeypatch.setattr(bidirectional_rnn, "COMPUTED_IN_FLOAT32", (torch.bfloat16, torch.float16))
+    layer.zero_grad()
+    with torch.autocast("cpu", dtype=dtype):
+        outputs, (hidden, cell) = layer(inputs)
+    assert outputs.dtype == hidden.dtype == cell.dtype == dtype
+    assert_close(outputs.float(), expected, rtol=0, atol=0.01)
+    outputs.float().square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert_close(parameter.grad, gradients[name], rtol=0.05, atol=0.05)

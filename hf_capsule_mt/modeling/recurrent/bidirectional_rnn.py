@@ -14,6 +14,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 
 KINDS = ("gru", "lstm")
+BFLOAT16_FAILS = torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+COMPUTED_IN_FLOAT32 = (torch.float16, torch.bfloat16) if BFLOAT16_FAILS else (torch.float16,)  # LSTMs on a CPU
 
 
 def init_input_weight(weight: Tensor) -> None:
@@ -74,7 +76,8 @@ class LSTM(CapsuleModule, nn.LSTM):
     """[`torch.nn.LSTM`] of one layer and direction, `batch_first`, initialised by our models.
 
     For single steps call `step`: the layer prepares its weights at every call, which costs more than the step itself.
-    On a CPU float16 is computed in float32, because PyTorch has no float16 LSTM there.
+    On a CPU float16 is computed in float32, because PyTorch has no float16 LSTM there; and bfloat16 on a processor
+    without such instructions, where PyTorch's LSTM fails under autocast.
     """
 
     def init_capsule_weights(self, std: float) -> None:
@@ -84,14 +87,15 @@ class LSTM(CapsuleModule, nn.LSTM):
         self, inputs: Tensor, states: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """`inputs` `[B, S, in]` and the two states `[1, B, H]` before them; None means zeros."""
-        if inputs.device.type == "cpu" and _low_precision(inputs) == torch.float16:
+        precision = _low_precision(inputs)
+        if inputs.device.type == "cpu" and precision in COMPUTED_IN_FLOAT32:
             with torch.autocast("cpu", enabled=False):
                 stored: Any = self._flat_weights
                 weights = [weight.float() for weight in stored]
                 start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
                 before = (start, start) if states is None else (states[0].float(), states[1].float())
                 results = torch.lstm(inputs.float(), before, weights, True, 1, 0.0, self.training, False, True)
-                outputs, hidden, cell = (tensor.to(torch.float16) for tensor in results)
+                outputs, hidden, cell = (tensor.to(precision) for tensor in results)
             return outputs, (hidden, cell)
         return super().forward(inputs, states)
 
