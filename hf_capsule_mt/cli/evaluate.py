@@ -27,6 +27,7 @@ from hf_capsule_mt.cli.metric_options import (
     shows_progress,
     write_output,
 )
+from hf_capsule_mt.outputs import check_file
 
 
 def make_parser() -> CommandParser:
@@ -45,6 +46,13 @@ def make_parser() -> CommandParser:
     parser.rare.add_argument(
         "--comet-python", help=f"the Python of an environment with unbabel-comet; default: {COMET_PYTHON}"
     )
+    parser.rare.add_argument(
+        "--counts",
+        type=Path,
+        metavar="FILE",
+        help="also write the counts of each sentence: beside a results.json, as test.counts.safetensors, they stand "
+        "for the texts in compare",
+    )
     parser.rare.add_argument("--comet-batch-size", type=at_least_one, default=8, help="sentences of a batch")
     add_output_options(parser, ("text", "json"))
     return parser
@@ -54,6 +62,8 @@ def check(arguments: argparse.Namespace) -> None:
     """Raises an error for options that exclude one another, and for input that is missing."""
     metric_arguments(arguments, [])
     check_files([arguments.translations, *(arguments.references or []), arguments.sources])
+    if arguments.counts is not None:
+        check_file(arguments.counts, [arguments.translations, *(arguments.references or [])], arguments.overwrite)
     if arguments.references is None and not arguments.translations.is_dir():
         raise ValueError(f"no references for {arguments.translations}: name them, --references FILE")
 
@@ -90,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     scores = score_translations(
         translations, references, show_progress=shows_progress(arguments), **metric_arguments(arguments, runs)
     )
+    if arguments.counts is not None:
+        write_counts(arguments.counts, translations, references, **metric_arguments(arguments, runs))
     content: dict[str, Any] = scores.as_dict()
     lines = [str(scores)]
     if arguments.comet is not None:
@@ -106,6 +118,15 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = [arguments.translations, *(arguments.references or []), arguments.sources]
     write_output(f"{text}\n", arguments, [path for path in inputs if path is not None])
     return 0
+
+
+def write_counts(
+    file: Path, translations: list[str], references: list[list[str]], metrics: list[str], **options: Any
+) -> None:
+    from hf_capsule_mt.evaluation.scoring.saved_counts import count_sentences, save_counts
+    from hf_capsule_mt.evaluation.scoring.translation_scores import make_metrics
+
+    save_counts(count_sentences(translations, references, make_metrics(metrics, **options)), file)
 
 
 def main(argv: list[str] | None = None) -> int:

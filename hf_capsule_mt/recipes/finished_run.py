@@ -1,5 +1,7 @@
 """Reads what a run of a recipe left in its folder, for comparisons: `results.json` and the translations.
 
+Where the texts are not there, `test.counts.safetensors` stands for them: the counts of each sentence.
+
 Keys of `results.json` that a comparison uses; each may be missing:
 
 | key | used for |
@@ -22,6 +24,7 @@ from typing import Any
 
 from hf_capsule_mt.evaluation.comparison.systems import Run
 from hf_capsule_mt.evaluation.scoring.metric import Score
+from hf_capsule_mt.evaluation.scoring.saved_counts import read_counts
 from hf_capsule_mt.evaluation.sentences import read_sentences
 from hf_capsule_mt.recipes.corpora import load_split
 from hf_capsule_mt.recipes.fields import DataRecipe
@@ -29,6 +32,7 @@ from hf_capsule_mt.recipes.model import MEASURED
 from hf_capsule_mt.recipes.output_folder import RESULTS
 from hf_capsule_mt.recipes.run_settings import LOGGING, SECRET, WITHOUT_EFFECT
 
+COUNTS = "counts.safetensors"  # test.counts.safetensors, in place of test.translations.txt
 _CORPORA = ("train", "validation", "test")
 _PLACES = ("cache_dir", "num_proc", "output_dir")
 _CONFIG_FACTS = ("transformers_version", "architectures", "model_type", "dtype", *MEASURED)
@@ -45,7 +49,8 @@ def read_run(place: str | Path, name: str | None = None, split: str = "test", wi
         name: its name in tables; None takes the name of the folder, or of a file with another name.
         split: "test" or "validation".
         with_texts: whether translations, sources and references are read. Sources and references come from the corpus
-            that the record names, and are None if it cannot be read.
+            that the record names, and are None if it cannot be read. Without translations, the counts of each
+            sentence are read if they are there.
     """
     place = Path(place)
     if split not in ("test", "validation"):
@@ -57,6 +62,8 @@ def read_run(place: str | Path, name: str | None = None, split: str = "test", wi
     texts: dict[str, Any] = {}
     if with_texts and file.name == RESULTS and translations.is_file():
         texts = {"translations": read_sentences(translations), **_read_corpus(results, split)}
+    elif with_texts and file.name == RESULTS and (counts := folder / f"{split}.{COUNTS}").is_file():
+        texts = {"counts": read_counts(counts)}
     evaluations = results.get("evaluations") or [{}]
     return Run(
         name=name or (folder.name if file.name == RESULTS else file.stem),

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
 
@@ -152,9 +153,22 @@ def run_all(runs: list[Run], jobs: int, output: Path, keep: Callable[[Run], None
     return failed
 
 
+def study_metrics() -> list[Any]:
+    """BLEU and chrF of sacreBLEU, and the published measure: lower-cased, tokenised as by Moses."""
+    from hf_capsule_mt.evaluation.scoring.translation_scores import make_metric
+
+    published = make_metric("paper_bleu", lowercase=True, paper_tokenizer="moses", language="de")
+    return [make_metric("bleu"), make_metric("chrf"), published]
+
+
 def keep_record(run: Run, records: Path) -> None:
-    """Copy the results of a run to a folder of their own, and write its card."""
+    """Copy the results of a run to a folder of their own, and write its card.
+
+    The counts of each test sentence go there too, so that `compare` needs neither texts nor weights.
+    """
+    from hf_capsule_mt.evaluation.scoring.saved_counts import count_sentences, save_counts
     from hf_capsule_mt.hub.model_card import model_card
+    from hf_capsule_mt.recipes.finished_run import COUNTS, read_run
 
     folder = records / f"multi30k-{run.name}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,6 +176,9 @@ def keep_record(run: Run, records: Path) -> None:
     shutil.copyfile(run.result, folder / run.result.name)
     card = model_card(results, folder.name, license=results["model"]["license"])
     (folder / "README.md").write_text(str(card), encoding="utf-8")
+    texts = read_run(run.result.parent)
+    if texts.translations is not None and texts.references is not None:
+        save_counts(count_sentences(texts.translations, texts.references, study_metrics()), folder / f"test.{COUNTS}")
 
 
 def state(run: Run) -> str:
@@ -201,6 +218,7 @@ def run(arguments: argparse.Namespace) -> int:
         if finished.name != DISTILLED:
             keep_record(finished, arguments.records)
 
+    study_metrics()  # names a package that is missing before hours of training
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     failed = run_all(runs, arguments.jobs, arguments.output, keep)
     if failed:

@@ -71,6 +71,25 @@ def test_evaluate_reads_a_run_and_its_corpus(capsys: pytest.CaptureFixture[str])
     assert "tok:moses-fr" in line, "the only metric"
 
 
+def test_counts_of_sentences_stand_for_the_texts_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    write_run("first", 1, 20.0)
+    write_run("second", 2, 20.0)
+    Path("second", "test.translations.txt").write_text(Path("b").read_text())
+    command = ["first", "second", *FEW, "--metrics", "bleu", "--references", "ref"]
+    assert compare.main(command) == 0
+    expected = capsys.readouterr().out
+    assert "p bootstrap" in expected
+    for name in ("first", "second"):
+        file = Path(f"{name}.safetensors")
+        assert evaluate.main([name, "--references", "ref", "--counts", str(file)]) == 0
+        assert evaluate.main([name, "--references", "ref", "--counts", str(file)]) == 1
+        assert f"error: {file} exists" in capsys.readouterr().err
+        Path(name, "test.translations.txt").unlink()
+        file.rename(Path(name, "test.counts.safetensors"))
+    assert compare.main(command[:-2]) == 0
+    assert capsys.readouterr().out == expected
+
+
 def test_evaluate_writes_a_file_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["a", "--references", "ref", "--metrics", "chrf", "-o", "scores.txt"]
     assert evaluate.main(command) == 0 and (folder / "scores.txt").read_text().startswith("chrF ")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from studies.multi30k_study import DISTILLED, ONE_SEED, SYSTEMS, Run, keep_record, main, planned_runs, run_all
 
+from hf_capsule_mt.recipes.finished_run import read_run
 from hf_capsule_mt.recipes.recipe import parse_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,28 @@ def test_a_run_leaves_its_results_and_a_card(tmp_path: Path) -> None:
     folder = tmp_path / "multi30k-marian-seed9"
     assert (folder / "results.json").read_bytes() == results.read_bytes()
     card = (folder / "README.md").read_text(encoding="utf-8")
+    assert not (folder / "test.counts.safetensors").exists(), "its texts are not here"
     assert "# multi30k-marian-seed9\n" in card and 'model="path/to/multi30k-marian-seed9"' in card
+
+
+def test_the_counts_of_test_sentences_are_kept(tmp_path: Path) -> None:
+    """With them `compare` needs no texts: neither translations nor the corpus."""
+    finished = tmp_path / "run" / "results.json"
+    finished.parent.mkdir()
+    record = json.loads((ROOT / "model_cards" / "trained" / "multi30k-cpu-marian" / "results.json").read_text())
+    record["data"] |= {"test": "synthetic:6", "cache_dir": str(tmp_path / "cache")}
+    record["test"]["corpus"] = "synthetic:6"
+    finished.write_text(json.dumps(record))
+    (finished.parent / "test.translations.txt").write_text("ein Hund schläft\n" * 6)
+    keep_record(Run("marian-seed9", [], finished), tmp_path)
+    kept = read_run(tmp_path / "multi30k-marian-seed9")
+    assert kept.translations is None and kept.counts is not None
+    assert {name: counts.shape for name, counts in kept.counts.counts.items()} == {
+        "BLEU": (6, 10),
+        "chrF": (6, 18),
+        "paper BLEU (multi-bleu)": (6, 10),
+    }
+    assert "case:lc|tok:moses-de" in kept.counts.signatures["paper BLEU (multi-bleu)"]
 
 
 def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -78,7 +78,7 @@ def compare_systems(
     notes += one_seed_notes(rows)
     if len(rows) > 2 and (sentence_tests or seed_tests):
         notes.append("p-values are not corrected for the number of comparisons")
-    lengths = {len(run.run.translations or ()) for run in everything if run.counts}
+    lengths = {run.sentences for run in everything if run.counts}
     return Comparison(
         baseline=base.name,
         metrics=tuple(MetricRow(one.name, signatures[one.name], one.higher_is_better) for one in chosen),

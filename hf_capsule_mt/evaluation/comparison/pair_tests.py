@@ -71,7 +71,8 @@ class SystemPair:
                 names = self.untested.setdefault(reason, [])
                 names += [one.run.name for one in runs if one.run.name not in names]
                 continue
-            tests += [self._test(metric, base, run, options) for metric in metrics]
+            both = [metric for metric in metrics if metric.name in base.counts and metric.name in run.counts]
+            tests += [self._test(metric, base, run, options) for metric in both]
         return tests
 
     def _test(
@@ -131,7 +132,7 @@ class SystemPair:
 
 def _reason_against_tests(base: ScoredRun, run: ScoredRun) -> tuple[str, list[ScoredRun]]:
     """Why two runs cannot be compared sentence by sentence, and which of them is concerned; an empty reason if not."""
-    untranslated = [one for one in (base, run) if one.run.translations is None]
+    untranslated = [one for one in (base, run) if one.run.translations is None and not one.counts]
     if untranslated:
         return "there is no file of translations", untranslated
     unread = [one for one in (base, run) if one.references is None]
@@ -139,6 +140,6 @@ def _reason_against_tests(base: ScoredRun, run: ScoredRun) -> tuple[str, list[Sc
         return "the corpus cannot be read here, give the references (--references)", unread
     if base.references != run.references:
         return "the references differ", [base, run]
-    if len(run.run.translations or ()) == 1:
+    if run.sentences == 1:
         return "one sentence has no p-value", [base, run]
     return "", []

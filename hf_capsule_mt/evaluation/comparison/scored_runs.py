@@ -7,28 +7,40 @@ from warnings import catch_warnings, simplefilter
 from hf_capsule_mt.evaluation.comparison.record import RunRow
 from hf_capsule_mt.evaluation.comparison.systems import Run
 from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts, check_translations, reference_sets
+from hf_capsule_mt.evaluation.scoring.saved_counts import references_digest
 
 _SAME_SCORE = 0.005  # a recorded score is shown with two decimals
 
 
 @dataclass
 class ScoredRun:
-    """A run with its scores, and the counts of each sentence by metric where there are translations."""
+    """A run with its scores, and the counts of each sentence by metric where they are known.
+
+    `references` is the digest of the references, None if they are not known.
+    """
 
     run: Run
     scores: dict[str, float]
-    references: list[list[str]] | None = None
+    references: str | None = None
     counts: dict[str, Counts] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> int:
+        """The number of sentences with counts."""
+        return max((len(counts) for counts in self.counts.values()), default=0)
 
 
 def score_run(
     run: Run, metrics: list[CorpusMetric], references: list[list[str]] | None, warnings: list[str], progress: bool
 ) -> ScoredRun:
-    """Scores the translations of a run, if it has translations and references."""
+    """Scores the translations of a run, if it has translations and references.
+
+    Saved counts are taken later, by `add_recorded_scores`, if their signatures are those of the others.
+    """
     of_run = None if run.references is None else reference_sets(run.references)
     sets = of_run if references is None else references
     if run.translations is None or sets is None:
-        return ScoredRun(run, {})
+        return ScoredRun(run, {}, run.counts.references if run.counts else None)
     try:
         with catch_warnings(record=True) as caught:
             simplefilter("always")
@@ -39,31 +51,48 @@ def score_run(
     counts = {metric.name: metric.counts(run.translations, sets, progress) for metric in metrics}
     scores = {metric.name: metric.score_of(counts[metric.name].sum(axis=0)) for metric in metrics}
     for metric in metrics:
-        recorded = run.scores.get(metric.name)
-        if recorded is None or recorded.signature != metric.signature():
-            continue
-        if abs(recorded.score - scores[metric.name]) > _SAME_SCORE:
-            warnings.append(
-                f"{run.name}: its translations have {metric.name} {scores[metric.name]:.2f} and its record says "
-                f"{recorded.score:.2f}; are these its translations and references?"
-            )
-    return ScoredRun(run, scores, sets, counts)
+        warnings += record_warnings(run, metric.name, metric.signature(), scores[metric.name])
+    return ScoredRun(run, scores, references_digest(sets), counts)
+
+
+def record_warnings(run: Run, metric: str, signature: str, score: float) -> list[str]:
+    """A warning if the record of a run has another score with the same signature."""
+    recorded = run.scores.get(metric)
+    if recorded is None or recorded.signature != signature or abs(recorded.score - score) <= _SAME_SCORE:
+        return []
+    return [
+        f"{run.name}: its translations have {metric} {score:.2f} and its record says {recorded.score:.2f}; are these "
+        "its translations and references?"
+    ]
 
 
 def signatures_of(metrics: list[CorpusMetric], runs: list[ScoredRun]) -> dict[str, str]:
     """The signature of each metric: as computed, else the first recorded one."""
     signatures = {}
     for metric in metrics:
-        recorded = (run.run.scores[metric.name].signature for run in runs if metric.name in run.run.scores)
+        recorded = (signature for run in runs if (signature := recorded_signature(run.run, metric.name)))
         computed = any(metric.name in run.counts for run in runs)
         signatures[metric.name] = metric.signature() if computed else next(recorded, "")
     return signatures
 
 
+def recorded_signature(run: Run, metric: str) -> str:
+    """The signature of saved counts or of a recorded score; an empty text without one."""
+    if run.counts is not None and metric in run.counts.counts:
+        return run.counts.signatures[metric]
+    return run.scores[metric].signature if metric in run.scores else ""
+
+
 def add_recorded_scores(
     run: ScoredRun, metrics: list[CorpusMetric], signatures: Mapping[str, str], warnings: list[str]
 ) -> None:
+    """Gives a run without translations its saved counts and its recorded scores, if the signatures are the same."""
+    saved = None if run.counts else run.run.counts
     for metric in metrics:
+        if saved is not None and saved.signatures.get(metric.name) == signatures[metric.name] != "":
+            run.counts[metric.name] = saved.counts[metric.name]
+            score = run.scores[metric.name] = metric.score_of(saved.counts[metric.name].sum(axis=0))
+            warnings += record_warnings(run.run, metric.name, signatures[metric.name], score)
         recorded = run.run.scores.get(metric.name)
         if metric.name in run.scores or recorded is None:
             continue
@@ -77,7 +106,7 @@ def add_recorded_scores(
 
 def reference_warnings(runs: list[ScoredRun]) -> list[str]:
     """A warning if runs were scored against different references: then their scores cannot be compared."""
-    groups: list[tuple[list[list[str]], list[str]]] = []
+    groups: list[tuple[str, list[str]]] = []
     for run in runs:
         if run.references is None:
             continue

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_capsule_mt.evaluation.scoring.metric import Score
+from hf_capsule_mt.evaluation.scoring.saved_counts import SavedCounts
 
 SEED_SETTINGS = ("seed", "data_seed")  # in which runs of one system may differ
 _SEED_IN_NAME = re.compile(r"[-_.]?seed[-_.]?\d+$")
@@ -23,6 +24,7 @@ class Run:
         sources: the sources of the test set.
         references: the reference sets, each with one reference a translation.
         scores: recorded scores by the name of the metric in tables.
+        counts: the counts of each sentence, in place of translations and references.
         parameters: the number of trained numbers in the model.
         steps: the steps of training.
         vocabulary: the entries of the vocabulary.
@@ -41,6 +43,7 @@ class Run:
     sources: Sequence[str] | None = None
     references: Sequence[Sequence[str]] | None = None
     scores: Mapping[str, Score] = field(default_factory=dict)
+    counts: SavedCounts | None = None
     parameters: int | None = None
     steps: int | None = None
     vocabulary: int | None = None

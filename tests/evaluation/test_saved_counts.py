@@ -1,0 +1,86 @@
+"""The counts of sentences in a file: the same tests without the texts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from translation_texts import sentences, worsened
+
+from hf_capsule_mt.evaluation import Comparison, Run, compare_systems
+from hf_capsule_mt.evaluation.scoring.metric import Score
+from hf_capsule_mt.evaluation.scoring.saved_counts import count_sentences, read_counts, references_digest, save_counts
+from hf_capsule_mt.evaluation.scoring.translation_scores import make_metrics
+
+REFERENCES = sentences(30)
+TRANSLATIONS = {
+    name: worsened(REFERENCES, share, seed) for seed, (name, share) in enumerate({"a": 0.2, "b": 0.4}.items())
+}
+METRICS = ["bleu", "chrf", "ter", "paper_bleu"]
+FEW = {"bootstrap_samples": 40, "trials": 40}
+
+
+def counted(name: str, file: Path, metrics: list[str] = METRICS, references: list[str] = REFERENCES) -> Run:
+    """A run of which only the counts are there, read from a file."""
+    save_counts(count_sentences(TRANSLATIONS[name], [references], make_metrics(metrics)), file)
+    return Run(name, counts=read_counts(file))
+
+
+def compared(*runs: Run, metrics: list[str] = METRICS) -> Comparison:
+    return compare_systems(runs, metrics=metrics, **FEW)
+
+
+def test_counts_stand_for_the_texts(tmp_path: Path) -> None:
+    texts = [Run(name, translations=lines, references=[REFERENCES]) for name, lines in TRANSLATIONS.items()]
+    counts = [counted(name, tmp_path / name) for name in TRANSLATIONS]
+    expected = compared(*texts)
+    assert len(expected.sentence_tests) == 4 and expected.sentences == 30
+    for runs in (counts, [texts[0], counts[1]], [counts[0], texts[1]]):
+        assert compared(*runs) == expected
+    assert (tmp_path / "a").stat().st_size < 5000
+
+
+def test_only_metrics_of_both_are_tested(tmp_path: Path) -> None:
+    first, second = counted("a", tmp_path / "a", ["bleu", "chrf"]), counted("b", tmp_path / "b", ["bleu"])
+    comparison = compared(first, second, metrics=["bleu", "chrf"])
+    assert {test.metric for test in comparison.sentence_tests} == {"BLEU"}
+    assert comparison.systems[1].mean("chrF") is None
+
+
+def test_counts_with_another_signature_are_left_out(tmp_path: Path) -> None:
+    lower = count_sentences(TRANSLATIONS["b"], [REFERENCES], make_metrics(["bleu"], lowercase=True))
+    text = Run("a", translations=TRANSLATIONS["a"], references=[REFERENCES])
+    signature = lower.signatures["BLEU"]
+    run = Run("b", counts=lower, scores={"BLEU": Score("BLEU", 20.0, signature)})
+    comparison = compared(text, run, metrics=["bleu"])
+    assert comparison.systems[1].mean("BLEU") is None and not comparison.sentence_tests
+    assert comparison.warnings == (f"b: its BLEU has another signature, {signature}, and is left out",)
+
+
+def test_other_references_are_noticed(tmp_path: Path) -> None:
+    others = [*REFERENCES[:-1], "Etwas anderes."]
+    runs = counted("a", tmp_path / "a"), counted("b", tmp_path / "b", references=others)
+    comparison = compared(*runs)
+    assert comparison.notes == ("no tests over sentences, the references differ: a, b",)
+    assert comparison.warnings == ("the runs were scored against different references: a; b",)
+    assert references_digest([REFERENCES]) != references_digest([REFERENCES, REFERENCES])
+    assert references_digest([["a", "b"]]) != references_digest([["a"], ["b"]])
+
+
+def test_large_counts_stay_exact(tmp_path: Path) -> None:
+    counts = count_sentences(TRANSLATIONS["a"], [REFERENCES], make_metrics(["bleu"]))
+    for largest in (255, 256, 65536, 2**40):
+        values = counts.counts["BLEU"].copy()
+        values[0, 0] = largest
+        save_counts(replace(counts, counts={"BLEU": values}), tmp_path / "counts")
+        assert np.array_equal(read_counts(tmp_path / "counts").counts["BLEU"], values)
+
+
+def test_files_that_are_no_counts(tmp_path: Path) -> None:
+    (tmp_path / "cut").write_bytes(b"abc")
+    with pytest.raises(ValueError, match=r"cut is cut off or damaged \(.*\): write it again"):
+        read_counts(tmp_path / "cut")
+    save_file({"BLEU": np.zeros((3, 10))}, tmp_path / "weights")
+    with pytest.raises(ValueError, match="weights holds no counts of sentences: capsule-mt evaluate --counts FILE"):
+        read_counts(tmp_path / "weights")
