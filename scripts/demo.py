@@ -72,7 +72,7 @@ def show_checkpoints(folder: Path) -> None:
         print(f"  {REAL_SENTENCE}\n  {translation['translation_text']}")
         if getattr(model.config, "past_future", "none") not in ("none", "recurrent"):
             parts = (model, tokenizer, REAL_SENTENCE)
-            print("\n  source words that are past, translated, and future, untranslated, after each word:\n")
+            print("\n  source words that are past, translated, and future, untranslated, at each word:\n")
             print(explain(*parts, translation["translation_text"]))
             coverage = explain(*parts, SHORTENED).coverage
             print(f"\n  warnings for the translation {SHORTENED!r}, which leaves words out:")

@@ -79,7 +79,9 @@ class Coverage:
         return accuracy if self.is_reliable else no_warnings
 
     def warnings(self, threshold: float = DEFAULT_THRESHOLD) -> list[str]:
-        """One line for each word whose score is above `threshold`; no lines if `is_reliable` is False."""
+        """One line for each word whose score is above `threshold`, 0 to 1; none if `is_reliable` is False."""
+        if not 0.0 <= threshold <= 1.0:  # a comparison with NaN is false
+            raise ValueError(f"threshold={threshold!r}: must be a score, from 0 to 1")
         lines: list[str] = []
         if not self.is_reliable:
             return lines
@@ -101,14 +103,19 @@ class Coverage:
             bow_accuracy=parts[0].bow_accuracy if parts else None,
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def closest(self) -> str:
+        """The word with the highest score, and the score."""
+        score, word = max(zip((*self.untranslated, *self.repeated), self.words * 2, strict=True), default=(0.0, ""))
+        return f"{word!r} has {score:.2f}"
+
+    def as_dict(self, threshold: float = DEFAULT_THRESHOLD) -> dict[str, Any]:
         """Plain lists, numbers and strings for JSON, with the warnings."""
         return {
             "words": list(self.words),
             "untranslated": list(self.untranslated),
             "repeated": list(self.repeated),
             "bow_accuracy": self.bow_accuracy,
-            "warnings": self.warnings(),
+            "warnings": self.warnings(threshold),
         }
 
     def __str__(self) -> str:

@@ -127,7 +127,7 @@ def explain(
     target: str | None = None,
     **generation: Any,
 ) -> Explanation:
-    """The shares of each source word in past, future and redundant, after each word of a translation.
+    """The shares of each source word in past, future and redundant, at each word of a translation.
 
     Args:
         model: a model with past and future (`past_future` other than `"none"` and `"recurrent"`).
@@ -136,7 +136,8 @@ def explain(
             `model.generate`. An empty translation has only the end token, so each source word is untranslated.
 
     The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group.
-    The share of a source word is the mean over its tokens. A target word counts after its last token.
+    The share of a source word is the mean over its tokens. The shares at a target word are those of the step that
+    writes it, or its last token: the decoder has read what is before it, and not the word itself.
     `explain(...).coverage` warns of source words that were left out or repeated.
     """
     kind = getattr(model.config, "past_future", None)

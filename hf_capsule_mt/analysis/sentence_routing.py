@@ -7,7 +7,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
+from hf_capsule_mt.analysis.coverage import DEFAULT_THRESHOLD
 from hf_capsule_mt.analysis.explain import EXPLAINED, Explanation, explain
+from hf_capsule_mt.analysis.input_shares import input_shares, input_sites
 from hf_capsule_mt.analysis.maps import ShownAsMap, map_page
 from hf_capsule_mt.analysis.report.maps_section import layer_maps
 from hf_capsule_mt.analysis.routing_sites import routing_sites
@@ -30,8 +32,10 @@ class SentenceRouting(ShownAsMap):
         explanation: past and future; None for a model without.
         capsules: the shares of the source words in the capsules; None for a model without.
         sites: a map of each layer aggregation and of the lowest and highest routed heads, see `routing_map`.
+        by_word: by the title of a site, a map of the shares of its layers or heads at each word, see `input_shares`.
         is_given: whether the translation was given; otherwise it is the model's own.
         model_name: for the heading of the page; empty without a name.
+        threshold: the score above which a source word has a warning.
     """
 
     source: str
@@ -39,21 +43,26 @@ class SentenceRouting(ShownAsMap):
     explanation: Explanation | None
     capsules: CapsuleAttention | None
     sites: tuple[dict[str, Any], ...]
+    by_word: dict[str, dict[str, Any]]
     is_given: bool = False
     model_name: str = ""
+    threshold: float = DEFAULT_THRESHOLD
 
     def maps(self) -> list[dict[str, Any]]:
         """The maps that a page shows, as plain data."""
         maps = [] if self.explanation is None else self.explanation.maps()
-        return [*maps, *([] if self.capsules is None else self.capsules.maps()), *self.sites]
+        maps += [] if self.capsules is None else self.capsules.maps()
+        for site in self.sites:
+            maps += [one for one in (self.by_word.get(site["title"]), site) if one is not None]
+        return maps
 
     def map_title(self) -> str:
         return self.source
 
     def to_html(self) -> str:
         """One HTML page without other files: a heading with the warnings, and interactive maps."""
-        warnings = [] if self.explanation is None else _warning_lines(self.explanation)
-        shown = [] if self.explanation is None else ["past and future after each word of the translation"]
+        warnings = [] if self.explanation is None else _warning_lines(self.explanation, self.threshold)
+        shown = [] if self.explanation is None else ["past and future at each word of the translation"]
         shown += [] if self.capsules is None else ["what each capsule listens to"]
         shown += [f"the inputs of the capsules in {site['title']}" for site in self.sites]
         heading = sentence_heading(self.source, self.translation, self.is_given, self.model_name, warnings, shown)
@@ -69,7 +78,7 @@ class SentenceRouting(ShownAsMap):
                 "target_words": list(one.target_words),
                 **{name: _rounded(getattr(one, name)) for name in ("past", "future", "redundant")},
                 "uniform": _rounded(np.asarray(one.uniform)),
-                "coverage": None if one.credits is None else one.coverage.as_dict(),
+                "coverage": None if one.credits is None else one.coverage.as_dict(self.threshold),
             }
         if self.capsules is not None:
             shares = _rounded(self.capsules.coefficients[-1])
@@ -90,7 +99,7 @@ class SentenceRouting(ShownAsMap):
     def __str__(self) -> str:
         blocks = [f"source       {self.source}\ntranslation  {self.translation}"]
         if self.explanation is not None:
-            blocks += [_past_future_text(self.explanation), _coverage_text(self.explanation)]
+            blocks += [_past_future_text(self.explanation), _coverage_text(self.explanation, self.threshold)]
         if self.capsules is not None:
             heading = "Capsules: the share of each source word, in percent. A row sums to 100."
             blocks.append(f"{heading}\n{self.capsules}")
@@ -99,7 +108,12 @@ class SentenceRouting(ShownAsMap):
 
 
 def sentence_routing(
-    model: Any, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None, **generation: Any
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    target: str | None = None,
+    threshold: float = DEFAULT_THRESHOLD,
+    **generation: Any,
 ) -> SentenceRouting:
     """The routing of one sentence in all parts of a model that route.
 
@@ -107,6 +121,7 @@ def sentence_routing(
         model: a model with a routing function. tokenizer: its tokenizer.
         source: the sentence. target: its translation. With None the model translates, with `generation` as for
             `model.generate`.
+        threshold: the score above which a source word has a warning, from 0 to 1.
     """
     routing_sites(model)  # a model without any is an error
     if not source.strip():
@@ -116,13 +131,18 @@ def sentence_routing(
         target = translate(model, tokenizer, source, **with_settings(generation, num_return_sequences=1))
     has_past_future = getattr(model.config, "past_future", None) in EXPLAINED
     has_capsules = getattr(model.config, "source_aggregation", None) == "capsules"
+    sites = layer_maps(model, tokenizer, source, target)
+    shown = {site["title"] for site in sites} & {site.name for site in input_sites(model)}
+    shares = input_shares(model, tokenizer, source, target, shown) if shown else []
     return SentenceRouting(
         source,
         target,
         explain(model, tokenizer, source, target) if has_past_future else None,
         capsule_attention(model, tokenizer, source) if has_capsules else None,
-        tuple(layer_maps(model, tokenizer, source, target)),
+        tuple(sites),
+        {one.site: one.maps()[0] | {"title": f"{one.site}, word by word"} for one in shares},
         is_given,
+        threshold=threshold,
     )
 
 
@@ -131,27 +151,32 @@ def _rounded(values: Any) -> Any:
 
 
 def _past_future_text(explanation: Explanation) -> str:
-    rows = [["after", *explanation.source_words]]
+    rows = [["at", *explanation.source_words]]
     for word, past, future in zip(explanation.target_words, explanation.past, explanation.future, strict=True):
         shares = zip(past, future, strict=True)
         rows.append([word, *(f"{100 * one:.0f}/{100 * other:.0f}" for one, other in shares)])
     heading = "Past and future: the share of each source word that is translated / still to translate, in percent,"
-    return f"{heading}\nafter each word of the translation\n{table_in_blocks(rows)}"
+    return f"{heading}\nat each word of the translation\n{table_in_blocks(rows)}"
 
 
-def _warning_lines(explanation: Explanation) -> list[str]:
+def _warning_lines(explanation: Explanation, threshold: float) -> list[str]:
     """The warnings, or one line that says why there are none."""
     if explanation.credits is None:
         return ["none are possible, because the model was trained without bow_loss_weight"]
     coverage = explanation.coverage
-    return coverage.warnings() or [f"none ({coverage.reliability})"]
+    if not coverage.is_reliable:
+        return [f"none ({coverage.reliability})"]
+    return coverage.warnings(threshold) or [
+        f"no score is above {threshold:g}: {coverage.closest()} ({coverage.reliability})"
+    ]
 
 
-def _coverage_text(explanation: Explanation) -> str:
-    lines = _warning_lines(explanation)
+def _coverage_text(explanation: Explanation, threshold: float) -> str:
+    lines = _warning_lines(explanation, threshold)
     if explanation.credits is None:
         return f"Warnings: {lines[0]}."
-    return "\n".join(["Warnings:", *(f"  {line}" for line in lines)])
+    heading = "Words left out or repeated (wrong words have no warning, and many omissions have none):"
+    return "\n".join([heading, *(f"  {line}" for line in lines)])
 
 
 def _site_text(site: dict[str, Any]) -> str:

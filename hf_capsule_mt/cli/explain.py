@@ -2,7 +2,7 @@
 
     capsule-mt explain runs/model "The doctors have shown the square."
     capsule-mt explain runs/model "Who reads it?" --target "Wer liest es?" --html routing.html
-    capsule-mt explain runs/model "Who reads it?" --json
+    capsule-mt explain runs/model "Who reads it?" --json --threshold 0.4
 
 Without `--target` the model translates the sentence. What you see depends on the model:
 
@@ -10,7 +10,8 @@ Without `--target` the model translates the sentence. What you see depends on th
     CapsNMT        the share of each word in each capsule
     DLA, HEADS     the shares of layers or heads, compared with a routing that decides nothing
 
-`--html` writes interactive maps as one page, which needs no network.
+`--html` writes interactive maps as one page, which needs no network. Warnings see no wrong words, and miss many
+omissions: a lower `--threshold` finds more of them, and has more false ones.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hf_capsule_mt.cli.check_inputs import check_models
-from hf_capsule_mt.cli.command_line import CommandParser, add_beam_option, beams_of, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, add_beam_option, beams_of, finite_number, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 from hf_capsule_mt.outputs import check_file, new_file
 
@@ -32,9 +33,20 @@ def make_parser() -> CommandParser:
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write interactive maps to a new page")
     parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument(
+        "--threshold", type=score, default=0.5, metavar="X", help="warn of words whose score is above this, 0 to 1"
+    )
     add_beam_option(parser)
     parser.add_argument("--device", default="cpu")
     return parser
+
+
+def score(text: str) -> float:
+    """A number from 0 to 1, as a type for argparse."""
+    value = finite_number(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a score, from 0 to 1")
+    return value
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -51,7 +63,9 @@ def explain(arguments: argparse.Namespace) -> int:
     if is_int8(model):
         raise ValueError(f"{arguments.model} is in int8, which keeps no routing: name the float model")
     beams = beams_of(model, arguments.beam)
-    routing = sentence_routing(model, tokenizer, arguments.sentence, arguments.target, num_beams=beams)
+    routing = sentence_routing(
+        model, tokenizer, arguments.sentence, arguments.target, arguments.threshold, num_beams=beams
+    )
     print(json.dumps(routing.as_dict(), indent=1, ensure_ascii=False) if arguments.json else routing)
     if arguments.html is not None:
         routing = replace(routing, model_name=shown_name(arguments.model))

@@ -18,8 +18,8 @@ INTRODUCTION = (
     "the model decided. Nothing that you type is stored."
 )
 HELP = """
-- **Past and future**: after each target word, the model sorts the source words into *past* (translated) and *future*
-  (still to translate). Choose a target word with the mouse, a finger, or Tab and the arrow keys.
+- **Past and future**: as it writes each target word, the model sorts the source words into *past* (translated) and
+  *future* (still to translate). Choose a target word with the mouse, a finger, or Tab and the arrow keys.
 - **Warnings**: a source word that no target word needed was probably left out. Delete a word of the translation and
   watch the warning appear. The threshold says how sure the model must be. No warning does not mean a good translation:
   the page sees no wrong words, no swapped words and no nonsense, and misses many omissions.
@@ -201,8 +201,8 @@ def build_app(page: Page) -> Any:
             shown = page.warn(name, text, edited, limit)
             return [shown.coverage or shown.message, html.link(shown.query), shown.query]
 
-        def on_save(name: Any, text: Any, edited: Any) -> list[Any]:
-            answer = page.save(name, text, edited)
+        def on_save(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
+            answer = page.save(name, text, edited, limit)
             return [answer.message or gr.skip(), answer.file]
 
         def on_compare(one: Any, other: Any, text: Any, limit: Any) -> list[Any]:
@@ -240,7 +240,7 @@ def build_app(page: Page) -> Any:
         # Not `translation.input`: in Gradio 6 it comes for typed characters only, not when one deletes or pastes.
         connect(edit.click, on_warn, boxes[:4], warned, **live)
         connect(threshold.input, on_warn, boxes[:4], warned, **live)
-        save.click(on_save, boxes[:3], [status, saved], **SHARED).then(None, [saved], None, js=SAVE_FILE)
+        save.click(on_save, boxes[:4], [status, saved], **SHARED).then(None, [saved], None, js=SAVE_FILE)
         connect(compare.click, on_compare, [first, second, source, threshold], side_by_side)
         connect(examples.click, on_example, [examples, model, threshold, picture], [source, *looked])
         app.load(None, [source], [source], js=LINKED_SOURCE)

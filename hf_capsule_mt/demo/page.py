@@ -118,15 +118,16 @@ class Page:
 
         return self._answer(answer, self._empty(model))
 
-    def save(self, model: Any, source: Any, translation: Any) -> Saved:
+    def save(self, model: Any, source: Any, translation: Any, threshold: Any) -> Saved:
         """What a model shows of a translation, as one HTML file."""
 
         def answer() -> Saved:
             entry: DemoModel = find_choice(model, self.models)
             text = checked_text(source, "source")
             edited = checked_text(translation, "translation", may_be_empty=True)
+            limit = checked_threshold(threshold)
             with self.lock:
-                return Saved("", saved_page(entry, text, edited, self.beams))
+                return Saved("", saved_page(entry, text, edited, limit, self.beams))
 
         return self._answer(answer, Saved())
 

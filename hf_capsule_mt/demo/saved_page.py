@@ -8,7 +8,7 @@ from hf_capsule_mt.demo.texts import InputError, check_length
 from hf_capsule_mt.evaluation.decoding import translate
 
 
-def saved_page(entry: DemoModel, source: str, translation: str, beams: int) -> str:
+def saved_page(entry: DemoModel, source: str, translation: str, threshold: float, beams: int) -> str:
     """The page for a source and its translation, which the visitor may have edited.
 
     Raises InputError for a model that does not route.
@@ -18,5 +18,5 @@ def saved_page(entry: DemoModel, source: str, translation: str, beams: int) -> s
     check_length(entry.model, entry.tokenizer, source, "source")
     check_length(entry.model, entry.tokenizer, translation, "translation")
     by_the_model = translation == translate(entry.model, entry.tokenizer, source, num_beams=beams)
-    routing = sentence_routing(entry.model, entry.tokenizer, source, translation)
+    routing = sentence_routing(entry.model, entry.tokenizer, source, translation, threshold)
     return replace(routing, is_given=not by_the_model, model_name=entry.name).to_html()

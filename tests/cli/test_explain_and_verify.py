@@ -20,6 +20,7 @@ from hf_capsule_mt import (
     capsule_attention,
     explain,
 )
+from hf_capsule_mt.analysis.input_shares import input_shares
 from hf_capsule_mt.analysis.sentence_heading import sentence_heading
 from hf_capsule_mt.analysis.sentence_routing import sentence_routing, table_in_blocks
 from hf_capsule_mt.cli import analyze, benchmark, quantize, score, translate, verify
@@ -77,12 +78,14 @@ def test_past_and_future_are_those_of_explain(folder: Path, capsys: pytest.Captu
     assert row.split()[1:] == [
         f"{100 * one:.0f}/{100 * other:.0f}" for one, other in zip(expected.past[2], expected.future[2], strict=True)
     ]
-    assert "Warnings:" in said and said.endswith(f"{page}: open it in a browser\n")
+    assert "Words left out or repeated (wrong words" in said and said.endswith(f"{page}: open it in a browser\n")
     assert [one["type"] for one in WebPage(page.read_text(encoding="utf-8")).data["maps"]] == ["past_future"]
     heading = page.read_text(encoding="utf-8").partition("<header")[2].partition("</header>")[0]
-    for text in ("<h1>", SOURCE, TARGET, "Translation (given)", ">gdr<", "This page shows past and future after each"):
+    for text in ("<h1>", SOURCE, TARGET, "Translation (given)", ">gdr<", "This page shows past and future at each"):
         assert text in heading
-    lines = expected.coverage.warnings() or [f"none ({expected.coverage.reliability})"]
+    assert expected.coverage.is_reliable
+    none = f"no score is above 0.5: {expected.coverage.closest()} ({expected.coverage.reliability})"
+    lines = expected.coverage.warnings() or [none]
     assert all(escape(line) in heading for line in lines) and str(folder) not in heading
     assert explain_command.main([*command, "--html", str(page)]) == 1
     assert "page.html exists" in capsys.readouterr().err
@@ -94,12 +97,33 @@ def test_a_heading_keeps_html_in_a_text_as_text() -> None:
     assert "Translation (the model’s own)" in heading and "no past and future" in heading and "Model<" not in heading
 
 
+def test_the_threshold_decides_about_warnings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    coverage = explain(*loaded(folder / "gdr"), SOURCE, TARGET).coverage
+    limit = sorted((*coverage.untranslated, *coverage.repeated))[-3]
+    command = [str(folder / "gdr"), SOURCE, "--target", TARGET, "--threshold"]
+    assert explain_command.main([*command, str(limit), "--json"]) == 0
+    warnings = json.loads(capsys.readouterr().out)["past_future"]["coverage"]["warnings"]
+    assert len(warnings) == 2 and warnings == coverage.warnings(limit)
+    assert explain_command.main([*command, "1"]) == 0
+    assert f"no score is above 1: {coverage.closest()}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        explain_command.main([*command, "50"])
+    assert "'50': must be a score, from 0 to 1" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="threshold=50: must be a score, from 0 to 1"):
+        coverage.warnings(50)
+
+
 def test_layers_and_capsules_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain_command.main([str(folder / "layers"), SOURCE, "--target", TARGET, "--json"]) == 0
     sites = json.loads(capsys.readouterr().out)["sites"]
     assert [site["site"] for site in sites] == ["encoder.layer_aggregation", "decoder.layer_aggregation"]
     assert sites[0]["inputs"] == ["layer 1", "layer 2"]
     np.testing.assert_allclose(np.mean(sites[0]["times_uniform"], axis=1), 1.0, atol=0.01)
+    routing = sentence_routing(*loaded(folder / "layers"), SOURCE, TARGET)
+    titles = [one["title"] for one in routing.maps()]
+    assert titles[:2] == ["encoder.layer_aggregation, word by word", "encoder.layer_aggregation"] and len(titles) == 4
+    shares = input_shares(*loaded(folder / "layers"), SOURCE, TARGET)
+    assert [one["shares"] for one in routing.maps()[::2]] == [one.maps()[0]["shares"] for one in shares]
     assert explain_command.main([str(folder / "capsules"), SOURCE, "--target", TARGET]) == 0
     said = capsys.readouterr().out
     assert str(capsule_attention(*loaded(folder / "capsules"), SOURCE)) in said

@@ -325,7 +325,7 @@ def test_the_view_is_saved_as_one_file(show: Open):
     )
     click(tab, "#demo-save")
     tab.until("window.saved.length === 1")
-    assert tab.run("window.saved[0]") == ["routing.html", PAGE.save("guided", SOURCE, TRANSLATION).file]
+    assert tab.run("window.saved[0]") == ["routing.html", PAGE.save("guided", SOURCE, TRANSLATION, 0.4).file]
     tab.type(BOX, " ")
     click(tab, "#demo-save")
     until_text(tab, "#demo-status", "The source is empty")

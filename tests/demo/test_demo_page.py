@@ -156,9 +156,9 @@ def test_answers_log_nothing(capfd: pytest.CaptureFixture[str]):
 def test_a_view_is_saved_as_the_page_of_explain(name: str):
     model, tokenizer = entry_of(name)
     own = PAGE.translate(name, SOURCE, 0.5).translation
-    for text, is_given in ((own, False), (EDITED, True)):
-        saved = PAGE.save(name, f" {SOURCE} ", text)
-        expected = sentence_routing(model, tokenizer, SOURCE, text)
+    for text, is_given, threshold in ((own, False, 0.5), (EDITED, True, 0.3)):
+        saved = PAGE.save(name, f" {SOURCE} ", text, threshold)
+        expected = sentence_routing(model, tokenizer, SOURCE, text, threshold)
         assert saved == ("", replace(expected, is_given=is_given, model_name=name).to_html())
 
 
@@ -173,12 +173,12 @@ def test_a_view_is_saved_as_the_page_of_explain(name: str):
     ],
 )
 def test_what_cannot_be_saved_gets_a_message(model: str, source: str, translation: str, message: str):
-    saved = PAGE.save(model, source, translation)
+    saved = PAGE.save(model, source, translation, 0.5)
     assert message in saved.message and saved.file == ""
 
 
 def test_a_saved_view_keeps_html_as_text():
-    saved = PAGE.save("guided", NASTY, "")
+    saved = PAGE.save("guided", NASTY, "", 0.5)
     page = WebPage(saved.file)
     assert saved.message == "" and page.data["maps"] and "<img" not in saved.file.split("</style>")[1]
 

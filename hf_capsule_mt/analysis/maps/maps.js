@@ -47,8 +47,8 @@ const capsuleMaps = (() => {
       const of = (place) => wordsWhere((strongest) => strongest.length === 1 && strongest[0] === place) || "–";
       const equal = wordsWhere((strongest) => strongest.length > 1);
       said.textContent = overWords
-        ? `After “${data.target[step]}”: past and future each share out 100 % over the source.`
-        : `After “${data.target[step]}”: ${groups.map((group, place) => `${group}: ${of(place)}`).join("; ")}`
+        ? `At “${data.target[step]}”: past and future each share out 100 % over the source.`
+        : `At “${data.target[step]}”: ${groups.map((group, place) => `${group}: ${of(place)}`).join("; ")}`
           + (equal ? `; equal shares: ${equal}` : "");
       lines.forEach((line, index) => line.classList.toggle("chosen", index === step));
     }
