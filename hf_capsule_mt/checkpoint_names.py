@@ -91,6 +91,10 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise OSError(f"{folder} is a file: give the folder of a checkpoint")
     if not any((folder / file).is_file() for file in CONFIG_FILES):
+        inside = [file.parent for file in folder.glob("checkpoint-*/config.json") if file.parent.name[11:].isdecimal()]
+        if inside:
+            last = max(inside, key=lambda one: int(one.name[11:]))
+            raise OSError(f"{folder} has no config.json: this training has not ended; take its last checkpoint, {last}")
         raise OSError(f"{folder} is not a checkpoint, because it has no config.json: give that of a trained model")
 
 

@@ -145,7 +145,17 @@ def test_a_sentence_instead_of_a_file_gets_a_command_that_translates_it(
 def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:
     file = tmp_path / "model.txt"
     file.write_text("text")
-    for place, said in ((tmp_path, "has no config.json: give that of"), (file, "is a file: give the folder")):
+    unfinished = tmp_path / "run"
+    for step in (5, 20, 100):
+        (unfinished / f"checkpoint-{step}").mkdir(parents=True)
+    for step in (5, 20):
+        (unfinished / f"checkpoint-{step}" / "config.json").write_text("{}")
+    last = f"this training has not ended; take its last checkpoint, {unfinished / 'checkpoint-20'}"
+    for place, said in (
+        (tmp_path, "has no config.json: give that of"),
+        (file, "is a file: give the folder"),
+        (unfinished, last),
+    ):
         with pytest.raises(OSError, match=said):
             check_checkpoint(place)
 

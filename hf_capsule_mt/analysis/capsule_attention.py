@@ -119,8 +119,9 @@ def capsule_attention(model: Any, tokenizer: PreTrainedTokenizerBase, source: st
     kind = getattr(model.config, "source_aggregation", None)
     if kind != "capsules":
         raise ValueError(
-            f"source_aggregation={kind!r} in the configuration of this {model.config.model_type} model: there are no "
-            "capsules over the source; use a CapsNMT model with 'capsules'"
+            f"source_aggregation={kind or 'none'!r} in the configuration of this {model.config.model_type} model: there "
+            "are no capsules over the source; use a CapsNMT model with 'capsules'. For past and future there is "
+            "explain, for routed layers and heads input_shares"
         )
     if not source.strip():
         raise ValueError("the source is empty: give a sentence with at least one word")

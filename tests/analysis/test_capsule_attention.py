@@ -169,7 +169,7 @@ def test_models_without_capsules_over_the_source(tokenizer: Any):
         decoder_ffn_dim=8,
         **marian_token_ids(tokenizer),
     )
-    with pytest.raises(ValueError, match="source_aggregation=None.*capsule_aggregated_marian model"):
+    with pytest.raises(ValueError, match="source_aggregation='none'.*capsule_aggregated_marian model"):
         capsule_attention(CapsuleAggregatedMarianForConditionalGeneration(other), tokenizer, SOURCE)
 
 

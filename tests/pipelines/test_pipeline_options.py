@@ -18,7 +18,7 @@ from transformers import GenerationConfig, pipeline
         (MARIAN, {"return_routings": True}, "MarianMTModel routes nothing"),
         (GDR_MARIAN.name, {"return_routings": "json"}, "return_routings='json': must be True, False or 'lists'"),
         (MARIAN, {"return_coverage": True}, "return_coverage=True: MarianMTModel"),
-        (CAPS_NMT.name, {"return_coverage": True}, "past_future=None"),
+        (CAPS_NMT.name, {"return_coverage": True}, "past_future='none'"),
     ],
 )
 def test_wrong_options_are_named(name: str, options: dict[str, Any], message: str) -> None:

@@ -107,9 +107,9 @@ def _score_table(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
 def _interval_picture(metric: CorpusMetric, scores: Scores, samples: int) -> dict[str, Any]:
     rows = []
     for name, counts in scores.counts[metric.name].items():
-        mean, half = bootstrap_interval(metric, counts, samples)
+        low, high = bootstrap_interval(metric, counts, samples)
         value = round(metric.score(counts).score, 2)
-        rows.append({"name": name, "value": value, "low": round(mean - half, 2), "high": round(mean + half, 2)})
+        rows.append({"name": name, "value": value, "low": round(low, 2), "high": round(high, 2)})
     if scores.contrast is not None:
         rows.append({"name": WRONG_ORDER, "value": round(scores.contrast[metric.name], 2), "contrast": True})
     return {

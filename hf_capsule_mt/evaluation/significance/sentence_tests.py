@@ -93,9 +93,9 @@ def paired_bootstrap(
 def bootstrap_interval(
     metric: CorpusMetric, counts: Counts, samples: int = BOOTSTRAP_SAMPLES, seed: int = SEED
 ) -> tuple[float, float]:
-    """Mean and half width of the 95 % interval of one system's score, from its counts `[N, S]`."""
+    """The ends of the middle 95 % of the bootstrap scores of one system, from its counts `[N, S]`."""
     scores = [metric.score_of(weights @ counts) for weights in bootstrap_weights(len(counts), samples, seed)]
-    return confidence_interval(np.array(scores))
+    return middle(np.array(scores))
 
 
 def bootstrap_weights(sentences: int, samples: int, seed: int) -> Iterator[NDArray[np.float64]]:
@@ -108,9 +108,15 @@ def bootstrap_weights(sentences: int, samples: int, seed: int) -> Iterator[NDArr
 
 def confidence_interval(scores: NDArray[np.float64]) -> tuple[float, float]:
     """Mean and half width of the middle 95 % of bootstrap scores, as sacreBLEU counts them."""
+    low, high = middle(scores)
+    return float(np.mean(scores)), (high - low) / 2
+
+
+def middle(scores: NDArray[np.float64]) -> tuple[float, float]:
+    """The ends of the middle 95 % of bootstrap scores."""
     ordered = np.sort(scores)
     cut = len(ordered) // 40
-    return float(ordered.mean()), float(ordered[len(ordered) - cut - 1] - ordered[cut]) / 2
+    return float(ordered[cut]), float(ordered[len(ordered) - cut - 1])
 
 
 def approximate_randomization(
