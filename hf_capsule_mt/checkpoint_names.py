@@ -94,7 +94,9 @@ def check_folder(folder: Path) -> None:
         inside = [file.parent for file in folder.glob("checkpoint-*/config.json") if file.parent.name[11:].isdecimal()]
         if inside:
             last = max(inside, key=lambda one: int(one.name[11:]))
-            raise OSError(f"{folder} has no config.json: this training has not ended; take its last checkpoint, {last}")
+            raise OSError(
+                f"{folder} has no config.json: this training has not ended; take its last checkpoint, {last}"
+            )
         raise OSError(f"{folder} is not a checkpoint, because it has no config.json: give that of a trained model")
 
 

@@ -119,8 +119,8 @@ def capsule_attention(model: Any, tokenizer: PreTrainedTokenizerBase, source: st
     kind = getattr(model.config, "source_aggregation", None)
     if kind != "capsules":
         raise ValueError(
-            f"source_aggregation={kind or 'none'!r} in the configuration of this {model.config.model_type} model: there "
-            "are no capsules over the source; use a CapsNMT model with 'capsules'. For past and future there is "
+            f"source_aggregation={kind or 'none'!r} in the configuration of this {model.config.model_type} model: "
+            "there are no capsules over the source; use a CapsNMT model with 'capsules'. For past and future there is "
             "explain, for routed layers and heads input_shares"
         )
     if not source.strip():

@@ -143,8 +143,8 @@ def explain(
     kind = getattr(model.config, "past_future", None)
     if kind not in EXPLAINED:
         raise ValueError(
-            f"past_future={kind or 'none'!r} in this model's configuration: there are no assignments to explain; use a "
-            "model trained with 'guided_routing', 'classifier' or 'attention'. For a CapsNMT there is "
+            f"past_future={kind or 'none'!r} in this model's configuration: there are no assignments to explain; use "
+            "a model trained with 'guided_routing', 'classifier' or 'attention'. For a CapsNMT there is "
             "capsule_attention, for routed layers and heads input_shares"
         )
     target = checked_target(model, tokenizer, source, target, generation)

@@ -22,8 +22,8 @@ def check_reports(model: Any, return_routings: bool | str = False, return_covera
     kind, weight = getattr(model.config, "past_future", None), getattr(model.config, "bow_loss_weight", 0.0)
     if return_coverage and (kind not in EXPLAINED or not weight):
         raise ValueError(
-            f"return_coverage=True: {name} has past_future={kind or 'none'!r} and bow_loss_weight={weight}; coverage needs a "
-            "model trained with past_future='guided_routing', 'classifier' or 'attention' and that loss"
+            f"return_coverage=True: {name} has past_future={kind or 'none'!r} and bow_loss_weight={weight}; coverage "
+            "needs a model trained with past_future='guided_routing', 'classifier' or 'attention' and that loss"
         )
 
 

@@ -51,8 +51,8 @@ def routing_sites(model: nn.Module) -> list[RoutingSite]:
         options = [f"{name}={getattr(config, name)!r}" for name in OPTIONS if hasattr(config, name)]
         has = f" ({', '.join(options)} in its configuration)" if options else ""
         raise ValueError(
-            f"{type(model).__name__} routes nothing{has}: it has no assignments to show, to measure or to replace. Name "
-            "a model with routing. Scores by length (scores_by_length) and adequacy (adequacy_table) need none"
+            f"{type(model).__name__} routes nothing{has}: it has no assignments to show, to measure or to replace. "
+            "Name a model with routing. Scores by length (scores_by_length) and adequacy (adequacy_table) need none"
         )
     order = ("encoder", "decoder", PAST_FUTURE)
     return sorted(

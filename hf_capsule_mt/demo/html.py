@@ -10,6 +10,7 @@ from hf_capsule_mt.analysis.coverage import LEAST_BOW_ACCURACY
 from hf_capsule_mt.analysis.maps.page import MAP_SCRIPTS, web_file, web_page
 from hf_capsule_mt.demo.look import Look
 from hf_capsule_mt.demo.warnings import (
+    FALSE_WARNINGS,
     LEFT_OUT,
     TWICE,
     WARNED_OMISSIONS,
@@ -30,9 +31,11 @@ OLD_TRANSLATION = "The picture shows the translation before your edit. Press Red
 FRAME_HEIGHT = 560  # until the frame says how high it is
 LEGEND = "The bar under a word is its score of being left out; the line in the bar is the threshold."
 SHARES = ", ".join(f"{share:.0%} of them at {at:.2f}" for at, share in WARNED_OMISSIONS.items())
+FALSE = ", ".join(f"{rate} at {at:.2f}" for at, rate in FALSE_WARNINGS.items())
 MISSED = (
-    "Warnings can be wrong, and many omissions have none. In a test, words were deleted from 500 correct "
-    f"translations: the shipped model warned of {SHARES}. Omissions that a model makes by itself were not measured. "
+    "Warnings can be wrong, and many omissions have none. In a test, one part was deleted from each of 500 correct "
+    f"translations: the shipped model warned of {SHARES}. A complete translation had {FALSE} false warnings on "
+    "average. Omissions that a model makes by itself were not measured. "
     "Nothing here looks for wrong words, swapped words or nonsense."
 )
 

@@ -164,7 +164,8 @@ class Page:
         linked = read_query(parameters)
         notes = ""
         if linked.model and linked.model not in self.variants:
-            notes = html.message(f"The link names the model {linked.model}, which this page does not have.", True)
+            missing = f"The link names the model {linked.model}, which this page does not have."
+            notes = html.message(f"{missing} It has {', '.join(self.models)}, and shows the first one.", True)
             linked = linked._replace(model="")
         name = linked.model or next(iter(self.models))
         linked = linked._replace(model=name)

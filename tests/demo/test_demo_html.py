@@ -15,7 +15,14 @@ from hf_capsule_mt.analysis.maps import capsule_map
 from hf_capsule_mt.demo import html
 from hf_capsule_mt.demo.look import Look
 from hf_capsule_mt.demo.texts import InputError
-from hf_capsule_mt.demo.warnings import LEFT_OUT, TWICE, WARNED_OMISSIONS, checked_threshold, word_warnings
+from hf_capsule_mt.demo.warnings import (
+    FALSE_WARNINGS,
+    LEFT_OUT,
+    TWICE,
+    WARNED_OMISSIONS,
+    checked_threshold,
+    word_warnings,
+)
 
 ROOT = Path(__file__).parents[2]
 SCORES = Coverage(("The", "sister", "wrote"), (0.02, 0.9, 0.5), (0.0, 0.0, 0.7), bow_accuracy=0.85)
@@ -86,15 +93,21 @@ def test_no_warning_is_not_shown_as_a_good_translation():
 def test_the_page_says_what_the_warnings_miss():
     """With the numbers that `coverage_study.py` measured, and for which kind of omissions."""
     measured = json.loads((ROOT / "model_cards" / "coverage" / "results.json").read_text(encoding="utf-8"))
-    recall = {
-        one["threshold"]: round(one["recall"], 2)
-        for one in measured["measurements"]
-        if (one["score"], one["scored_by"], one["deleted_by"]) == ("credit", "model", "all")
-    }
+    recall, false = (
+        {
+            one["threshold"]: round(one[name], 2)
+            for one in measured["measurements"]
+            if (one["score"], one["scored_by"], one["deleted_by"]) == ("credit", "model", "all")
+        }
+        for name in ("recall", "false_warnings")
+    )
     assert {at: recall[at] for at in WARNED_OMISSIONS} == WARNED_OMISSIONS
+    assert {at: false[at] for at in FALSE_WARNINGS} == FALSE_WARNINGS
     text = Elements(html.coverage(SCORES, 0.4)).text
     assert "76% of them at 0.30, 62% of them at 0.40, 36% of them at 0.50" in text
-    assert "words were deleted from 500 correct translations" in text and "by itself were not measured" in text
+    assert "one part was deleted from each of 500 correct translations" in text
+    assert "had 0.55 at 0.30, 0.24 at 0.40, 0.06 at 0.50 false warnings on average" in text
+    assert "by itself were not measured" in text
     assert "Nothing here looks for wrong words, swapped words or nonsense." in text
     assert "it names 85% of the words already written" in text and "The bar under a word is its score" in text
 
