@@ -146,7 +146,7 @@ def test_coverage_counts_credits(tokenizer: Any):
     for scale, scores, numbers in zip((3.0, 5.0), (scaled.untranslated, scaled.repeated), evidence, strict=True):
         assert scores == pytest.approx([one / (one + scale) for one in numbers], rel=1e-4)
     lines = coverage.warnings(0.0)
-    assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.1) == []
+    assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.0) == []
     assert len(str(coverage).splitlines()) == 8
 
 
