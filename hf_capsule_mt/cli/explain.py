@@ -82,5 +82,11 @@ def shown_name(model: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        hint = "" if rest[0].startswith("-") else "; put a sentence of several words in quotation marks"
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+    if " " in arguments.model and not Path(arguments.model).exists():
+        parser.error(f"{arguments.model!r} is not a model; the model comes first, then the sentence")
     return run_command(lambda: explain(arguments), debug=arguments.debug, check=lambda: check(arguments))

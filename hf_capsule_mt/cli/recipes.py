@@ -43,7 +43,9 @@ def recipes(arguments: argparse.Namespace) -> int:
     entries = catalogue(search)
     is_near_show = bool(difflib.get_close_matches("".join(words[:1]), [SHOW], cutoff=SIMILAR))
     if not entries:
-        hint = "did you mean show?" if is_near_show else "capsule-mt recipes lists all"
+        names = [part for one in catalogue() for part in (one.name, *one.name.split("/"))]
+        near = [SHOW] if is_near_show else difflib.get_close_matches(search, names, n=1, cutoff=SIMILAR)
+        hint = f"did you mean {near[0]}?" if near else "capsule-mt recipes lists all"
         raise ValueError(f"no recipe has {search!r} in its name or description; {hint}")
     if is_near_show:
         print(f"listed are recipes with {search!r}; did you mean capsule-mt recipes show NAME?", file=sys.stderr)

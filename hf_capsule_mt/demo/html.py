@@ -126,11 +126,11 @@ def _warning_list(scores: Coverage, warnings: Sequence[WordWarning], threshold: 
 
 
 def translation_facts(look: Look, beams: int) -> str:
-    """How long a translation took."""
+    """How long the model took. It stands above a translation that the visitor has edited, too."""
     if look.seconds is None:
         return ""
     search = "greedy search" if beams == 1 else f"{beams} beams"
-    return message(f"Translated in {seconds(look.seconds)} ({search}).")
+    return message(f"The model translated this source in {seconds(look.seconds)} ({search}).")
 
 
 def seconds(value: float) -> str:

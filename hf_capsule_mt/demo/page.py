@@ -176,6 +176,11 @@ class Page:
             return Opened(linked._replace(model=entry.name), shown, side_by_side)
         entry = self.variants[name].entry
         linked = linked._replace(model=entry.name)
+        keys = [picture.key for picture in entry.pictures]
+        if linked.picture and linked.picture not in keys:
+            missing = f"The link names the picture {linked.picture}, which {entry.name} does not have."
+            has = f"It has {', '.join(keys)}, and shows the first one." if keys else "It has no pictures."
+            notes += html.message(f"{missing} {has}", True)
         if not linked.source and not linked.translation:
             linked = linked._replace(source=self.first_source)
         if linked.translation:

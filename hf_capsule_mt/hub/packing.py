@@ -43,7 +43,8 @@ class PackedCheckpoint:
         size: bytes of all files.
         sentences, same_translations: how many sentences were translated before and after, and how many got the same
             translation.
-        bleu_before, bleu_after: None without references.
+        bleu_before, bleu_after: of the sentences that have references; None without any.
+        references: the number of these sentences.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class PackedCheckpoint:
     same_translations: int
     bleu_before: float | None = None
     bleu_after: float | None = None
+    references: int = 0
 
     def __str__(self) -> str:
         errors = ", ".join(f"{name} {error:.1e}" for name, error in self.rounding_errors.items())
@@ -64,7 +66,8 @@ class PackedCheckpoint:
         ]
         if self.bleu_before is not None and self.bleu_after is not None:
             change = self.bleu_after - self.bleu_before
-            lines.append(f"BLEU {self.bleu_before:.2f} before, {self.bleu_after:.2f} after ({change:+.2f})")
+            scored = f"BLEU of the {self.references} with references"
+            lines.append(f"{scored}: {self.bleu_before:.2f} before, {self.bleu_after:.2f} after ({change:+.2f})")
         return "\n".join(lines)
 
 
@@ -117,7 +120,17 @@ def pack_checkpoint(
         text = json.dumps(record, indent=2, ensure_ascii=False)
         (packed / TRANSLATIONS).write_text(f"{text}\n", encoding="utf-8")
         same = sum(map(str.__eq__, before.all, after.all))
-        result = PackedCheckpoint(output, dtype, errors, 0, len(before.all), same, before.bleu(test), after.bleu(test))
+        result = PackedCheckpoint(
+            folder=output,
+            dtype=dtype,
+            rounding_errors=errors,
+            size=0,
+            sentences=len(before.all),
+            same_translations=same,
+            bleu_before=before.bleu(test),
+            bleu_after=after.bleu(test),
+            references=len(test[0]) if test else 0,
+        )
         storage = f"The weights are stored in {dtype} and compute in float32. " + ". ".join(
             str(result).split("\n")[2:]
         )

@@ -208,6 +208,15 @@ def test_an_unknown_command_is_named(arguments: list[str], said: str, capsys: py
             ["demo", "--model=x"],
             "no option --model; write it without --model: capsule-mt demo [[NAME=]MODEL ...] [options]",
         ),
+        (
+            ["explain", "runs/model", "Who", "reads", "it?"],
+            "unrecognized arguments: reads it?; put a sentence of several words in quotation marks",
+        ),
+        (["explain", "runs/model", "Who reads it?", "-x"], "unrecognized arguments: -x"),
+        (
+            ["explain", "Who reads it?", "runs/model"],
+            "'Who reads it?' is not a model; the model comes first, then the sentence",
+        ),
         (["recipes", "show"], "recipes show needs the name of one recipe, such as synthetic/dla_em"),
         (["recipes", "show", "a", "b"], "recipes show needs the name of one recipe, such as synthetic/dla_em"),
         (["compare"], "no runs to compare: name them first, such as runs/marian runs/dla_em"),

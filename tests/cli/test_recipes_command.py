@@ -34,7 +34,11 @@ def test_a_word_limits_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("pooling" in f"{row['name']} {row['comment']}".lower() for row in rows) and len(rows) > 2
     assert Path(rows[0]["path"]).is_file()
     assert recipes.main(["no such word"]) == 1
-    assert "no recipe has 'no such word' in its name" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no recipe has 'no such word' in its name" in said and "capsule-mt recipes lists all" in said
+    for slip, meant in (("synthetc", "synthetic"), ("dla_emm", "dla_em"), ("synthetic/dlaem", "synthetic/dla_em")):
+        assert recipes.main([slip]) == 1
+        assert capsys.readouterr().err.endswith(f"in its name or description; did you mean {meant}?\n")
 
 
 def test_a_slip_of_show_is_named(capsys: pytest.CaptureFixture[str]) -> None:

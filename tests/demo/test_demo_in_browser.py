@@ -105,7 +105,7 @@ def test_a_sentence_is_translated_and_its_picture_drawn(show: Open, capfd: pytes
     tab.type(BOX, source)
     tab.press("Enter")
     tab.until(f"document.querySelector('{TRANSLATED}').value === {json.dumps(expected)}")
-    until_text(tab, "#demo-status", "Translated in")
+    until_text(tab, "#demo-status", "translated this source in")
     until_text(tab, "#demo-source-words", "unmistakable")
     assert "unmistakable" in unescape(tab.run(f"document.querySelector('{FRAME}').srcdoc"))
     assert "unmistakable" in tab.run("location.search"), "the address is the link to this view"

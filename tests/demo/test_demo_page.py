@@ -33,7 +33,11 @@ def test_a_model_translates_and_shows_past_and_future():
     model, tokenizer = entry_of("guided")
     assert shown.translation == translate(model, tokenizer, SOURCE, num_beams=2)
     assert frame_data(shown.frame) == explain(model, tokenizer, SOURCE, shown.translation).maps()
-    assert shown.picture == "past_future" and "Translated in" in shown.message and "2 beams" in shown.message
+    assert (
+        shown.picture == "past_future"
+        and "The model translated this source in" in shown.message
+        and "2 beams" in shown.message
+    )
 
 
 def test_an_edited_translation_gets_the_warnings_of_its_own_words():
@@ -273,6 +277,8 @@ def test_without_a_link_the_first_example_is_shown():
         ("?source=" + "x" * 5000, "1,001 characters"),
         ("?translation=Der+Fluss", "The source is empty"),
         ("?model=<script>alert(1)</script>", "names the model &lt;script&gt;"),
+        ("?source=A+river&picture=layers", "names the picture layers, which guided does not have. It has past_future"),
+        ("?model=plain&source=A+river&picture=<b>", "names the picture &lt;b&gt;, which plain does not have. It has no"),
     ],
 )
 def test_a_broken_link_gets_a_message(query: str, message: str):
