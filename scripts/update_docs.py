@@ -4,6 +4,7 @@
     python scripts/update_docs.py serve evaluate  # these pages
     python scripts/update_docs.py open-a-checkpoint  # a notebook
     python scripts/update_docs.py checkpoints     # the code that the shipped checkpoints carry
+    python scripts/update_docs.py screenshots     # demo.png and report.png; only if named, needs Gradio and Chromium
 
 An output that agrees with the one on the page is left as it is. Tests compare all of them with the code.
 """
@@ -19,6 +20,8 @@ from documentation.pages import DOCS, all_pages, with_outputs
 from documentation.run import run_page
 from documentation.workspace import make_workspace
 
+SCREENSHOTS = "screenshots"
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -31,11 +34,15 @@ def main() -> int:
     pages = {page.stem: page for page in all_pages()}
     notebooks = {path.stem: path for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
     names = ["api", "checkpoints", *pages, *notebooks]
-    if unknown := sorted({*arguments.pages} - {*names}):
-        parser.error(f"{unknown[0]}: must be one of {', '.join(names)}")
+    if unknown := sorted({*arguments.pages} - {*names, SCREENSHOTS}):
+        parser.error(f"{unknown[0]}: must be one of {', '.join([*names, SCREENSHOTS])}")
     for name in arguments.pages or names:
         if name == "api":
             (DOCS / "api.md").write_text(api_page(), encoding="utf-8")
+        elif name == SCREENSHOTS:
+            from documentation.screenshots import take_screenshots
+
+            take_screenshots()
         elif name == "checkpoints":
             for weights in (DOCS.parent / "model_cards").glob("*/model.safetensors"):
                 AutoConfig.from_pretrained(weights.parent).save_pretrained(weights.parent)

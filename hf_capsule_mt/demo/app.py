@@ -65,7 +65,7 @@ SAVE_FILE = """(page) => {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }"""
-NAME_WIDTH = 240  # pixels that the name of a model needs; on a phone each list has a line of its own
+NAME_WIDTH = 280  # pixels that the name of a model needs; on a phone each list has a line of its own
 TABS = ("look", "compare")
 TRANSLATION = {True: "Translation: delete a word, and watch the warnings", False: "Translation"}  # by: has warnings
 

@@ -1,0 +1,93 @@
+"""The screenshots of the pages, `demo.png` and `report.png`: the shipped models in Chromium (extras demo, plot)."""
+
+import base64
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from documentation.pages import DOCS
+
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from chromium import Tab, chromium_tab  # noqa: E402
+
+SHIPPED = [str(ROOT / "model_cards" / f"tatoeba-en-de-{name}") for name in ("past-future", "capsnmt")]
+EDITED = ("The boy plays with his small dog.", "Der Junge spielt mit seinem Hund.")
+SENTENCE = "The old man is reading a book in the garden."
+CHOOSE = "[...document.querySelectorAll('.map-past_future .choice')].find((one) => one.textContent === {word}).click()"
+WIDTH = 1280
+
+
+def take_screenshots() -> None:
+    """Write both files."""
+    with chromium_tab() as tab, demo_address() as address:
+        tab.watch_frames()
+        picture_of_the_demo(tab, address)
+    with chromium_tab() as tab:
+        picture_of_the_report(tab)
+
+
+@contextmanager
+def demo_address() -> Iterator[str]:
+    from hf_capsule_mt.demo.app import build_app, start
+    from hf_capsule_mt.demo.models import load_models
+    from hf_capsule_mt.demo.page import Page
+
+    app = build_app(Page(load_models(SHIPPED)))
+    _, url, _ = start(app, prevent_thread_lock=True, quiet=True)
+    yield url
+    app.close(verbose=False)
+
+
+def picture_of_the_demo(tab: Tab, address: str) -> None:
+    from hf_capsule_mt.demo.links import Linked, query
+
+    tab.screen((WIDTH, 1500))
+    tab.call("Page.navigate", url=address + query(Linked("tatoeba-en-de-past-future", *EDITED)))
+    tab.until("!!document.querySelector('#demo-picture-frame iframe')")
+    tab.until_quiet()
+    tab.run_in_frame(CHOOSE.format(word=json.dumps("spielt")))
+    tab.until_quiet()
+    left, _, right, _ = box(tab, "#demo-source", "#demo-picture-frame")
+    _, _, _, bottom = box(tab, "#demo-picture-frame")
+    cut(tab, DOCS / "demo.png", left - 30, 0, right + 30, bottom + 30)
+
+
+def picture_of_the_report(tab: Tab) -> None:
+    from hf_capsule_mt.cli.program import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        sources, page = Path(folder, "test.en"), Path(folder, "report.html")
+        sources.write_text(f"{SENTENCE}\n", encoding="utf-8")
+        references = Path(folder, "test.de")
+        references.write_text("Der alte Mann liest ein Buch im Garten.\n", encoding="utf-8")
+        files = ["--sources", str(sources), "--references", str(references), "-o", str(page)]
+        if main(["report", *SHIPPED, *files]) != 0:
+            raise RuntimeError("the report could not be written, see above")
+        tab.screen((WIDTH, 1500))
+        tab.open(page)
+        tab.until("document.body.dataset.ready === 'yes'")
+        tab.run(CHOOSE.format(word=json.dumps("liest")))
+        left, top, right, _ = box(tab, "#maps .map", "#maps .map")
+        _, _, _, bottom = box(tab, "#maps .map", number=1)
+        cut(tab, DOCS / "report.png", left - 10, top - 10, right + 10, bottom + 10)
+
+
+def box(tab: Tab, *selectors: str, number: int = 0) -> list[float]:
+    """Left, top, right and bottom of the box around an element of each selector, on the whole page."""
+    elements = ", ".join(f"document.querySelectorAll({json.dumps(one)})[{number}]" for one in selectors)
+    tab.run("window.scrollTo({top: 0, behavior: 'instant'})")
+    sides = tab.run(
+        f"[{elements}].map((one) => one.getBoundingClientRect()).map((one) => [one.x, one.y, one.right, one.bottom])"
+    )
+    return [end(one) for end, one in zip((min, min, max, max), zip(*sides, strict=True), strict=True)]
+
+
+def cut(tab: Tab, path: Path, left: float, top: float, right: float, bottom: float) -> None:
+    """A part of the page as a file."""
+    clip = {"x": left, "y": top, "width": right - left, "height": bottom - top, "scale": 1}
+    shot = tab.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+    path.write_bytes(base64.b64decode(shot["data"]))
