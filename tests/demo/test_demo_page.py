@@ -278,7 +278,10 @@ def test_without_a_link_the_first_example_is_shown():
         ("?translation=Der+Fluss", "The source is empty"),
         ("?model=<script>alert(1)</script>", "names the model &lt;script&gt;"),
         ("?source=A+river&picture=layers", "names the picture layers, which guided does not have. It has past_future"),
-        ("?model=plain&source=A+river&picture=<b>", "names the picture &lt;b&gt;, which plain does not have. It has no"),
+        (
+            "?model=plain&source=A+river&picture=<b>",
+            "names the picture &lt;b&gt;, which plain does not have. It has no",
+        ),
     ],
 )
 def test_a_broken_link_gets_a_message(query: str, message: str):
