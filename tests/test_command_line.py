@@ -142,6 +142,13 @@ def test_a_sentence_instead_of_a_file_gets_a_command_that_translates_it(
     assert error.startswith("error: no such file: ") and said in error and "Errno" not in error
 
 
+def test_a_mistyped_file_is_suggested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test.en").write_text("I see.\n")
+    assert translate.main(["--model", "a model", str(tmp_path / "tset.en")]) == 1
+    error = capsys.readouterr().err
+    assert error.endswith(f"; did you mean {tmp_path / 'test.en'}?\n") and "a sentence" not in error
+
+
 def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:
     file = tmp_path / "model.txt"
     file.write_text("text")

@@ -14,6 +14,7 @@ each with `text` and `score`. `--score` is the command `capsule-mt score`.
 """
 
 import argparse
+import difflib
 import json
 import os
 import shlex
@@ -91,12 +92,16 @@ def input_places(arguments: argparse.Namespace) -> list[Path]:
 def check_texts(files: list[Path], targets: Path | None, model: str) -> None:
     """Raises OSError for a file that does not exist.
 
-    If the user gave a sentence instead of a file, the error shows how to translate it.
+    The error names a file beside it with nearly this name. If the user gave a sentence instead of a file, the error
+    shows how to translate it.
     """
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
-        hint = ""
-        if targets is None:
+        folder, name = os.path.split(missing[0])
+        beside = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+        close = difflib.get_close_matches(name, beside, n=1, cutoff=0.8)
+        hint = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
+        if targets is None and not close:
             sentence = " ".join(map(str, files)) if len(missing) == len(files) else str(missing[0])
             program = f"capsule-mt translate --model {shlex.quote(model)}"
             hint = f"; to translate a sentence: echo {shlex.quote(sentence)} | {program}"

@@ -200,12 +200,29 @@ def split_overrides(arguments: list[str]) -> tuple[Settings, list[str]]:
     return settings, rest
 
 
+# What other trainers call a key, where the names are not similar.
+OTHER_NAMES = {
+    "lr": "learning_rate",
+    "epochs": "num_train_epochs",
+    "steps": "max_steps",
+    "batch_size": "per_device_train_batch_size",
+    "max_tokens": "max_tokens_per_batch",
+    "output": "output_dir",
+    "save_dir": "output_dir",
+    "beam": "generation_num_beams",
+    "model": "init_from",
+    "src": "source",
+    "tgt": "target",
+}
+
+
 def closest(name: str, valid_names: Iterable[str]) -> str | None:
-    """The valid name most similar to `name`, or None. For `d_model` it is `config.d_model`."""
+    """The valid name most similar to `name`, or None. For `lr` it is `learning_rate`."""
     by_end: dict[str, str] = {}
     for full_name in valid_names:
         by_end.setdefault(full_name.rpartition(".")[2], full_name)
     end = name.rpartition(".")[2].lstrip("-").replace("-", "_")
+    end = OTHER_NAMES.get(end, end)
     matches = difflib.get_close_matches(end, by_end, n=1, cutoff=0.75)
     return by_end[matches[0]] if matches else None
 

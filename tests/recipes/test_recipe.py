@@ -296,6 +296,8 @@ def test_what_is_wrong_in_a_file_is_named(line: str, message: str, recipe_file: 
     [
         (["--learning_rat", "3"], "command line: no argument --learning_rat; did you mean --learning_rate?"),
         (["--d_model", "3"], "command line: no argument --d_model; did you mean --config.d_model?"),
+        (["--lr", "3"], "command line: no argument --lr; did you mean --learning_rate?"),
+        (["--batch-size", "3"], "command line: no argument --batch-size; did you mean --per_device_train_batch_size?"),
         (["--config.d_modl", "3"], "did you mean --config.d_model?"),
         (["--d_model", "null"], "command line: no key 'd_model'; did you mean --config.d_model?"),
         (["--config", "3"], "command line: config=3 must hold"),

@@ -22,10 +22,10 @@ MOST_POSITIONS = 60
 UNIFORM = "uniform"
 
 PAST_FUTURE_CAPTION = (
-    "How to read it: choose a target word. Each bar is one source word at the step that writes this target word. Solid "
-    "colour from the left is its past, the share that counts as translated. Stripes from the right are its future, the "
-    "share still to translate. {rest} The last row, “uniform”, is the contrast: a routing that decides nothing gives every word the "
-    "same bar at every step.{first}"
+    "How to read it: choose a target word. Each bar is one source word at the step that writes this target word. "
+    "Solid colour from the left is its past, the share that counts as translated. Stripes from the right are its "
+    "future, the share still to translate. {rest} The last row, “uniform”, is the contrast: a routing that decides "
+    "nothing gives every word the same bar at every step.{first}"
 )
 BETWEEN = (
     "What remains between them is redundant; a word that is mostly redundant may still be translated. A word should "
