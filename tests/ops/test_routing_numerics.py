@@ -5,6 +5,8 @@ import torch
 from fused_cases import needs_native
 from routing_cases import KINDS, Case, assert_close, assert_finite, make_case
 
+from hf_capsule_mt.ops.precision import no_autocast
+
 HALF = (torch.bfloat16, torch.float16)
 LARGEST = {torch.float16: 65504.0, torch.bfloat16: 1e30, torch.float32: 1e30, torch.float64: 1e30}
 SPREAD = ("votes", "vote_keys", "guide")
@@ -179,3 +181,11 @@ def test_float64_stays_float64(kind: str) -> None:
     single = case.changed(**{name: leaf.detach().float() for name, leaf in case.differentiable().items()})
     difference = (case() - single().double()).abs().max()
     assert 1e-12 < difference < 1e-4
+
+
+def test_autocast_is_only_touched_where_it_exists() -> None:
+    """`meta` tensors compute shapes alone, and PyTorch refuses to say whether they are cast."""
+    with no_autocast(torch.empty(2, device="meta")):
+        pass
+    with torch.autocast("cpu", dtype=torch.bfloat16), no_autocast(torch.ones(2)):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32

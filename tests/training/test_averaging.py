@@ -255,6 +255,14 @@ def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], said: str) -
         run(tmp_path, **arguments)
 
 
+def test_a_folder_in_the_place_of_the_mean_is_named_before_training(tmp_path: Path) -> None:
+    (tmp_path / "averaged").mkdir()
+    (tmp_path / "averaged" / "thesis.tex").write_text("three years of work")
+    with pytest.raises(ValueError, match="averaged holds thesis.tex, which would be lost"):
+        run(tmp_path, ema_decay=None, average_checkpoints=2)
+    run(tmp_path, ema_decay=None)  # nothing will be written there
+
+
 def test_an_average_that_was_not_kept(tmp_path: Path) -> None:
     run(tmp_path, max_steps=4, ema_decay=None).train()
     with pytest.raises(ValueError, match="was written without ema_decay"):

@@ -40,12 +40,12 @@ def test_tokens_of_a_second_have_one_decimal(clock: SimpleNamespace) -> None:
     add(meter, 200)
     clock.now += 3.0
     assert logged(meter)["target_tokens_per_second"] == 66.7
-    add(meter, 7)
-    clock.now += 2.0
-    assert logged(meter)["target_tokens_per_second"] == 3.5
+    add(meter, 8)
+    clock.now += 3.0
+    assert logged(meter)["target_tokens_per_second"] == 2.7
     summary = {"train_runtime": 9.0}
     meter.add_to(summary, 2)
-    assert summary["train_target_tokens_per_second"] == 41.4
+    assert summary["train_target_tokens_per_second"] == 34.7
 
 
 def test_a_pause_does_not_count(clock: SimpleNamespace) -> None:

@@ -12,7 +12,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import filter_repo_objects
 from markers import exhaustive
 from recipe_runs import small_arguments
+from small_marian import SMALL_MARIAN
 from training_run import checkpoints, run
+from transformers import MarianConfig, MarianMTModel
+
+from hf_capsule_mt.training.hub_pusher import carry_code
 
 TOKEN = "hf_secretofthistest"
 
@@ -88,3 +92,8 @@ def test_who_pushes_by_hand_pushes_no_pickle_either(tmp_path: Path, uploads: lis
     assert (tmp_path / "training_args.bin").is_file()
     trainer.push_to_hub()
     assert "model.safetensors" in uploads[0]["files"] and "training_args.bin" not in uploads[0]["files"]
+
+
+def test_a_model_of_transformers_is_pushed_without_code(tmp_path: Path) -> None:
+    carry_code(MarianMTModel(MarianConfig(vocab_size=9, pad_token_id=0, **SMALL_MARIAN)), SimpleNamespace())
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """Coverage by the table of translations: toy pairs whose alignment is known, and the cache."""
 
+import dataclasses
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ from reward_pairs import WordTokenizer, batch_of, make_pairs, shuffled, translat
 from hf_capsule_mt.evaluation import Alignment, coverage_difference_ratio
 from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, lexical_table, make_reward
 from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, choose_training_pairs
-from hf_capsule_mt.training.rewards.scorers.coverage_scorer import PAIR_COVERAGE, CoverageScorer, coverage_ratio
+from hf_capsule_mt.training.rewards.scorers.coverage_scorer import (
+    EMPTY_WORD,
+    PAIR_COVERAGE,
+    CoverageScorer,
+    coverage_ratio,
+)
 
 PAIRS = make_pairs(300)
 
@@ -57,6 +63,17 @@ def test_a_target_beyond_the_table_is_not_the_next_row(scorer: CoverageScorer) -
     source, target = 6, 46
     assert scorer.covered([source], [target]).tolist() == [True]
     assert scorer.covered([source - 1], [target + scorer.columns]).tolist() == [False]
+
+
+def test_a_share_at_the_threshold_covers(settings: RewardSettings, scorer: CoverageScorer) -> None:
+    source, target = np.asarray([6]), np.asarray([46])
+    probability = scorer.translation_probabilities(source, target)
+    share = (probability / (EMPTY_WORD + probability.sum(axis=0))).item()
+    table = LexicalTable.for_pairs(PAIRS, settings)
+    above = float(np.nextafter(np.float32(share), np.float32(1)))
+    for threshold, covered in ((share, True), (above, False)):
+        at = table.scorer(dataclasses.replace(settings, coverage_threshold=threshold))
+        assert at.covered([6], [46]).tolist() == [covered]
 
 
 def test_ratios_are_those_of_the_evaluation() -> None:

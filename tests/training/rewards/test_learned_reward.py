@@ -125,6 +125,14 @@ def test_no_samples_and_no_batch(settings: RewardSettings) -> None:
         assert reward.submit(SampledBatch([[], [5]], [[43], []], [[43], [], [SIZE + 7]], [0, 1, 1]))()[0] == 1.0
 
 
+def test_a_batch_of_empty_sources_has_a_finite_loss() -> None:
+    nothing = torch.full((2, 1), -1)
+    logits = torch.zeros(2, 1)
+    loss, ratios = estimator_loss(Estimate(torch.tensor([1.0, 0.5]), logits, logits), nothing, nothing)
+    assert loss.item() == pytest.approx(0.125), "only the squared error of 0.5 in the second pair"
+    assert ratios.tolist() == [1.0, 1.0]
+
+
 def test_gradients_are_the_mean_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two processes has a gradient of 5 everywhere."""
     model = torch.nn.Linear(2, 1)
