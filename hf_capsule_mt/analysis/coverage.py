@@ -115,6 +115,7 @@ class Coverage:
             "untranslated": list(self.untranslated),
             "repeated": list(self.repeated),
             "bow_accuracy": self.bow_accuracy,
+            "is_reliable": self.is_reliable,
             "warnings": self.warnings(threshold),
         }
 

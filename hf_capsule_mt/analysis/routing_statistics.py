@@ -86,7 +86,7 @@ class RoutingStatistics:
 
     def __str__(self) -> str:
         """A table with one row a site; entropy and diversity from the first iteration to the last."""
-        rows = [["site", "entropy", "uniform", "diversity", "activation", "1 % to 99 %"]]
+        rows = [["site", "entropy by iteration", "uniform", "diversity by iteration", "activation", "1 % to 99 %"]]
         for site in self.sites:
             low, _, high = site.activations.quantiles
             rows.append(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hf_capsule_mt.checkpoint_names import CONFIG_FILES, check_name, missing_folder
+from hf_capsule_mt.checkpoint_names import CONFIG_FILES, check_name, missing_folder, similar_folder
 from hf_capsule_mt.cli.command_line import one_line
 
 Place = str | os.PathLike[str]
@@ -55,7 +55,10 @@ def _check_hub_model(name: str, revision: str | None) -> None:
         return
     try:
         # One try: without a network the download would try six times, which takes 23 seconds.
-        with asking_hub(f"{missing_folder(name)}, and the cache has no such model"), suppress(HfHubHTTPError):
+        close = similar_folder(Path(name))
+        question = f" (did you mean {close}?)" if close else ""
+        problem = f"{missing_folder(name)}{question}, and the cache has no such model"
+        with asking_hub(problem), suppress(HfHubHTTPError):
             get_hf_file_metadata(hf_hub_url(name, CONFIG_FILES[0], revision=revision))
         hf_hub_download(name, CONFIG_FILES[0], revision=revision)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:

@@ -118,7 +118,8 @@ def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
     sources = read_sentences(arguments.source)
     pairs_used = min(len(sources), arguments.pairs)
     if pairs_used < FEW_PAIRS:
-        print(f"warning: of {pairs_used:,} pairs, rare words will be missing: measure it with --test", file=sys.stderr)
+        advice = "see the test below" if arguments.test else "measure it with --test"
+        print(f"warning: of {pairs_used:,} pairs, rare words will be missing: {advice}", file=sys.stderr)
     if arguments.from_model:
         options = {"num_beams": arguments.beam, "n_best": arguments.beam}
         return Shortlist.from_model(model, tokenizer, sources[: arguments.pairs], **options, **sizes)

@@ -45,6 +45,23 @@ RATES = {
     "--learning-rate": "learning_rate",
     "--frozen-learning-rate": "frozen_learning_rate",
 }
+HELP = {  # by field
+    "layers": "layers of an encoder that is trained from scratch",
+    "d_model": "its size",
+    "heads": "its heads in each layer",
+    "ffn_dim": "size of its feed-forward layers",
+    "capsules": "output capsules of routed heads; default: its size",
+    "iterations": "iterations of routing",
+    "classifier_dim": "hidden size of the classifier; default: that of its input",
+    "epochs": "passes over the training sentences",
+    "batch_size": "sentences of a step",
+    "frozen_epochs": "passes for a classifier on an encoder of --model",
+    "max_training": "the most training sentences; default: all",
+    "most_words": "words of a sentence that are read, of --model tokens",
+    "dropout": "in the encoder and in the classifier",
+    "learning_rate": "the highest one of Adam",
+    "frozen_learning_rate": "the same for a classifier on an encoder of --model",
+}
 
 
 def listed(text: str) -> list[str]:
@@ -83,9 +100,9 @@ def make_parser() -> CommandParser:
     parser.add_argument("--source", help="where the sentences come from, in words, for the page")
     sizes = parser.rare_group("sizes and training; defaults are the paper's where it gives them")
     for flag, field in SIZES.items():
-        sizes.add_argument(flag, type=at_least_one, metavar="N", help=f"{field.replace('_', ' ')} of a probe")
+        sizes.add_argument(flag, type=at_least_one, metavar="N", help=HELP[field])
     for flag, field in RATES.items():
-        sizes.add_argument(flag, type=finite_number, metavar="X", help=f"{field.replace('_', ' ')} of a probe")
+        sizes.add_argument(flag, type=finite_number, metavar="X", help=HELP[field])
     sizes.add_argument("--dtype", choices=["float32", "bfloat16"], help="numbers in which probes are trained")
     parser.add_argument("--device", default="cpu")
     return parser

@@ -68,7 +68,10 @@ def _check_files(folder: Path) -> None:
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in PICKLED)
     if pickled:
         names = ", ".join(pickled)
-        raise ValueError(f"{folder} holds {names}; reading a pickled file can run any code: remove it")
+        raise ValueError(
+            f"{folder} holds {names}; reading a pickled file can run any code: remove it, or make a folder without it "
+            f"(capsule-mt export {folder} --output NEW)"
+        )
     _refuse_programs(folder)
     _check_code(folder, config)
 

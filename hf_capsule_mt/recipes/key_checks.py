@@ -40,6 +40,12 @@ def unknown_keys(settings: Settings) -> list[str]:
         if key in OTHER_NAMES_OF_EXTENDS and may_show:
             problems.append(f"{where}: no key {key!r}; {EXTENDS} names the recipe whose settings it has")
             continue
+        owners = [one for one in FAMILIES_AND_MARIAN if prefix == "config" and name in config_fields(one)]
+        if owners and may_show:
+            problems.append(
+                f"{where}: no key {key!r} in family {family}; it belongs to {', '.join(owners)} (key family)"
+            )
+            continue
         same_prefix = [one for one in valid if one.startswith(f"{prefix}.")] if dot else []
         in_family = f" in family {family}" if prefix == "config" else ""
         dashes = "--" if where == "command line" else ""

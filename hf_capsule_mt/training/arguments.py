@@ -127,6 +127,8 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
             if self.metric_for_best_model is None:
                 self.metric_for_best_model, self.greater_is_better = "bleu", True
         super().__post_init__()
+        if self.device.type == "cpu":
+            self.dataloader_pin_memory = False  # PyTorch warns of it in each data loader
         if self.ddp_find_unused_parameters is None and has_steps_without_references(self):
             self.ddp_find_unused_parameters = True  # Transformers leaves it off with activation checkpointing
         problems = number_problems(vars(self), BELOW)

@@ -38,7 +38,7 @@ def test_it_is_written_measured_and_used(
     assert run(checkpoint, *CORPUS, *test, "--frequent", "2", "--translations", "3", monkeypatch=monkeypatch) == 0
     captured = capsys.readouterr()
     said = captured.out
-    assert "warning: of 18 pairs, rare words will be missing: measure it with --test" in captured.err
+    assert "warning: of 18 pairs, rare words will be missing: see the test below" in captured.err
     assert "model/shortlist.safetensors: Shortlist(" in said and "2 frequent of" in said
     for name in (
         "sentences                       18",

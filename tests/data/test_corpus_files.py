@@ -150,7 +150,7 @@ def test_a_byte_order_mark_goes_and_is_counted(form: str, tmp_path: Path) -> Non
 
 RECORDS = [
     ("tsv", b"b", "line 2: 0 tabs"),
-    ("tsv", b"", "line 2: 0 tabs"),
+    ("tsv", b"", "line 2: an empty line"),
     ("tsv", b"b\tB\tmore", "line 2: 2 tabs"),
     ("jsonl", b"", "line 2: no valid JSON"),
     ("jsonl", b'{"en": "b", "de": "B"', "line 2: no valid JSON"),

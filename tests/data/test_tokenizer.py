@@ -226,7 +226,7 @@ def test_wrong_columns_and_lengths_are_named(tokenizer: PreTrainedTokenizerFast)
         preprocess_pairs(rows.rename_column("translation", "text"), tokenizer)
     with pytest.raises(ValueError, match="the dataset has 0 rows"):
         preprocess_pairs(rows.select([]), tokenizer)
-    with pytest.raises(ValueError, match="row 0 has fr=None"):
+    with pytest.raises(ValueError, match="row 0 has the languages de and en, and not 'fr'; name them"):
         preprocess_pairs(rows, tokenizer, target="fr")
     with pytest.raises(ValueError, match="max_target_length=1 must be 2 or more"):
         preprocess_pairs(rows, tokenizer, max_target_length=1)

@@ -116,9 +116,13 @@ def test_a_clone_makes_the_test_set_of_the_page_on_evaluation(tmp_path: Path) ->
 
 
 def test_the_recipe_for_a_marian_checkpoint(tmp_path: Path) -> None:
-    (block,) = [block for block in blocks_of(DOCS / "fine-tune-opus-mt.md") if block.language == "yaml"]
+    block, other = (one for one in blocks_of(DOCS / "fine-tune-opus-mt.md") if one.language == "yaml")
     file = tmp_path / "my.yaml"
     file.write_text(block.text)
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(f"extends: {file}\n{other.text}".replace("config: {}", "config: {layer_aggregation: null}"))
+    past_future = parse_recipe([str(changed), "--config.aggregation_output", "null"])
+    assert past_future.model.family == "gdr_marian" and past_future.config == {}
     recipe = parse_recipe([str(file)])
     assert recipe.config == {"layer_aggregation": "em_routing", "aggregation_output": "gated"}
     assert recipe.data.test == "data/test" and recipe.model.license != "unknown", "for steps 4 and 5"

@@ -152,7 +152,13 @@ def _encode(
     sides = []
     for key, limit in zip(keys, limits, strict=True):
         texts = [(row or {}).get(key) for row in batch["translation"]] if nested else batch[key]
-        for row, text in zip(indices, texts, strict=True):
+        for place, (row, text) in enumerate(zip(indices, texts, strict=True)):
+            languages = sorted(batch["translation"][place] or ()) if nested else [key]
+            if key not in languages and languages:
+                raise ValueError(
+                    f"preprocess_pairs: row {row} has the languages {' and '.join(languages)}, and not {key!r}; name "
+                    "them: preprocess_pairs(pairs, tokenizer, source, target)"
+                )
             if not isinstance(text, str) or not text.strip():
                 kind = "languages" if nested else "columns"
                 raise ValueError(

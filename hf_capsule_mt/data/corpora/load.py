@@ -219,7 +219,7 @@ def _clean_chunk(pair_source: PairSource, rules: CleaningRules, repair: bool, ch
         except BrokenRecord as error:
             if not repair:
                 raise ValueError(
-                    f"{pair_source.place(number, 0, record)}: {error}; repair=True drops such records"
+                    f"{pair_source.place(number, 0, record)}: {error}; repair=True (--repair true) drops such records"
                 ) from None
             dropped["broken_record"] += 1
             continue
@@ -228,7 +228,8 @@ def _clean_chunk(pair_source: PairSource, rules: CleaningRules, repair: bool, ch
                 continue
             if not repair:
                 raise ValueError(
-                    f"{pair_source.place(number, side, record)}: {problem}; correct it, or pass repair=True"
+                    f"{pair_source.place(number, side, record)}: {problem}; "
+                    "correct it, or pass repair=True (--repair true)"
                 )
             texts[side] = repair_text(text, repaired)
         row = rules.changed_text(texts[0]), rules.changed_text(texts[1])

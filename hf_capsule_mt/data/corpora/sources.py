@@ -160,7 +160,11 @@ def _text_files(corpus: str, sides: list[list[str]]) -> TextFiles:
     for candidates in sides:
         paths = [path for path in (Path(name).expanduser() for name in candidates) if path.is_file()]
         if not paths:
-            raise ValueError(f"load_corpus: {corpus!r}: there is no file {' or '.join(candidates)}")
+            here = ", ".join(
+                sorted(str(file) for file in Path(corpus).expanduser().parent.glob(f"{Path(corpus).name}.*"))
+            )
+            has = f"; there is {here}: check the languages" if here else ""
+            raise ValueError(f"load_corpus: {corpus!r}: there is no file {' or '.join(candidates)}{has}")
         if len(paths) > 1:
             raise ValueError(
                 f"load_corpus: {corpus!r}: there are {' and '.join(map(str, paths))}; remove one, or name both files "

@@ -45,7 +45,8 @@ class TsvFile(PairSource):
         texts, width = decode(record).split("\t"), self.layout.width
         if len(texts) != width:
             rule = "exactly one, between source and target" if width == 2 else f"{width - 1}, as in the header"
-            raise BrokenRecord(f"{len(texts) - 1} tabs; must be {rule}")
+            count = f"{len(texts) - 1} tabs" if record.strip() else "an empty line"
+            raise BrokenRecord(f"{count}; must be {rule}")
         source, target = self.layout.columns
         return texts[source], texts[target]
 

@@ -142,7 +142,7 @@ def flaw(text: str) -> str | None:
     if match[0] == "\0":
         return "holds a NUL character"
     if "\ud800" <= match[0] <= "\udfff":
-        return f"is not valid UTF-8, at character {match.start() + 1}"
+        return f"is not valid UTF-8, at character {match.start() + 1} (convert Latin-1: iconv -f latin1 -t utf8)"
     return f"holds U+{ord(match[0]):04X}, which many tools take for the end of a line"
 
 
