@@ -98,6 +98,13 @@ def test_files_without_a_digest_are_loaded_as_they_are(copy_of: Any) -> None:
     AutoModelForSeq2SeqLM.from_pretrained(folder)
 
 
+def test_a_file_that_is_no_safetensors_is_left_to_the_loader(tmp_path: Path) -> None:
+    """Its message says what is wrong with the file; a digest cannot."""
+    for number, content in enumerate((b"", b"not safetensors", (3).to_bytes(8, "little") + b"[1]")):
+        (tmp_path / f"{number}.safetensors").write_bytes(content)
+        assert not is_damaged(tmp_path / f"{number}.safetensors"), content
+
+
 def test_the_digest_changes_nothing_else(tmp_path: Path) -> None:
     weights = {"b": load_file_of_numbers(7), "a": load_file_of_numbers(3)}
     save_file(weights, tmp_path / WEIGHTS, metadata={"format": "pt", "note": "ü"})

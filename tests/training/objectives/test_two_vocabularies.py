@@ -12,10 +12,11 @@ from sentence_pairs import END, PAD
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from toy_translation import LIMIT, toy_model
-from transformers import PreTrainedTokenizerFast
+from transformers import MarianConfig, PreTrainedTokenizerFast, T5Config
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainingArguments
 from hf_capsule_mt.training.objectives.checks import objective_problems_with_model
+from hf_capsule_mt.training.objectives.model_access import has_two_embeddings
 from hf_capsule_mt.training.objectives.objective import SequenceObjective
 from hf_capsule_mt.training.objectives.run_reward import named_reward
 from hf_capsule_mt.training.objectives.source_ends import source_ends
@@ -47,6 +48,12 @@ def test_each_side_loses_its_own_end_token(tmp_path: Path) -> None:
     (batch,) = reward.batches
     assert batch.sources == [[2, END, 3], [3, 2]] and batch.references == [[3], [2, 3]]
     assert batch.samples and all(END not in sample for sample in batch.samples)
+
+
+def test_a_model_without_such_a_setting_has_one_vocabulary() -> None:
+    assert not has_two_embeddings(SimpleNamespace(config=T5Config()))
+    assert not has_two_embeddings(SimpleNamespace(config=MarianConfig()))
+    assert has_two_embeddings(SimpleNamespace(config=MarianConfig(share_encoder_decoder_embeddings=False)))
 
 
 def test_the_end_of_sources_is_their_last_token() -> None:
