@@ -8,8 +8,9 @@ repository in a temporary folder, and runs the test files one by one until a tes
 file runs on the sources as they are. That gives its seconds, the functions it calls, and whether it passes at all.
 
 The output has one line for each finished mutant, so a study that was interrupted goes on where it was. A mutant that
-makes a test hang, or ends the process, counts as killed. No further test file starts after `--cap` seconds. Then a
-mutant counts as survived, and the line says that it was capped. The first N mutants of a seed are always the same.
+makes a test hang, or ends the process, counts as killed. No further test file starts after `--cap` seconds of the
+processor, which other work on the machine does not change. Then a mutant counts as survived, and the line says that it
+was capped. The first N mutants of a seed are always the same.
 """
 
 import argparse
@@ -146,7 +147,7 @@ class Study:
             worker.put(edit, edit.applied_to(source))
             run = worker.run(test, self.marker, limit_of(self.tests[test]["seconds"]))
             worker.put(edit, source)
-            seconds += run["seconds"]
+            seconds += run["processor_seconds"]
             if run["outcome"] != "passed":
                 outcome = "killed" if run["outcome"] == "failed" else run["outcome"]
                 result |= {"outcome": outcome, "by": run["failed"]}
@@ -255,7 +256,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--all", action="store_true", help="run all tests, whatever their markers")
     made.add_argument("--only-survivors-of", type=Path, metavar="FILE", help="take the mutants that survived there")
     made.add_argument("--workers", type=int, default=2, help="mutants at a time")
-    made.add_argument("--cap", type=float, default=300, help="seconds after which no further test file starts")
+    made.add_argument(
+        "--cap", type=float, default=300, help="seconds of the processor after which no further test file starts"
+    )
     made.add_argument("--repository", type=Path, default=ROOT, help="the repository to mutate a copy of")
     return made
 

@@ -94,6 +94,12 @@ def wait_for(process: int, limit: float) -> int | None:
     return status if ended else None
 
 
+def processor_seconds() -> float:
+    """What the processes that ended have used so far, with the processes that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run(job: dict[str, Any], copy: Path, answer: Path) -> dict[str, Any]:
     """Run one job in a fork. The outcome is `passed`, `failed`, `timeout` or `crashed`."""
     answer.unlink(missing_ok=True)
@@ -104,6 +110,7 @@ def run(job: dict[str, Any], copy: Path, answer: Path) -> dict[str, Any]:
             run_pytest(job, copy, answer)
         finally:
             os._exit(0)  # exit handlers belong to the server
+    before = processor_seconds()
     status = wait_for(process, job["limit"])
     seconds = round(time.monotonic() - started, 2)
     if status is None:
@@ -116,15 +123,16 @@ def run(job: dict[str, Any], copy: Path, answer: Path) -> dict[str, Any]:
     with suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
     shutil.rmtree(answer.with_suffix(".tmp"), ignore_errors=True)
+    times = {"seconds": seconds, "processor_seconds": round(processor_seconds() - before, 2)}
     if status is None:
-        return {"outcome": "timeout", "failed": job["test"], "seconds": seconds, "calls": []}
+        return {"outcome": "timeout", "failed": job["test"], **times, "calls": []}
     if not answer.exists():
-        return {"outcome": "crashed", "failed": job["test"], "seconds": seconds, "calls": []}
+        return {"outcome": "crashed", "failed": job["test"], **times, "calls": []}
     said = json.loads(answer.read_text())
     if said["code"] == REFUSED:
         raise RuntimeError(answer.with_suffix(".log").read_text().strip().splitlines()[-1])
     outcome = "passed" if said["code"] in (0, NOTHING_CHOSEN) else "failed"
-    return {"outcome": outcome, "failed": said["failed"] or job["test"], "seconds": seconds, "calls": said["calls"]}
+    return {"outcome": outcome, "failed": said["failed"] or job["test"], **times, "calls": said["calls"]}
 
 
 def main() -> None:
