@@ -87,6 +87,7 @@ def test_blank_text_has_the_empty_translation(blank: str) -> None:
         "untranslated": [],
         "repeated": [],
         "bow_accuracy": None,
+        "is_reliable": True,
         "warnings": [],
     }
 
