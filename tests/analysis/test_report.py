@@ -129,7 +129,8 @@ def test_ablations_are_beside_the_model_itself(data: dict[str, Any]):
     tables = [block for block in blocks_of(data)["routing"] if "does it use its routing" in block["title"]]
     assert [table["title"].split(":")[0] for table in tables] == ["<b>saved</b>", "loaded"]
     for table in tables:
-        names, _, differences, losses = zip(*table["rows"], strict=True)
+        names, _, differences, intervals, losses = zip(*table["rows"], strict=True)
+        assert not intervals[0] and all(" to " in interval for interval in intervals[1:])
         assert names == ("its own", "uniform", "random", "of another sentence") and differences[0] == "+0.00"
         assert len(set(losses)) > 1, "other assignments change nothing"
 

@@ -20,6 +20,8 @@ from hf_capsule_mt import (
 )
 from hf_capsule_mt.analysis.ablation import variant_scores
 from hf_capsule_mt.data import marian_token_ids
+from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SacrebleuMetric
+from hf_capsule_mt.evaluation.significance.sentence_tests import difference_interval
 from hf_capsule_mt.studies import small_config, small_task
 
 SIZES = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
@@ -90,6 +92,26 @@ def test_seeds(model: Any, task: Any, monkeypatch: pytest.MonkeyPatch):
     assert scores["uniform"].bleus == (20.0,) and scores["uniform"].deviation is None
     lines = str(scores).splitlines()
     assert "2.33 ± 1.53" in lines[3] and "-7.67" in lines[3] and "+10.00" in lines[2] and "seeds 5, 6, 7" in lines[4]
+
+
+def test_intervals_of_the_differences(model: Any, task: Any, monkeypatch: pytest.MonkeyPatch):
+    references = task.test_references
+    worse = [text if place % 3 else " ".join(reversed(text.split())) for place, text in enumerate(references)]
+    given = iter([references, worse, references, references, references, worse])
+    monkeypatch.setattr(variant_scores, "translate", lambda *_, **__: next(given))
+    arguments = (model, task.tokenizer, task.test_sources, references)
+    scores = ablation_scores(*arguments, seeds=(1, 2))  # "random" and "shuffled" have both
+    metric = SacrebleuMetric("bleu")
+    counts = [metric.counts(texts, [references]) for texts in (references, worse)]
+    low, high = scores["uniform"].interval
+    assert (low, high) == difference_interval(metric, *counts) and low < high <= 0
+    assert f"{low:+.2f} to {high:+.2f}" in str(scores).splitlines()[2]
+    assert scores["real"].interval is None, "nothing to compare with itself"
+    assert scores["random"].interval == scores["shuffled"].interval == (0, 0), "of the first seed"
+    assert scores.as_dict()["rows"][1]["interval"] == (low, high)
+    monkeypatch.undo()
+    one = iteration_scores(model, task.tokenizer, task.test_sources[:1], references[:1], iterations=(1,), max_length=3)
+    assert one["1"].interval is None, "one sentence has no interval"
 
 
 def test_numbers_and_picture(model: Any, task: Any, tmp_path: Any):

@@ -16,6 +16,7 @@ from hf_capsule_mt.evaluation.significance import sentence_tests
 from hf_capsule_mt.evaluation.significance.sentence_tests import (
     approximate_randomization,
     bootstrap_interval,
+    difference_interval,
     paired_bootstrap,
     sign_test,
 )
@@ -42,6 +43,23 @@ def test_paired_bootstrap_is_that_of_sacrebleu(name: str) -> None:
     assert (high - low) / 2 == pytest.approx(baseline.ci, rel=1e-4) and low < baseline.mean < high
     right = metric.counts(["Ein Hund schläft im Park."] * 5, [["Ein Hund schläft im Park."] * 4 + ["Sie liest."]])
     assert max(bootstrap_interval(metric, right, samples=100)) <= 100 + 1e-9, "not beyond the scale"
+
+
+def test_interval_of_a_difference_is_that_of_scores_of_drawn_test_sets() -> None:
+    metric, theirs = SacrebleuMetric("bleu"), BLEU()
+    first, second = counts_of(metric)
+    generator, differences = np.random.default_rng(7), []
+    for _ in range(80):
+        drawn = generator.choice(len(FIRST), size=len(FIRST), replace=True)
+        texts = [[side[place] for place in drawn] for side in (FIRST, SECOND, REFERENCES)]
+        differences.append(
+            theirs.corpus_score(texts[1], [texts[2]]).score - theirs.corpus_score(texts[0], [texts[2]]).score
+        )
+    differences.sort()
+    low, high = difference_interval(metric, first, second, samples=80, seed=7)
+    assert (low, high) == pytest.approx((differences[2], differences[-3])) and low < high
+    assert difference_interval(metric, second, first, samples=80, seed=7) == pytest.approx((-high, -low))
+    assert difference_interval(metric, first, first, samples=80) == (0, 0)
 
 
 @pytest.mark.parametrize("name", THEIRS)

@@ -18,6 +18,9 @@ from hf_capsule_mt.analysis.routing_sites import routing_sites
 from hf_capsule_mt.analysis.sentence_words import text_table
 from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit, translate
 from hf_capsule_mt.evaluation.scores import corpus_scores
+from hf_capsule_mt.evaluation.scoring.metric import Counts
+from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SacrebleuMetric
+from hf_capsule_mt.evaluation.significance.sentence_tests import difference_interval
 from hf_capsule_mt.evaluation.texts import check_pairs
 from hf_capsule_mt.modeling.translation_loop import force_decode
 
@@ -35,6 +38,8 @@ class VariantScore:
         bleus: BLEU with each seed.
         loss: mean negative log-probability of a reference token, in nats; mean over the seeds.
         length_ratio: words of the translations by words of the references; mean over the seeds.
+        interval: where the difference in BLEU to the model itself falls in 95 % of the test sets that are drawn from
+            this one with replacement, with the first seed. None for the model itself, and with one sentence.
     """
 
     name: str
@@ -43,6 +48,7 @@ class VariantScore:
     bleus: tuple[float, ...]
     loss: float
     length_ratio: float
+    interval: tuple[float, float] | None = None
 
     @property
     def deviation(self) -> float | None:
@@ -74,13 +80,13 @@ class VariantScores:
         return facts | {"seeds": list(self.seeds), "rows": [row.as_dict() for row in self.rows]}
 
     def __str__(self) -> str:
-        """A table with one row a variant, and the difference to the first row."""
-        lines = [[self.title, "BLEU", "difference", "chrF", "loss", "length ratio"]]
+        """A table with one row a variant, and the difference to the first row with its 95 % interval."""
+        lines = [[self.title, "BLEU", "difference", "95 % interval", "chrF", "loss", "length ratio"]]
         for row in self.rows:
             spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
             difference = "" if row is self.rows[0] else f"{row.bleu - self.rows[0].bleu:+.2f}"
             numbers = [f"{row.chrf:.2f}", f"{row.loss:.3f}", f"{row.length_ratio:.3f}"]
-            lines.append([row.name, f"{row.bleu:.2f}{spread}", difference, *numbers])
+            lines.append([row.name, f"{row.bleu:.2f}{spread}", difference, interval_text(row.interval), *numbers])
         seeds = f"; seeds {', '.join(map(str, self.seeds))}" if any(len(row.bleus) > 1 for row in self.rows) else ""
         return f"{text_table(lines)}\n({self.sentences} sentences; {self.signature}{seeds})"
 
@@ -99,6 +105,10 @@ class VariantScores:
         return save_figure(figure, path)
 
 
+def interval_text(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
+
+
 def ablation_scores(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -114,6 +124,7 @@ def ablation_scores(
 
     A trained model has adapted to its routing. So a worse score of an ablation says that the model uses its routing,
     not that routing is needed: train with `routing_ablation` for that. An equal score says that routing does nothing.
+    A difference whose interval has 0 inside can be an accident of these sentences.
 
     Args:
         model, tokenizer, sources, references: a model of this package and a test set of at least two sentences.
@@ -201,32 +212,39 @@ class _Scorer:
         sizes, total = count(max(2, batch_size)), len(sources)
         self.batch_size = next(size for size in sizes if total % size != 1 or size > total)
         self.show_progress, self.generation = show_progress, generation
+        self.bleu = SacrebleuMetric("bleu")
 
     def __call__(self, title: str, variants: list[Variant], seeds: tuple[int, ...]) -> VariantScores:
         from tqdm.auto import tqdm
 
-        rows, signature = [], ""
+        rows: list[VariantScore] = []
+        own: Counts | None = None
         total = sum(len(contexts) for _, contexts in variants)
         with tqdm(total=total, desc=title, unit="variant", disable=not self.show_progress) as bar:
             for name, contexts in variants:
-                runs = []
+                runs, counts = [], []
                 for context in contexts:
                     with context():
-                        scores, signature = self._scores()
-                    runs.append(scores)
+                        texts, loss = self._texts(), self._loss()
+                    runs.append(self._scores(texts, loss))
+                    counts.append(self.bleu.counts(texts, [self.references]))
                     bar.update()
+                own = counts[0] if own is None else own
+                several = rows and len(own) > 1
+                interval = difference_interval(self.bleu, own, counts[0]) if several else None
                 bleu, chrf, loss, ratio = (fmean(values) for values in zip(*runs, strict=True))
-                rows.append(VariantScore(name, bleu, chrf, tuple(run[0] for run in runs), loss, ratio))
-        return VariantScores(title, tuple(rows), len(self.sources), seeds, signature)
+                rows.append(VariantScore(name, bleu, chrf, tuple(run[0] for run in runs), loss, ratio, interval))
+        return VariantScores(title, tuple(rows), len(self.sources), seeds, self.bleu.signature())
 
-    def _scores(self) -> tuple[tuple[float, float, float, float], str]:
-        """BLEU, chrF, loss and length ratio, and the signature of BLEU."""
-        texts = translate(
+    def _texts(self) -> list[str]:
+        return translate(
             self.model, self.tokenizer, self.sources, self.batch_size, self.show_progress, **self.generation
         )
+
+    def _scores(self, texts: list[str], loss: float) -> tuple[float, float, float, float]:
+        """BLEU, chrF, loss and length ratio."""
         scores = corpus_scores(texts, self.references)
-        ratio = adequacy_table(self.references, texts).rows[0].length_ratio
-        return (scores.bleu, scores.chrf, self._loss(), ratio), scores.bleu_signature
+        return scores.bleu, scores.chrf, loss, adequacy_table(self.references, texts).rows[0].length_ratio
 
     def _loss(self) -> float:
         limit = source_limit(self.model, self.tokenizer)

@@ -98,6 +98,18 @@ def bootstrap_interval(
     return middle(np.array(scores))
 
 
+def difference_interval(
+    metric: CorpusMetric, baseline: Counts, system: Counts, samples: int = BOOTSTRAP_SAMPLES, seed: int = SEED
+) -> tuple[float, float]:
+    """The ends of the middle 95 % of the paired bootstrap differences, system minus baseline, from counts `[N, S]`."""
+    check_pair(baseline, system)
+    differences = [
+        metric.score_of(weights @ system) - metric.score_of(weights @ baseline)
+        for weights in bootstrap_weights(len(baseline), samples, seed)
+    ]
+    return middle(np.array(differences))
+
+
 def bootstrap_weights(sentences: int, samples: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """For each sample how often each sentence was drawn, `[N]`."""
     generator = np.random.default_rng(seed)
