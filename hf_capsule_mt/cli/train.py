@@ -10,6 +10,7 @@ checkpoint. The output folder gets the model, its tokenizer, `results.json`, `ru
 translations, pictures of the learning curves, and `recipe.yaml`, which repeats the run.
 """
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -136,6 +137,8 @@ def train(arguments: list[str]) -> int:
                 datasets=names_on_hub(recipe.data.train, recipe.data.validation, recipe.data.test) or None,
                 base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
             )
+            place = shlex.quote(str(folder))
+            print(f"{folder}: model, {RESULTS} and card are written; capsule-mt translate --model {place} uses it")
     except Interrupted as interrupted:
         code = interrupted.exit_code  # the exit code of a program that the signal ends at once
     close_process_group()

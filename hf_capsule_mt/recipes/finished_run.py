@@ -134,6 +134,8 @@ def _settings(results: dict[str, Any]) -> dict[str, Any]:
     for key in ("vocab_size", "max_source_length", "max_target_length", "tokenizer"):
         if key in _inner(results, "data"):
             settings[key] = results["data"][key]
+    if settings.get("init_from") or settings.get("tokenizer"):
+        settings.pop("vocab_size", None)  # no tokenizer was trained
     settings = {key: value for key, value in settings.items() if key not in _NOT_SETTINGS}
     return settings | {f"config.{key}": value for key, value in config.items() if key not in _CONFIG_FACTS}
 

@@ -33,7 +33,8 @@ def score_split(trainer: CapsuleSeq2SeqTrainer, recipe: Recipe, data: Data, spli
     translations = data.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     references = [row[recipe.data.target] for row in data.corpora[split].pairs["translation"]]
     scores = corpus_scores(translations, references)
-    print_once(recipe.training, f"{split}, {beams} beams\n{scores}")
+    search = "greedy search" if beams == 1 else f"{beams} beams"
+    print_once(recipe.training, f"{split}, {search}\n{scores}")
     if recipe.training.process_index == 0:
         lines = "".join(f"{' '.join(text.split())}\n" for text in translations)
         (Path(str(recipe.training.output_dir)) / f"{split}.translations.txt").write_text(lines, encoding="utf-8")

@@ -92,6 +92,29 @@ def test_a_system_is_called_what_its_runs_have_in_common(names: list[str], syste
     assert grouped.name == system and len(grouped.runs) == 2
 
 
+@pytest.mark.parametrize(
+    ("starts", "systems"),
+    [
+        (["runs/marian-seed1", "runs/marian-seed2"], ["warm"]),
+        (["runs/marian", "runs/marian-seed2"], ["warm"]),
+        (["runs/marian_1/checkpoint-9", "runs/marian_2/checkpoint-9"], ["warm"]),
+        (["runs/marian-seed1", "runs/marian-seed1"], ["warm"]),
+        (["runs/marian-seed2", "runs/marian-seed1"], ["warm-seed1", "warm-seed2"]),
+        (["runs/marian-seed1", "runs/marian-seed21"], ["warm-seed1", "warm-seed2"]),
+        (["runs/marian-seed1", "runs/rnmt-seed2"], ["warm-seed1", "warm-seed2"]),
+        (["runs/marian-seed1", None], ["warm-seed1", "warm-seed2"]),
+    ],
+)
+def test_warm_starts_from_the_runs_of_their_own_seeds_are_one_system(
+    starts: list[str | None], systems: list[str]
+) -> None:
+    runs = [trained(f"warm-seed{seed}", seed, 27.0) for seed in (1, 2)]
+    runs = [
+        replace(run, settings={**run.settings, "init_from": start}) for run, start in zip(runs, starts, strict=True)
+    ]
+    assert [system.name for system in group_runs(runs)] == systems
+
+
 def test_systems_are_tested_over_seeds(seeds: Comparison) -> None:
     (row,) = seeds.seed_tests
     expected = stats.ttest_rel(SEEDS["dla"], SEEDS["marian"])

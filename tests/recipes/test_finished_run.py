@@ -59,6 +59,13 @@ def test_results_become_a_run(tmp_path: Path) -> None:
     assert run.place == str(tmp_path / "a" / "results.json")
 
 
+@pytest.mark.parametrize("named", ["init_from", "tokenizer"])
+def test_a_size_of_a_vocabulary_that_was_given_is_no_setting(tmp_path: Path, named: str) -> None:
+    part = "model" if named == "init_from" else "data"
+    run = read_run(write_run(tmp_path / "a", **{part: RESULTS[part] | {named: "runs/first"}}))
+    assert run.settings[named] == "runs/first" and "vocab_size" not in run.settings
+
+
 def test_a_results_file_by_itself(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", translations=6)
     (tmp_path / "moved.json").write_text((folder / "results.json").read_text())

@@ -95,6 +95,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     done = run_script(TRAIN, *small_arguments(MARIAN, folder))
     assert done.returncode == 0, done.stderr
+    assert "test, greedy search\nBLEU" in done.stdout
     return folder
 
 
@@ -138,9 +139,12 @@ def test_a_card_that_was_edited_stays_until_there_are_other_results(copied: Path
     card = copied / "README.md"
     card.write_text("Mine.\n")
     os.utime(card, (0, 0))  # as a copy may have it
-    assert run_script(TRAIN, *small_arguments(MARIAN, copied)).returncode == 0
+    again = run_script(TRAIN, *small_arguments(MARIAN, copied))
+    assert again.returncode == 0 and "are written" not in again.stdout
     assert card.read_text() == "Mine.\n"
-    assert run_script(TRAIN, *small_arguments(MARIAN, copied), "--num_beams=2").returncode == 0
+    scored = run_script(TRAIN, *small_arguments(MARIAN, copied), "--num_beams=2")
+    assert scored.returncode == 0 and "test, 2 beams\nBLEU" in scored.stdout
+    assert f"card are written; capsule-mt translate --model {copied} uses it" in scored.stdout
     assert "synthetic" in card.read_text()
 
 

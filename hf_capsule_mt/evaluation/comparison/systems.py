@@ -9,6 +9,7 @@ from hf_capsule_mt.evaluation.scoring.metric import Score
 from hf_capsule_mt.evaluation.scoring.saved_counts import SavedCounts
 
 SEED_SETTINGS = ("seed", "data_seed")  # in which runs of one system may differ
+START = "init_from"
 _SEED_IN_NAME = re.compile(r"[-_.]?seed[-_.]?\d+$")
 _NUMBER_IN_NAME = re.compile(r"[-_.](seed[-_.]?|s)?\d+$")
 
@@ -67,7 +68,8 @@ class System:
 def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None = None) -> list[System]:
     """The systems of some runs, in the order of their first runs.
 
-    Runs with the same settings, data and vocabulary, but for the seed, are one system. A run without settings, such as
+    Runs with the same settings, data and vocabulary, but for the seed, are one system. Warm starts are, too, if each
+    starts from the run of its own seed, and the paths differ in nothing else. A run without settings, such as
     a file of translations, is a system by itself. `groups` names systems by hand: the names of their runs, by
     the name of the system.
     """
@@ -104,12 +106,24 @@ def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None =
 
 
 def _same_recipe(run: Run, other: Run) -> bool:
-    return bool(run.settings) and _recipe(run) == _recipe(other)
+    if not run.settings or (run.data, run.vocabulary) != (other.data, other.vocabulary):
+        return False
+    return _but_for_the_seed(run) == _but_for_the_seed(other) and _same_start(run, other)
 
 
-def _recipe(run: Run) -> tuple[Any, ...]:
-    settings = {name: value for name, value in run.settings.items() if name not in SEED_SETTINGS}
-    return settings, dict(run.data), run.vocabulary
+def _but_for_the_seed(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in run.settings.items() if name not in (*SEED_SETTINGS, START)}
+
+
+def _same_start(run: Run, other: Run) -> bool:
+    """Whether two runs start from the same checkpoint, or each from that of its own seed, as their paths say."""
+    starts = run.settings.get(START), other.settings.get(START)
+    return starts[0] == starts[1] or (None not in starts and _without_seed(run) == _without_seed(other))
+
+
+def _without_seed(run: Run) -> str:
+    """The path of the start without the seed of the run: `runs/marian` for `runs/marian-seed2` with seed 2."""
+    return re.sub(rf"[-_.](seed[-_.]?|s)?{run.seed}(?=/|$)", "", str(run.settings[START]))
 
 
 def _system_name(runs: Sequence[Run]) -> str:
