@@ -65,6 +65,16 @@ def test_a_target_beyond_the_table_is_not_the_next_row(scorer: CoverageScorer) -
     assert scorer.covered([source - 1], [target + scorer.columns]).tolist() == [False]
 
 
+def test_the_table_keeps_what_one_in_a_thousand_translates() -> None:
+    targets = [45] * 1996 + [46] * 3 + [47]
+    pairs = TokenPairs([[5]] * len(targets), [[target] for target in targets])
+    keys, probabilities, columns = lexical_table.learn(pairs, range(len(targets)), rounds=1)
+    learned = {
+        int(key % columns): float(share) for key, share in zip(keys, probabilities, strict=True) if key >= columns
+    }
+    assert learned == pytest.approx({45: 1996 / 2000, 46: 3 / 2000}), "47 is left out, with 1 / 2000"
+
+
 def test_a_share_at_the_threshold_covers(settings: RewardSettings, scorer: CoverageScorer) -> None:
     source, target = np.asarray([6]), np.asarray([46])
     probability = scorer.translation_probabilities(source, target)
