@@ -83,6 +83,8 @@ REPOSITORY = {
     "tests/ops/test_adding.py": "import pytest\nfrom hf_capsule_mt.ops.adding import plus, unseen\n\n"
     "def test_plus():\n    assert plus(2, 3) == 5\n\n"
     "@pytest.mark.exhaustive\ndef test_unseen():\n    assert unseen(3) == 2\n",
+    "tests/ops/adding_cases.py": "from hf_capsule_mt.ops.adding import plus\n",
+    "tests/ops/test_cases.py": "from adding_cases import plus\n\ndef test_cases():\n    assert plus(0, 1) == 1\n",
     "tests/test_late.py": "import hf_capsule_mt\n\ndef test_late():\n    assert hf_capsule_mt.late(3)\n",
     "tests/test_nothing.py": "def test_nothing():\n    assert True\n",
     "tests/ops/test_broken.py": "import hf_capsule_mt.ops.adding\n\ndef test_broken():\n    assert False\n",
@@ -106,6 +108,7 @@ def test_which_tests_import_a_file(repository: Path) -> None:
     assert [test for test in actual if adding in actual[test]] == [
         "tests/ops/test_adding.py",
         "tests/ops/test_broken.py",
+        "tests/ops/test_cases.py",
         "tests/test_late.py",
     ]
     assert (

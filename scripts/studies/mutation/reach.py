@@ -8,8 +8,8 @@ import ast
 import re
 from pathlib import Path
 
-# Folders whose modules tests import by their bare names, as pytest's `pythonpath` says.
-BARE = ("tests", "tests/modeling", "tests/hub", "scripts")
+# Modules of these folders and of those below them have bare names in tests: pytest adds the folder of each test.
+BARE = ("tests", "scripts")
 # Calls that run code where tracing in the test's own process does not see it.
 ELSEWHERE = re.compile(r"run_script|start_script|run_processes|subprocess|multiprocessing|fork|\bcompile\b|jit\.")
 
@@ -24,10 +24,10 @@ class Imports:
         self.files = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
         self._modules: dict[str, str] = {}
         for file in self.files:
-            for folder in ("", *(f"{bare}/" for bare in BARE)):
-                if file.startswith(folder):
-                    name = file.removeprefix(folder).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-                    self._modules.setdefault(name, file)
+            name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            self._modules[name] = file
+            if file.startswith(tuple(f"{bare}/" for bare in BARE)):
+                self._modules.setdefault(name.rpartition(".")[2], file)
         self._trees = {file: ast.parse(text) for file, text in self.files.items()}
         self._lazy = {
             file: {alias.name: str(node.module) for node in _imports_for_checkers(tree) for alias in node.names}
