@@ -9,6 +9,7 @@ from family_cases import END, PAD, assert_close, make_pairs, spread_weights, wit
 from torch import Tensor
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, sequence_routing
+from hf_capsule_mt.modeling.capsules.source_capsules import PooledSource
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 
 SIZES = {
@@ -370,3 +371,14 @@ def test_a_big_model_is_finite_in_low_precision() -> None:
         assert torch.isfinite(loss)
         for name, parameter in model.named_parameters():
             assert torch.isfinite(parameter.grad).all(), name
+
+
+def test_pooling_a_sentence_without_words_is_finite():
+    """A row of padding alone must not spoil the gradients of its batch."""
+    states = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    capsules = PooledSource(None)(states, mask)
+    assert torch.isfinite(capsules).all() and (capsules[1, :2] == 0).all()
+    assert_close(capsules[0], torch.stack([states[0, :2].amax(0), states[0, :2].mean(0), *states[0, :2]]))
+    capsules.sum().backward()
+    assert torch.isfinite(states.grad).all()

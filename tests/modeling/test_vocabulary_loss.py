@@ -6,6 +6,7 @@ from family_cases import assert_close
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from hf_capsule_mt.modeling.losses import seq2seq
 from hf_capsule_mt.modeling.losses import vocabulary as vocabulary_loss
 from hf_capsule_mt.modeling.losses.vocabulary import cross_entropy_of_states, log_partition_in_blocks
 
@@ -52,6 +53,22 @@ def test_log_partition_is_the_plain_one(dtype: torch.dtype, block: int, monkeypa
     assert (grads[0][[0, 4, 8]] == 0).all()
     if dtype == torch.float64:
         assert torch.autograd.gradcheck(lambda h, e: log_partition_in_blocks(h, e, weights), (hidden, embedding))
+
+
+@pytest.mark.parametrize("embedding_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_losses_without_the_package_are_those_with_it(embedding_dtype: torch.dtype, monkeypatch):
+    """Code in a checkpoint has only PyTorch's."""
+    hidden, embedding, weights = partition_inputs(torch.float32, embedding_dtype)
+    labels = torch.tensor([3, -100, 5, 0, 1, -100, 2, 4, 6])
+    results = []
+    for functions in (dict(seq2seq.MEMORY_SAVING), {}):
+        monkeypatch.setattr(seq2seq, "MEMORY_SAVING", functions)
+        partition = seq2seq.log_partition(hidden, embedding, weights)
+        entropy = seq2seq.summed_cross_entropy(hidden @ embedding.mT.float(), labels, 0.1)
+        results.append([partition, entropy, *torch.autograd.grad(partition + entropy, (hidden, embedding))])
+    assert_close(results[0][0], plain_log_partition(hidden, embedding, weights), 1e-5)
+    for with_it, without_it in zip(*results, strict=True):
+        assert_close(without_it, with_it, 1e-5 if embedding_dtype == torch.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("learns", ["hidden", "embedding", "neither"])

@@ -32,6 +32,16 @@ def test_only_steps_without_a_difference_count_as_equal():
     assert kept.equal_steps == 0
 
 
+def test_a_difference_in_one_of_two_processes_counts(monkeypatch: pytest.MonkeyPatch):
+    kept = statistics()
+    others = torch.tensor([[0.75, 1.0, 0.0]], dtype=torch.float64)
+    monkeypatch.setattr(kept, "_gathered", lambda row: torch.cat([row, others]))
+    step(kept, 0.25, differ=False)
+    assert kept.equal_steps == 1 and kept.running_mean() == pytest.approx(0.5)
+    step(kept, 0.25, differ=True)
+    assert kept.equal_steps == 0
+
+
 def test_a_candidate_that_was_not_sampled_is_not_in_the_mean():
     """The reference, or the greedy translation."""
     kept = statistics()
