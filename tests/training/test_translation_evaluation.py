@@ -9,7 +9,14 @@ import pytest
 import torch
 from markers import exhaustive
 from test_trainer import SIZES, gdr
-from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, Seq2SeqTrainer, set_seed
+from transformers import (
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    MarianForCausalLM,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    set_seed,
+)
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, corpus_scores, translate
 from hf_capsule_mt.data import marian_token_ids, preprocess_pairs, synthetic_dataset, train_tokenizer
@@ -133,6 +140,15 @@ def test_without_generation_the_stock_evaluation_runs(tmp_path: Path) -> None:
     stock = make(Seq2SeqTrainer, tmp_path, model, arguments={"predict_with_generate": False})
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] == pytest.approx(stock.evaluate()["eval_loss"]) and "eval_bleu" not in metrics
+
+
+def test_only_encoder_decoders_are_evaluated_in_one_pass(tmp_path: Path) -> None:
+    trainer = make(CapsuleSeq2SeqTrainer, tmp_path, build("marian"))
+    can_evaluate = trainer.evaluator.can_evaluate
+    assert can_evaluate(trainer.model, trainer.eval_dataset)
+    decoder = MarianForCausalLM(MarianConfig(**{**SIZES, **TOKENS}))
+    assert hasattr(decoder, "get_encoder") and not decoder.config.is_encoder_decoder
+    assert not can_evaluate(decoder, trainer.eval_dataset)
 
 
 def test_best_model_by_bleu(tmp_path: Path) -> None:
