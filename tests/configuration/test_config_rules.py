@@ -5,10 +5,11 @@ import math
 import re
 
 import pytest
+from transformers import MarianConfig
 
-from hf_capsule_mt import CapsuleAggregatedMarianConfig
+from hf_capsule_mt import CapsNMTConfig, CapsuleAggregatedMarianConfig, GDRMarianConfig, GDRRNMTConfig
 from hf_capsule_mt.configuration import configuration_capsule_aggregated_marian as options
-from hf_capsule_mt.configuration.config_checks import OPTIONAL_TOKENS
+from hf_capsule_mt.configuration.config_checks import OPTIONAL_TOKENS, check_token_ids
 
 SMALL = {
     "vocab_size": 50,
@@ -224,6 +225,19 @@ def test_special_tokens_are_rows_of_the_embedding(field: str, value: object) -> 
 def test_special_tokens_are_rows_of_the_smaller_vocabulary_too(field: str) -> None:
     actual = problems({"decoder_vocab_size": 49})
     assert "0 to 48" in actual[field]["rule"]
+
+
+def test_without_a_size_tokens_have_no_upper_limit() -> None:
+    """So a vocabulary size that is wrong is one problem, not five."""
+    values = {"eos_token_id": [0, 7]}
+    assert check_token_ids(values, "eos_token_id", None) == []
+    assert len(check_token_ids({"eos_token_id": [0, -1]}, "eos_token_id", None)) == 1
+
+
+@pytest.mark.parametrize("config", [GDRRNMTConfig, CapsNMTConfig, GDRMarianConfig, CapsuleAggregatedMarianConfig])
+def test_default_tokens_are_those_of_marian(config: type) -> None:
+    for field in ("pad_token_id", "decoder_start_token_id", "vocab_size", *OPTIONAL_TOKENS):
+        assert getattr(config(), field) == getattr(MarianConfig(), field), field
 
 
 @pytest.mark.parametrize("value", [50, -1, 1.0, "0", [0, 50], [None], True])

@@ -100,6 +100,7 @@ def test_defaults_are_the_documented_ones() -> None:
     added: dict[Any, dict[str, Any]] = {
         dynamic_routing: {"normalize": False, "stop_assignment_gradient": False},
         em_routing: {"inverse_temperature": 10.0, "variance_floor": 0.1, "stop_assignment_gradient": False},
+        guided_routing: {},
     }
     for routing, options in added.items():
         parameters = inspect.signature(routing).parameters.values()

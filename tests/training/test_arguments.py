@@ -1,11 +1,14 @@
 """The trainer's own arguments: what they are if nobody sets them, and what the environment sets."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import MarianConfig
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.checks import check_trainer
 
 
 def test_nothing_is_on_by_default(tmp_path: Path) -> None:
@@ -30,3 +33,14 @@ def test_accelerate_launch_may_ask_for_the_cpu(
     if flag is not None:
         monkeypatch.setenv("ACCELERATE_USE_CPU", flag)
     assert CapsuleSeq2SeqTrainingArguments(output_dir=str(tmp_path)).use_cpu == uses_cpu
+
+
+def test_several_gpus_in_one_process_are_refused(tmp_path: Path) -> None:
+    args = CapsuleSeq2SeqTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    model = SimpleNamespace(config=MarianConfig())
+    for count in (args.n_gpu, 1):
+        args._n_gpu = count
+        check_trainer(args, model, has_own_loss=False, is_fsdp=False)
+    args._n_gpu = 2
+    with pytest.raises(ValueError, match="n_gpu=2: several GPUs in one process"):
+        check_trainer(args, model, has_own_loss=False, is_fsdp=False)

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from training_run import Collate, Signal, checkpoints, corpus, history, run, weights
 from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
 
-from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, weight_averager
+from hf_capsule_mt.training.checkpoints.average import average_checkpoints
 from hf_capsule_mt.training.exponential_average import AVERAGES
 
 
@@ -65,6 +66,19 @@ def test_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     expected = {name: (recorder.steps[11][name] + recorder.steps[13][name]) / 2 for name in recorder.steps[0]}
     assert equal(weights(trainer), expected)
     assert trainer.final_weights() == {"kind": "mean of checkpoints", "steps": [12, 14]}
+
+
+def test_the_main_process_writes_the_mean_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes with disks of their own write theirs; the main process has written it already."""
+    written: list[Any] = []
+
+    def write(*arguments: Any, **options: Any) -> Any:
+        written.append(arguments)
+        return average_checkpoints(*arguments, **options)
+
+    monkeypatch.setattr(weight_averager, "average_checkpoints", write)
+    run(tmp_path, ema_decay=None, average_checkpoints=2).train()
+    assert len(written) == 1
 
 
 def test_only_what_the_run_wrote_when_it_was_due_is_averaged(tmp_path: Path) -> None:

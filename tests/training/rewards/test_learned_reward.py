@@ -116,6 +116,20 @@ def test_a_state_of_another_size_is_an_error(settings: RewardSettings) -> None:
             reward.load({"step": 1})
 
 
+def test_every_sample_and_sentence_is_learned_from_once(
+    settings: RewardSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [[[40 + number]] for number in range(12)]
+    with make(settings, estimator_first_steps=0, estimator_samples=50, estimator_pairs=50) as reward:
+        labelled: list[Any] = []
+        monkeypatch.setattr(reward, "_submit_for_labels", lambda *texts: labelled.append(texts))
+        reward._label(batch_of(PAIRS, samples), [])
+    ((sources, references, translations),) = labelled
+    assert sorted(sources[:12]) == sorted([*source] for source in PAIRS.sources[:12])
+    assert sorted(sources[12:]) == sorted(sources[:12]) and sorted(references[12:]) == sorted(references[:12])
+    assert sorted(translations[12:]) == [sample for (sample,) in samples]
+
+
 def test_no_samples_and_no_batch(settings: RewardSettings) -> None:
     with make(settings) as reward:
         assert reward.submit(SampledBatch([[3]], [[43]], [], []))() == []
@@ -160,6 +174,14 @@ def test_padding_has_no_effect(estimator: CoverageEstimator) -> None:
         one = estimator(padded([alone[0][number]], cpu), padded([alone[1][number]], cpu)).ratio
         torch.testing.assert_close(one[0], together[number])
     assert together[0] != together[1]
+
+
+def test_token_zero_is_a_token(estimator: CoverageEstimator) -> None:
+    cpu = torch.device("cpu")
+    sources, targets = padded([[0, 3], [3]], cpu), padded([[0, 6], [6]], cpu)
+    ratios = estimator(sources, targets).ratio
+    assert ratios[0] != estimator(sources[1:], targets[:1]).ratio[0], "0 of the source is read"
+    assert ratios[0] != estimator(sources[:1], targets[1:]).ratio[0], "0 of the target is read"
 
 
 def test_a_translation_without_tokens_covers_nothing_and_has_gradients(estimator: CoverageEstimator) -> None:
