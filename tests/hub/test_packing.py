@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from commands import ROOT, run_script
-from runs import TEXTS, make_run
 from safetensors.torch import load_file, save_file
 from small_marian import SMALL_MARIAN
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
+from untrained_runs import TEXTS, make_run
 
 import hf_capsule_mt.hub.export as export
 from hf_capsule_mt import CapsNMTForConditionalGeneration

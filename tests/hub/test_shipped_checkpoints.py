@@ -13,9 +13,9 @@ import pytest
 import torch
 import transformers
 from commands import run_script
-from runs import TEXTS, make_run
 from small_marian import SMALL_MARIAN
 from transformers import AutoConfig
+from untrained_runs import TEXTS, make_run
 
 import hf_capsule_mt.hub.export as export
 from hf_capsule_mt import GDRMarianForConditionalGeneration, corpus_scores

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from commands import run_script
 from demo import SHORTENED, show_checkpoints
-from runs import make_run
 from small_marian import SMALL_MARIAN
 from transformers import MarianMTModel
+from untrained_runs import make_run
 from web_page import WebPage
 
 from hf_capsule_mt import GDRMarianForConditionalGeneration
