@@ -43,6 +43,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_workers_of_data() -> Iterator[None]:
+    """A worker of a data loader that the garbage collector ends does not hear of it; PyTorch waits for it this long."""
+    from torch.utils.data import _utils
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.1)  # seconds; PyTorch's own value is 5
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_garbage_of_earlier_files() -> None:
     """Objects of earlier files stay to the end. Each training collects garbage, and then skips these objects."""
