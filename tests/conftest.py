@@ -45,7 +45,8 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_workers_of_data() -> Iterator[None]:
-    """A worker of a data loader that the garbage collector ends does not hear of it; PyTorch waits for it this long."""
+    """PyTorch waits this long for a worker of a data loader that does not end. One that the garbage collector should
+    end does not hear of it."""
     from torch.utils.data import _utils
 
     with pytest.MonkeyPatch.context() as patch:

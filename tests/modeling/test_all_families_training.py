@@ -16,6 +16,7 @@ from family_cases import (
     every_case,
     every_family,
     make_pairs,
+    richest_of_chosen,
 )
 from markers import exhaustive
 from torch import nn
@@ -168,7 +169,7 @@ def test_labels_that_are_all_padding(case: Case):
     assert all((p.grad == 0).all() for p in model.parameters() if p.grad is not None)
 
 
-@chosen_cases
+@richest_of_chosen
 def test_a_few_steps_lower_the_loss(case: Case):
     model = case.build().train()
     batch = make_pairs(case.config()).batch()
@@ -184,8 +185,7 @@ def test_a_few_steps_lower_the_loss(case: Case):
 
 
 @chosen_cases
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("items", [None, 40])
+@pytest.mark.parametrize(("smoothing", "items"), [(0.0, None), (0.1, 40), exhaustive(0.0, 40), exhaustive(0.1, None)])
 def test_training_without_logits_is_the_same(case: Case, smoothing: float, items: int | None):
     plain = case.build().train()
     with torch.no_grad():

@@ -12,11 +12,14 @@ from family_cases import (
     FAMILIES,
     GDR_MARIAN,
     PAD,
+    RICHEST,
     Case,
     Family,
     chosen_cases,
+    each_of,
     every_family,
     make_pairs,
+    richest_of_chosen,
 )
 from markers import exhaustive
 from safetensors.torch import load_file, save_file
@@ -28,6 +31,10 @@ LIMIT = AGGREGATED_MARIAN.sizes["max_position_embeddings"]
 # Recurrent families have no positions to run out of.
 limited_cases = pytest.mark.parametrize(
     "case", [case for case in CHOSEN if case.family.has("max_position_embeddings")], ids=str
+)
+limited_families = each_of(
+    [case for case in CHOSEN if case.family.has("max_position_embeddings")],
+    [case for case in RICHEST if case.family.has("max_position_embeddings")],
 )
 
 
@@ -103,7 +110,7 @@ def test_target_that_is_too_long(case: Case):
         model(input_ids=words(1, 3), decoder_inputs_embeds=torch.zeros(1, LIMIT + 1, 32))
 
 
-@limited_cases
+@limited_families
 @pytest.mark.parametrize(
     "settings",
     [exhaustive({}), {"num_beams": 2}, exhaustive({"use_cache": False}), {"cache_implementation": "static"}],
@@ -120,7 +127,7 @@ def test_generating_beyond_the_positions(case: Case, settings: dict):
         model.generate(words(1, 3), max_length=None, max_new_tokens=LIMIT + 1, **settings)
 
 
-@chosen_cases
+@richest_of_chosen
 @pytest.mark.parametrize("wrong", ["-1", "vocabulary"])
 @pytest.mark.parametrize("name", ["input_ids", "labels", "decoder_input_ids"])
 def test_ids_out_of_range(case: Case, name: str, wrong: str):
@@ -210,7 +217,7 @@ def test_pickled_weights_are_not_loaded(saved):
             loader.from_pretrained(folder, use_safetensors=False)
 
 
-@pytest.mark.parametrize("kept", ["nothing", "length", "header", "data"])
+@pytest.mark.parametrize("kept", ["nothing", exhaustive("length"), exhaustive("header"), "data"])
 def test_truncated_weights(saved, kept: str):
     case, folder = saved
     path = folder / "model.safetensors"

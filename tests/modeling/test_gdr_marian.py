@@ -35,6 +35,10 @@ from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianEncoder
 SIZES = GDR_MARIAN.sizes
 KINDS = ("guided_routing", "classifier", "attention")
 LEARNED = [name for name in GDR_MARIAN.configs if name not in ("off", "guided_alone")]
+# `make test` runs those that between them have every value of every option.
+every_aggregation = pytest.mark.parametrize(
+    "name", [name if name in AGGREGATED_MARIAN.covering else exhaustive(name) for name in AGGREGATED_MARIAN.configs]
+)
 BEAMS = {"num_beams": 3, "num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
 # Parts of a parameter's name that only this family has.
 PARTS = ("past_future.", "source_votes.", "auxiliary_losses.")
@@ -228,7 +232,7 @@ def test_warm_start_from_marian(kind: str, changes: dict, tmp_path):
         assert torch.equal(base(**batch).last_hidden_state, stock.model(**batch).last_hidden_state)
 
 
-@pytest.mark.parametrize("name", AGGREGATED_MARIAN.configs)
+@every_aggregation
 def test_warm_start_from_capsule_aggregated_marian(name: str, tmp_path):
     start = Case(AGGREGATED_MARIAN, name).build()
     start.save_pretrained(tmp_path)
@@ -257,7 +261,7 @@ def test_a_warm_started_model_is_saved_as_ours(tmp_path):
         CapsuleAggregatedMarianForConditionalGeneration.from_pretrained(tmp_path / "ours")
 
 
-@pytest.mark.parametrize("name", AGGREGATED_MARIAN.configs)
+@every_aggregation
 def test_switched_off_it_is_capsule_aggregated_marian(name: str):
     other = Case(AGGREGATED_MARIAN, name)
     start = other.build()
@@ -403,7 +407,7 @@ def test_shortest_and_much_longer_sources(name: str, lengths: tuple[int, ...]):
             assert_close(together[index, : len(target)], alone)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, exhaustive(torch.float16)])
 @pytest.mark.parametrize("name", [name for name in GDR_MARIAN.configs if name != "off"])
 def test_half_precision_models_train_and_translate(name: str, dtype: torch.dtype):
     model = Case(GDR_MARIAN, name).build().to(dtype).train()

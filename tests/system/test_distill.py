@@ -1,5 +1,8 @@
 """Distillation in two processes: started by `accelerate launch`, killed in the middle and started again, they write
-what one writes in one go."""
+what one writes in one go.
+
+Every day its processes are forks of the launcher, see `forked_launch.py`, which takes ten seconds less.
+"""
 
 import json
 import os
@@ -14,6 +17,7 @@ import psutil
 import pytest
 import torch
 from commands import free_port, run_processes
+from markers import exhaustive
 from transformers import set_seed
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, Distillation
@@ -21,13 +25,15 @@ from hf_capsule_mt.data import marian_token_ids, synthetic_lines, train_tokenize
 
 ROOT = Path(__file__).parent.parent.parent
 SEED = int(os.environ.get("DISTILL_SEED", "20"))  # of the corpus, the teacher and the moment it is killed
+LINES = 100  # in shards of five
 
 
 @pytest.mark.system
-def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("forked", [True, exhaustive(False)], ids=["forked", "as a user does"])
+def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: bool) -> None:
     print(f"DISTILL_SEED={SEED}")  # shown if it fails; given in the environment it draws another case
     draw = random.Random(SEED)
-    sides = synthetic_lines(240, seed=SEED, max_words=9)
+    sides = synthetic_lines(LINES, seed=SEED, max_words=9)
     for language, lines in zip(("en", "de"), sides, strict=True):
         (tmp_path / f"train.{language}").write_text("\n".join([*lines, ""]), encoding="utf-8")
     tokenizer = train_tokenizer([text for side in sides for text in side], vocab_size=330)
@@ -41,7 +47,8 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
 
     # `--cpu` starts one process, whatever their number; this starts two where there is no GPU as well.
     launch = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", free_port()]
-    command = [sys.executable, "-m", "accelerate.commands.launch", *launch, str(ROOT / "scripts" / "distill.py")]
+    launcher = [str(ROOT / "tests" / "forked_launch.py")] if forked else ["-m", "accelerate.commands.launch"]
+    command = [sys.executable, *launcher, *launch, str(ROOT / "scripts" / "distill.py")]
     arguments = ["--device", "cpu", "--beam", "2", "--shard-size", "5"]
     arguments += ["--teacher", "teacher", "--corpus", "train", "--output", "new/train"]
     command += arguments
@@ -49,26 +56,26 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
     settings = {"cwd": tmp_path, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     settings["env"] = {**os.environ, "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
     shards = tmp_path / "new" / "train.shards"
-    wanted = draw.randrange(1, 20)
+    wanted = draw.randrange(1, 9)
     killed = subprocess.Popen(command, **settings)
     while len(list(shards.glob("*.json"))) < wanted and killed.poll() is None:
         time.sleep(0.005)
-    launcher = psutil.Process(killed.pid)
-    workers = launcher.children(recursive=True)
-    processes = [launcher, *workers]
+    first = psutil.Process(killed.pid)
+    workers = first.children(recursive=True)
+    processes = [first, *workers]
     decoding = sum("distill.py" in " ".join(process.cmdline()) for process in workers)
     for process in processes:
         process.kill()
     output = killed.communicate()[0]
     psutil.wait_procs(processes)
     assert decoding == 2, output
-    assert wanted <= len(list(shards.glob("*.json"))) < 240 / 5, output
+    assert wanted <= len(list(shards.glob("*.json"))) < LINES / 5, output
     assert not list(tmp_path.glob("new/train.??"))
 
     environment = {name: settings["env"][name] for name in ("HF_DATASETS_CACHE", "OMP_NUM_THREADS")}
     done = run_processes("scripts/distill.py", *arguments, folder=tmp_path, environment=environment)
     assert [process.returncode for process in done] == [0, 0], done
-    assert "lines: 240" in done[0].stdout, done
+    assert f"lines: {LINES}" in done[0].stdout, done
     assert "".join(process.stdout for process in done).count("bleu_against_references") == 1, done
     assert not shards.exists()
 
@@ -76,7 +83,7 @@ def test_two_processes_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
     Distillation("teacher", "train", "whole", beam=2, shard_size=5, device="cpu").run()
     sources, targets = ((tmp_path / f"whole.{side}").read_text(encoding="utf-8").split("\n") for side in ("en", "de"))
-    assert sources == [*sides[0], ""] and len(set(targets)) > 50
+    assert sources == [*sides[0], ""] and len(set(targets)) > 4
     for language in ("en", "de"):
         assert (tmp_path / "new" / f"train.{language}").read_bytes() == (tmp_path / f"whole.{language}").read_bytes()
     manifests = [json.loads((tmp_path / f"{name}.distill.json").read_text()) for name in ("new/train", "whole")]

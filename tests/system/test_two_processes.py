@@ -1,6 +1,7 @@
 """Two processes on CPUs, by `accelerate launch` and without: the same training, exact resume, FSDP.
 
-The launcher's processes are forks of it, see `forked_launch.py`. `test_distill.py` starts it as a user does.
+The launcher's processes are forks of it, see `forked_launch.py`. In `make test-all`, `test_distill.py` starts it as
+a user does.
 """
 
 import json
