@@ -37,10 +37,12 @@ def generate_with_routings(
     if not output_routings:
         return generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
     _warn_without_dict(model, {"generation_config": next(iter(args), None), **kwargs})
-    words = kwargs.get("input_ids", inputs)
+    words, settings = kwargs.get("input_ids", inputs), model.generation_config
+    # `generate` infers this mask from the padding, unless padding is also an end. The call for the routings needs it.
     if isinstance(words, Tensor) and kwargs.get("attention_mask") is None:
-        # `generate` infers this mask from the padding. The call for the routings needs it too.
-        kwargs["attention_mask"] = words.ne(model.config.pad_token_id).long()
+        pad, end = settings.pad_token_id, settings.eos_token_id
+        if pad not in (None, *(end if isinstance(end, list) else [end])):
+            kwargs["attention_mask"] = words.ne(pad).long()
     source = _source_arguments(inputs, kwargs)
     generated = generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
     if isinstance(generated, ModelOutput):

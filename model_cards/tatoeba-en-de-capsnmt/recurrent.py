@@ -96,8 +96,7 @@ class LSTM(CapsuleModule, nn.LSTM):
         precision = _low_precision(inputs)
         if inputs.device.type == "cpu" and precision in COMPUTED_IN_FLOAT32:
             with torch.autocast("cpu", enabled=False):
-                stored: Any = self._flat_weights
-                weights = [weight.float() for weight in stored]
+                weights = [getattr(self, name).float() for name in self._flat_weights_names]
                 start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
                 before = (start, start) if states is None else (states[0].float(), states[1].float())
                 results = torch.lstm(inputs.float(), before, weights, True, 1, 0.0, self.training, False, True)
@@ -107,10 +106,11 @@ class LSTM(CapsuleModule, nn.LSTM):
 
     def step(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them."""
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or self._forward_hooks or self._forward_pre_hooks or "forward" in vars(self):
             hidden, cell = self(inputs.unsqueeze(1), (hidden.unsqueeze(0), cell.unsqueeze(0)))[1]
             return hidden.squeeze(0), cell.squeeze(0)
-        weights: Any = self._flat_weights
+        # Not `_flat_weights`: only a call of the layer renews that list after parameters were replaced.
+        weights: Any = [getattr(self, name) for name in self._flat_weights_names]
         return torch.lstm_cell(inputs, (hidden, cell), *weights)
 
 
@@ -376,9 +376,16 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, words: Tensor, order: WordOrder | None, hidden: Tensor | None, cell: Tensor | None
+        self,
+        words: Tensor,
+        order: WordOrder | None,
+        hidden: Tensor | None,
+        cell: Tensor | None,
+        keep: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """All `words` `[B, T, d]` at once, from the states `[B, d]`; None means zeros."""
+        """All `words` `[B, T, d]` at once, or one `[B, d]`, from the states `[B, d]`; None means zeros."""
+        if words.dim() == 2:
+            return self._step(words, hidden, cell, keep)
         start = None if hidden is None or cell is None else (hidden.unsqueeze(0), cell.unsqueeze(0))
         read = words if order is None else gather_positions(words, order.forward)
         states, (hidden, cell) = self.rnn(read, start)
@@ -386,8 +393,7 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
             states = gather_positions(states, order.forward_place)
         return self._join(words, states), hidden.squeeze(0), cell.squeeze(0)
 
-    def step(self, word: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """One word `[B, d]`; where `keep` `[B, 1]` is false, padding leaves the states unchanged."""
+    def _step(self, word: Tensor, hidden: Any, cell: Any, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         new_hidden, new_cell = self.rnn.step(word, hidden.to(word.dtype), cell.to(word.dtype))
         output = self._join(word, new_hidden)
         if keep is not None:
@@ -464,7 +470,7 @@ class LSTMStack(nn.Module):
         """One word `[B, d]`; `keep` `[B, 1]` is false for padding."""
         outputs, weights, after = [word], None, []
         for index, layer in enumerate(self.layers):
-            word, hidden, cell = layer.step(word, states[2 * index], states[2 * index + 1], keep)
+            word, hidden, cell = layer(word, None, *states[2 * index : 2 * index + 2], keep)
             if index == 0 and self.attention is not None:
                 attended, weights = self.attention(word.unsqueeze(1), *source)
                 word = attended.squeeze(1)

@@ -68,8 +68,8 @@ class TranslationHead:
             the number of tokens in all the batches that it accumulates.
         skip_logits (`bool`, *optional*):
             With labels, compute the loss without the full logits, the largest tensors of a training step. `logits`
-            is then None. Compiled functions, and output layers that are not plain linear ones (LoRA, for example),
-            compute the logits all the same.
+            is then None. Compiled functions, and output layers that are not plain linear ones (LoRA, for example) or
+            have hooks, compute the logits all the same.
         loss_smoothing (`float`, defaults to 0.0):
             Label smoothing of `loss`, as in `torch.nn.functional.cross_entropy`; `lm_loss` has no smoothing.
         """
@@ -93,7 +93,8 @@ class TranslationHead:
             **{**kwargs, **self._needed_outputs(labels)},
         )
         states, head, bias = outputs.last_hidden_state, self.lm_head, self.final_logits_bias
-        avoidable = type(head) in (nn.Linear, SplitLinear) and not torch.compiler.is_compiling()
+        hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
+        avoidable = type(head) in (nn.Linear, SplitLinear) and not (hooked or torch.compiler.is_compiling())
         logits = losses = None
         if labels is not None and skip_logits and avoidable:
             losses = loss_of_states(states, head.weight, bias, labels, num_items_in_batch, loss_smoothing)

@@ -186,7 +186,8 @@ def test_models_that_somebody_looks_into_are_left_to_transformers(searched: list
     expected = model.generate(**inputs)
     assert searched.pop() == "greedy_search"
     seen = []
-    for module in (model, model.model.decoder):
+    layer = model.model.decoder.stack.layers[-1]
+    for module in (model, model.model.decoder, layer, layer.norm, layer.rnn):
         hook = module.register_forward_hook(lambda *args: seen.append(1))
         assert torch.equal(model.generate(**inputs), expected)
         hook.remove()
@@ -194,7 +195,7 @@ def test_models_that_somebody_looks_into_are_left_to_transformers(searched: list
     model.forward = lambda *args, **kwargs: seen.append(1) or forward(*args, **kwargs)
     assert torch.equal(model.generate(**inputs), expected)
     del model.forward
-    assert len(seen) == 3 * (expected.shape[1] - 1)
+    assert len(seen) == 6 * (expected.shape[1] - 1)
     model.train().generate(**inputs)
     assert searched == []
 

@@ -211,6 +211,23 @@ def test_generation_with_routings_on(case: Case):
 
 
 @chosen_cases
+def test_routings_leave_the_mask_to_generate_where_padding_is_an_end(case: Case):
+    """Then the source has no padding for `generate`: each of its tokens is read, with and without routings."""
+    model = case.build()
+    words = make_pairs(case.config()).batch()["input_ids"]
+    assert words.eq(model.config.pad_token_id).any()
+    for ends in (model.config.pad_token_id, [model.config.eos_token_id, model.config.pad_token_id]):
+        asked = {"eos_token_id": ends, "max_new_tokens": 5, "return_dict_in_generate": True, "output_scores": True}
+        model.generation_config.eos_token_id = ends
+        expected = model.generate(words, **asked)
+        actual = model.generate(words, **asked, output_routings=True)
+        for step, scores in enumerate(expected.scores):
+            assert torch.equal(actual.scores[step], scores)
+        whole = model.generate(words, **asked, output_routings=True, attention_mask=torch.ones_like(words))
+        assert all(torch.equal(actual.routings[site], whole.routings[site]) for site in whole.routings)
+
+
+@chosen_cases
 def test_a_generation_config_may_ask_for_routings(case: Case):
     model = case.build()
     inputs = without_target(make_pairs(case.config()).batch())

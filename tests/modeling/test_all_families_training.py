@@ -219,3 +219,16 @@ def test_logits_that_cannot_be_avoided_are_there():
     model.lm_head = head
     actual, expected = model(**batch, skip_logits=True), model(**batch)
     assert actual.logits is not None and torch.equal(actual.loss, expected.loss)
+
+
+@every_family
+def test_hooks_of_the_output_layer_run_without_logits_too(family: Family) -> None:
+    """A hook that doubles the logits changes the loss, whether or not the caller wants the logits."""
+    model = Case(family, family.chosen[0]).build()
+    batch = make_pairs(model.config).batch()
+    plain = model(**batch, skip_logits=True)
+    handle = model.lm_head.register_forward_hook(lambda module, given, logits: 2 * logits)
+    hooked, expected = model(**batch, skip_logits=True), model(**batch)
+    handle.remove()
+    assert plain.logits is None
+    assert torch.equal(hooked.loss, expected.loss) and not torch.allclose(hooked.loss, plain.loss)

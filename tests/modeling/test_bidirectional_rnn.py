@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -148,3 +149,36 @@ def test_an_lstm_trains_in_low_precision_on_any_processor(dtype: torch.dtype, mo
     outputs.float().square().sum().backward()
     for name, parameter in layer.named_parameters():
         assert_close(parameter.grad, gradients[name], rtol=0.05, atol=0.05)
+
+
+@torch.no_grad()
+def test_a_step_reads_the_weights_of_its_call() -> None:
+    """Not those that the layer had before: `functional_call` and offloading put others in their place."""
+    torch.manual_seed(4)
+    layer, other = LSTM(6, 8, batch_first=True), LSTM(6, 8, batch_first=True)
+    word, hidden, cell = torch.randn(3, 6), torch.randn(3, 8), torch.randn(3, 8)
+    expected = other.step(word, hidden, cell)
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self) -> tuple[Tensor, Tensor]:
+            return self.layer.step(word, hidden, cell)
+
+    weights = {f"layer.{name}": tensor for name, tensor in other.named_parameters()}
+    for actual in (torch.func.functional_call(Step(), weights), other.step(word, hidden, cell)):
+        assert_close(actual, expected)
+
+
+@torch.no_grad()
+def test_a_step_of_an_offloaded_layer() -> None:
+    """Its weights are on the device `meta` until a hook brings them for the time of a call."""
+    torch.manual_seed(5)
+    layer = LSTM(6, 8, batch_first=True)
+    word, hidden, cell = torch.randn(3, 6), torch.randn(3, 8), torch.randn(3, 8)
+    expected = layer.step(word, hidden, cell)
+    cpu_offload(layer, torch.device("cpu"))
+    assert layer.weight_ih_l0.is_meta
+    assert_close(layer.step(word, hidden, cell), expected)

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
+from hf_capsule_mt.modeling.saving.any_model import load_translation_model
 from hf_capsule_mt.modeling.saving.weight_digests import KEY, is_damaged, weight_files, write_digest
 from hf_capsule_mt.training.checkpoints.average import average_checkpoints
 
@@ -87,6 +88,33 @@ def test_every_shard_has_a_digest(tmp_path: Path) -> None:
     flip(files[1], files[1].stat().st_size - 1)
     with pytest.raises(OSError, match=f"{files[1].name} is damaged"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "20KB"}], ids=["whole", "shards"])
+def test_a_variant_has_a_digest(options: dict[str, str], saved: dict[str, Path], tmp_path: Path) -> None:
+    """In a subfolder too. The weights without the name of the variant are another model's."""
+    model = Case(GDR_MARIAN, GDR_MARIAN.chosen[0]).build()
+    model.save_pretrained(tmp_path / "inner", variant="fp32", **options)
+    files = weight_files(tmp_path / "inner", "fp32")
+    assert files and not weight_files(tmp_path / "inner")
+    other = tmp_path / "inner" / WEIGHTS
+    shutil.copy(saved[GDR_MARIAN.name] / WEIGHTS, other)
+    flip(other, other.stat().st_size - 1)
+    load_translation_model(tmp_path, subfolder="inner", variant="fp32")
+    flip(files[-1], files[-1].stat().st_size - 1)
+    for load in (load_translation_model, AutoModelForSeq2SeqLM.from_pretrained):
+        with pytest.raises(OSError, match=f"{files[-1].name} is damaged"):
+            load(tmp_path, subfolder="inner", variant="fp32")
+
+
+@every_family
+def test_a_subfolder_of_any_model(family: Any, saved: dict[str, Path], tmp_path: Path) -> None:
+    for case in ("right", "damaged"):
+        shutil.copytree(saved[family.name], tmp_path / case)
+    flip(tmp_path / "damaged" / WEIGHTS, (tmp_path / "damaged" / WEIGHTS).stat().st_size - 1)
+    assert type(load_translation_model(tmp_path, subfolder="right")) is family.translation
+    with pytest.raises(OSError, match=f"damaged/{WEIGHTS} is damaged"):
+        load_translation_model(tmp_path, subfolder="damaged")
 
 
 def test_files_without_a_digest_are_loaded_as_they_are(copy_of: Any) -> None:

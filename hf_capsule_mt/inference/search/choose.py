@@ -105,8 +105,7 @@ def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwa
         or settings.low_memory
         or getattr(settings.compile_config, "_compile_all_devices", None)  # the caller wants compiled steps
         or not _searches_as_defined(type(model))
-        or not runs_as_defined(model, model.model, *model.model.decoder.children(), model.lm_head)
-        or not runs_as_defined(model.model.decoder)
+        or not runs_as_defined(model, model.model, *model.model.decoder.modules(), model.lm_head)
     )
 
 

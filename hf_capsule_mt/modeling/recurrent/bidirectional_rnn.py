@@ -90,8 +90,7 @@ class LSTM(CapsuleModule, nn.LSTM):
         precision = _low_precision(inputs)
         if inputs.device.type == "cpu" and precision in COMPUTED_IN_FLOAT32:
             with torch.autocast("cpu", enabled=False):
-                stored: Any = self._flat_weights
-                weights = [weight.float() for weight in stored]
+                weights = [getattr(self, name).float() for name in self._flat_weights_names]
                 start = inputs.new_zeros(1, len(inputs), self.hidden_size, dtype=torch.float32)
                 before = (start, start) if states is None else (states[0].float(), states[1].float())
                 results = torch.lstm(inputs.float(), before, weights, True, 1, 0.0, self.training, False, True)
@@ -100,11 +99,15 @@ class LSTM(CapsuleModule, nn.LSTM):
         return super().forward(inputs, states)
 
     def step(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them."""
-        if torch.is_grad_enabled():
+        """`inputs` `[B, in]` and the two states `[B, H]` before them; returns the two states after them.
+
+        Gradients, and hooks such as those of offloading, need a call of the layer.
+        """
+        if torch.is_grad_enabled() or self._forward_hooks or self._forward_pre_hooks or "forward" in vars(self):
             hidden, cell = self(inputs.unsqueeze(1), (hidden.unsqueeze(0), cell.unsqueeze(0)))[1]
             return hidden.squeeze(0), cell.squeeze(0)
-        weights: Any = self._flat_weights
+        # Not `_flat_weights`: only a call of the layer renews that list after parameters were replaced.
+        weights: Any = [getattr(self, name) for name in self._flat_weights_names]
         return torch.lstm_cell(inputs, (hidden, cell), *weights)
 
 

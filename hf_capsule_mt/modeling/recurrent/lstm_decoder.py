@@ -23,13 +23,21 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, words: Tensor, order: WordOrder | None, hidden: Tensor | None, cell: Tensor | None
+        self,
+        words: Tensor,
+        order: WordOrder | None,
+        hidden: Tensor | None,
+        cell: Tensor | None,
+        keep: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """All `words` `[B, T, d]` at once, from the states `[B, d]`; None means zeros.
+        """All `words` `[B, T, d]` at once, or one `[B, d]`, from the states `[B, d]`; None means zeros.
 
-        Returns the layer's output and the states after the last step. `order` gives the real positions; with it the
-        returned states are meaningless.
+        Returns the layer's output and the states after the last step. `order` gives the real positions of `T` words;
+        with it the returned states are meaningless. Where `keep` `[B, 1]` is false, one word leaves the states
+        unchanged, because it is padding.
         """
+        if words.dim() == 2:
+            return self._step(words, hidden, cell, keep)
         start = None if hidden is None or cell is None else (hidden.unsqueeze(0), cell.unsqueeze(0))
         read = words if order is None else gather_positions(words, order.forward)
         states, (hidden, cell) = self.rnn(read, start)
@@ -37,8 +45,7 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
             states = gather_positions(states, order.forward_place)
         return self._join(words, states), hidden.squeeze(0), cell.squeeze(0)
 
-    def step(self, word: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """One word `[B, d]`; where `keep` `[B, 1]` is false, padding leaves the states unchanged."""
+    def _step(self, word: Tensor, hidden: Any, cell: Any, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         new_hidden, new_cell = self.rnn.step(word, hidden.to(word.dtype), cell.to(word.dtype))
         output = self._join(word, new_hidden)
         if keep is not None:
@@ -119,7 +126,7 @@ class LSTMStack(nn.Module):
         """One word `[B, d]`; `keep` `[B, 1]` is false for padding."""
         outputs, weights, after = [word], None, []
         for index, layer in enumerate(self.layers):
-            word, hidden, cell = layer.step(word, states[2 * index], states[2 * index + 1], keep)
+            word, hidden, cell = layer(word, None, *states[2 * index : 2 * index + 2], keep)
             if index == 0 and self.attention is not None:
                 attended, weights = self.attention(word.unsqueeze(1), *source)
                 word = attended.squeeze(1)

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import cached_file
 
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
-from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, weight_files, write_digest
+from hf_capsule_mt.modeling.saving.weight_digests import KEY, is_damaged, weight_files, write_digest
 
 CONVERSION_HINT = (
     "If the checkpoint has pytorch_model.bin only, convert it once, where you trust it: "
@@ -51,7 +51,7 @@ def load_with_checks(
     check_downloads(pretrained_model_name_or_path, started, **places)
     folder = None if "state_dict" in kwargs else checkpoint_folder(pretrained_model_name_or_path, **places)
     if folder is not None:
-        check_digests(folder)
+        check_digests(folder, kwargs.get("variant"))
     if not allows_other_sizes:
         refuse_other_sizes(pretrained_model_name_or_path, report["mismatched_keys"])
     if folder is not None and not wants_report and report["missing_keys"] and matches_saved_model(model, folder):
@@ -68,7 +68,7 @@ def save_with_checks(save: Callable[..., None], model: Any, *args: Any, **kwargs
         check_finite(tensors.items(), type(model).__name__)
     save(*args, **kwargs)
     if is_main:
-        for path in weight_files(Path(arguments["save_directory"])):
+        for path in weight_files(Path(arguments["save_directory"]), arguments.get("variant")):
             write_digest(path)
 
 
@@ -83,12 +83,13 @@ def checkpoint_folder(name: str | os.PathLike[str] | None, subfolder: str = "", 
     return None if config is None else Path(config).parent
 
 
-def check_digests(folder: Path) -> None:
+def check_digests(folder: Path, variant: str | None = None) -> None:
     """Raise an OSError if a weight file has changed since it was saved."""
-    for path in weight_files(folder):
+    for path in weight_files(folder, variant):
         if is_damaged(path):
             raise OSError(
-                f"{path} is damaged: its SHA-256 is not the one it was saved with; copy or download it again"
+                f"{path} is damaged: its SHA-256 is not the one it was saved with; copy or download it again. If a "
+                f"program changed it on purpose, it must leave {KEY} out of the metadata of the file"
             )
 
 

@@ -17,13 +17,14 @@ PART = 1 << 20
 INDEX = "model.safetensors.index.json"
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights of the model in a folder."""
-    index = folder / INDEX
-    if index.is_file() and not (folder / "model.safetensors").is_file():
+def weight_files(folder: Path, variant: str | None = None) -> list[Path]:
+    """The files that hold the weights of the model in a folder; `variant` as in `from_pretrained`."""
+    part = f".{variant}" if variant else ""
+    index, whole = folder / INDEX.replace(".json", f"{part}.json"), folder / f"model{part}.safetensors"
+    if index.is_file() and not whole.is_file():
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         return [folder / name for name in sorted(set(names))]
-    return [path for path in [folder / "model.safetensors"] if path.is_file()]
+    return [path for path in [whole] if path.is_file()]
 
 
 def write_digest(path: Path) -> None:
