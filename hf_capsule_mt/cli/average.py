@@ -11,18 +11,21 @@ a signal and those of an earlier run, and print which ones.
 import argparse
 from pathlib import Path
 
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, add_json_option, at_least_one, print_result, run_command
 
 
 def make_parser() -> CommandParser:
     parser = CommandParser("average", __doc__, "FOLDER [FOLDER …] --output FOLDER [options]")
-    parser.add_argument("folders", nargs="+", type=Path, help="checkpoints, or the output folder of one run")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="checkpoints, or the output folder of one run"
+    )
     parser.add_argument("--last", type=at_least_one, metavar="N", help="the newest N checkpoints of the folder")
     parser.add_argument("--best", type=at_least_one, metavar="N", help="the best N checkpoints by --metric")
     parser.add_argument("--metric", default="eval_bleu", help="name of the metric in the Trainer's log")
     parser.add_argument("--smaller-is-better", action="store_true", help="for example for a loss")
     parser.add_argument("--output", type=Path, required=True, help="a new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
+    add_json_option(parser)
     return parser
 
 
@@ -42,7 +45,8 @@ def average(arguments: argparse.Namespace) -> int:
         greater = not arguments.smaller_is_better
         folders = best_checkpoints(folders[0], arguments.best, arguments.metric, greater)
     average_checkpoints(folders, arguments.output, arguments.overwrite)
-    print(f"{arguments.output}: the mean of {', '.join(str(folder) for folder in folders)}")
+    text = f"{arguments.output}: the mean of {', '.join(str(folder) for folder in folders)}"
+    print_result(arguments, text, output=arguments.output, checkpoints=folders)
     return 0
 
 

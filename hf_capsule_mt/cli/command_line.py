@@ -1,6 +1,7 @@
 """Parts that the commands share: checked numbers and devices, errors of one line, exit codes."""
 
 import argparse
+import json
 import logging
 import math
 import os
@@ -24,12 +25,14 @@ __all__ = [
     "CommandHelp",
     "CommandParser",
     "add_beam_option",
+    "add_json_option",
     "at_least_one",
     "beams_of",
     "error_message",
     "finite_number",
     "import_package",
     "one_line",
+    "print_result",
     "run_command",
     "usable_device",
 ]
@@ -56,6 +59,16 @@ def add_beam_option(parser: CommandParser) -> None:
 def beams_of(model: Any, given: int | None) -> int:
     """The beams of `--beam`, or those in the generation config of the model, or 4."""
     return given or getattr(model.generation_config, "num_beams", None) or DEFAULT_BEAMS
+
+
+def add_json_option(parser: CommandParser) -> None:
+    """`--json` of a command that writes files, for `print_result`."""
+    parser.rare.add_argument("--json", action="store_true", help="print what was written as JSON")
+
+
+def print_result(arguments: argparse.Namespace, text: str, **result: Any) -> None:
+    """Print the `result` of a command as an object of JSON if `--json` asks for it, otherwise the `text`."""
+    print(json.dumps(result, ensure_ascii=False, default=str) if arguments.json else text)
 
 
 def finite_number(text: str) -> float:

@@ -148,9 +148,22 @@ class CommandParser(argparse.ArgumentParser):
                 return f"write it without {name}: {self.full_usage}"
         return ""
 
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        """As in argparse. An argument without `--` has its name in capitals in help and errors, as in the usage."""
+        if names and not names[0].startswith("-"):
+            options.setdefault("metavar", names[0].upper())
+        return super().add_argument(*names, **options)
+
     def error(self, message: str) -> NoReturn:
         """One line, and the exit code 2."""
-        self.exit(2, f"error: {message} ({self.prog} --help shows the options)\n")
+        self.exit(2, f"error: {message}{choice_hint(message)} ({self.prog} --help shows the options)\n")
+
+
+def choice_hint(message: str) -> str:
+    """The value that was probably meant, if argparse says that a choice is invalid."""
+    choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    close = choice and difflib.get_close_matches(choice[1], re.findall(r"[\w.-]+", choice[2]), n=1, cutoff=SIMILAR)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def split_text(text: str) -> tuple[str, list[str], str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.choices import MARIAN_STARTS
-from hf_capsule_mt.cli.command_line import CommandParser, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, add_json_option, print_result, run_command
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -47,6 +47,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--other-outputs", action="store_true", help="allow outputs that differ from the checkpoint's")
     parser.add_argument("--export-code", action="store_true", help="add the code, for users without this package")
+    add_json_option(parser)
     parser.rare.add_argument(
         "--revision", help="branch, tag or commit on the Hub, refs/pr/N for pull request N; default: main"
     )
@@ -67,7 +68,8 @@ def convert(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
         **dict(arguments.settings),
     )
-    print(f"{arguments.output}: {arguments.family}" + (", with the outputs of the checkpoint" if same else ""))
+    text = f"{arguments.output}: {arguments.family}" + (", with the outputs of the checkpoint" if same else "")
+    print_result(arguments, text, output=arguments.output, family=arguments.family, same_outputs=same)
     return 0
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from hf_capsule_mt.checkpoint_names import name_and_place
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.export import space_text
 
 HIGHEST_PORT = 65_535
 
@@ -92,7 +93,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
     if arguments.space is not None:
         write_space(arguments.space, arguments.models, overwrite=arguments.overwrite)
-        print(f"{arguments.space}: push it with hf upload OWNER/NAME {arguments.space} . --repo-type space")
+        print(space_text(arguments.space))
         return 0
     from transformers.utils import logging
 

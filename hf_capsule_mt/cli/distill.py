@@ -16,7 +16,15 @@ from functools import partial
 from pathlib import Path
 
 from hf_capsule_mt.cli.check_inputs import check_models
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
+from hf_capsule_mt.cli.command_line import (
+    CommandParser,
+    add_json_option,
+    at_least_one,
+    finite_number,
+    print_result,
+    run_command,
+    usable_device,
+)
 
 STATE = "finished translations are kept; the same command continues from there"
 
@@ -49,6 +57,7 @@ def make_parser() -> CommandParser:
     )
     rare.add_argument("--repair", action="store_true", help="repair lines of the corpus that cannot be read")
     rare.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of the teacher")
+    add_json_option(parser)
     return parser
 
 
@@ -59,7 +68,7 @@ def distill(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.training.distillation import Distillation
     from hf_capsule_mt.training.processes import close_process_group
 
-    options = {name: value for name, value in vars(arguments).items() if name not in ("debug", "overwrite")}
+    options = {name: value for name, value in vars(arguments).items() if name not in ("debug", "json", "overwrite")}
     languages = options.pop("teacher_languages")
     check_checkpoint(arguments.teacher)
     if arguments.device is not None:
@@ -67,8 +76,8 @@ def distill(arguments: argparse.Namespace) -> int:
     distillation = Distillation(**options, teacher_languages=languages and tuple(languages))
     report = distillation.run(arguments.overwrite, show_progress=True)
     if PartialState().is_main_process:
-        for name, value in report.items():
-            print(f"{name}: {value}")
+        text = "\n".join(f"{name}: {value}" for name, value in report.items())
+        print_result(arguments, text, output=arguments.output, **report)
     close_process_group()
     return 0
 

@@ -15,7 +15,14 @@ import tempfile
 from pathlib import Path
 
 from hf_capsule_mt.cli.check_inputs import asking_hub
-from hf_capsule_mt.cli.command_line import CommandParser, error_message, one_line, run_command
+from hf_capsule_mt.cli.command_line import (
+    CommandParser,
+    add_json_option,
+    error_message,
+    one_line,
+    print_result,
+    run_command,
+)
 
 
 def repository(name: str) -> str:
@@ -39,6 +46,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, but push nothing")
     parser.add_argument("--space", type=Path, metavar="FOLDER", help="only write a Space that shows the model")
+    add_json_option(parser)
     parser.rare.add_argument("--revision", help="the branch; default: main")
     parser.rare.add_argument("--max-shard-size", default="5GB", help="largest file of weights")
     return parser
@@ -72,7 +80,7 @@ def export(arguments: argparse.Namespace) -> int:
         from hf_capsule_mt.demo import write_space
 
         write_space(arguments.space, arguments.folder, overwrite=arguments.overwrite)
-        print(f"{arguments.space}: push it with hf upload OWNER/NAME {arguments.space} . --repo-type space")
+        print_result(arguments, space_text(arguments.space), output=arguments.space)
         return 0
     from huggingface_hub import HfApi
     from transformers.utils import logging
@@ -91,13 +99,14 @@ def export(arguments: argparse.Namespace) -> int:
                 raise
             print(f"{error_message(error)}; nothing was pushed", file=sys.stderr)
             return 1
-        for path in files:
-            print(f"{path.stat().st_size:>12,} {path.name}")
-        print(f"verified: {arguments.folder} gives the same outputs without this package")
+        sizes = {path.name: path.stat().st_size for path in files}
+        text = "".join(f"{size:>12,} {name}\n" for name, size in sizes.items())
+        text += f"verified: {arguments.folder} gives the same outputs without this package\n"
+        result = {"output": arguments.output, "files": sizes, "verified": True, "repository": None, "commit": None}
         if arguments.push is not None:
             warn_of_unknown_license(output)
         if arguments.push is None or arguments.dry_run:
-            print("nothing was pushed")
+            print_result(arguments, f"{text}nothing was pushed", **result)
             return 0
         api = HfApi()
         repository = api.create_repo(arguments.push, private=arguments.private or None, exist_ok=True).repo_id
@@ -109,8 +118,17 @@ def export(arguments: argparse.Namespace) -> int:
             revision=arguments.revision,
             commit_message="Model with its code",
         )
-        print(f"pushed: {commit.oid} of {repository}")
+        result |= {"repository": repository, "commit": commit.oid}
+        print_result(arguments, f"{text}pushed: {commit.oid} of {repository}", **result)
     return 0
+
+
+def space_text(folder: Path) -> str:
+    """What to do with the folder of a Space."""
+    return (
+        f"{folder}: push it with hf upload OWNER/NAME {folder} . --repo-type space\nIts requirements.txt names this "
+        "version of hf_capsule_mt: if no package index has it, write an address there first"
+    )
 
 
 def warn_of_unknown_license(folder: Path) -> None:

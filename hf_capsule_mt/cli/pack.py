@@ -11,10 +11,18 @@ gets a card without training scores; `--source` and `--target` name its language
 """
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from hf_capsule_mt.cli.check_inputs import check_files
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command
+from hf_capsule_mt.cli.command_line import (
+    CommandParser,
+    add_json_option,
+    at_least_one,
+    finite_number,
+    print_result,
+    run_command,
+)
 
 
 def make_parser() -> CommandParser:
@@ -33,6 +41,7 @@ def make_parser() -> CommandParser:
     parser.rare.add_argument("--beam", type=at_least_one, help="number of beams; default: the model's setting")
     parser.rare.add_argument("--most-mb", type=finite_number, default=12, help="megabytes of all files together")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
+    add_json_option(parser)
     return parser
 
 
@@ -69,7 +78,7 @@ def pack(arguments: argparse.Namespace) -> int:
         languages=(arguments.source, arguments.target),
         **({} if arguments.beam is None else {"num_beams": arguments.beam}),
     )
-    print(packed)
+    print_result(arguments, str(packed), output=packed.folder, **asdict(packed))
     return 0
 
 

@@ -10,8 +10,9 @@ the folder of the model is copied too, if you give `--shortlist`.
 import argparse
 from pathlib import Path
 
+from hf_capsule_mt.checkpoint_contents import WEIGHTS, belongs_to_checkpoint
 from hf_capsule_mt.cli.check_inputs import check_models
-from hf_capsule_mt.cli.command_line import CommandParser, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, add_json_option, print_result, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 from hf_capsule_mt.outputs import check_folder, new_folder
 
@@ -21,12 +22,20 @@ def make_parser() -> CommandParser:
     parser.add_argument("model", help="checkpoint folder or Hub id")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new folder")
     parser.add_argument("--shortlist", action="store_true", help="with the shortlist in the folder of the model")
+    parser.add_argument("--overwrite", action="store_true", help="replace an int8 model in the output folder")
+    add_json_option(parser)
     return parser
+
+
+def belongs_to_int8_model(path: Path) -> bool:
+    """Whether `--overwrite` may replace a file: one of an int8 model, but no float weights."""
+    is_int8_weights = path.name == "int8.safetensors" and path.is_file()
+    return is_int8_weights or (belongs_to_checkpoint(path) and not WEIGHTS.fullmatch(path.name))
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises an error for a model that is missing, and for an output that exists."""
-    check_folder(arguments.output, [Path(arguments.model)])
+    check_folder(arguments.output, [Path(arguments.model)], arguments.overwrite, belongs_to_int8_model)
     check_models([arguments.model])
 
 
@@ -37,11 +46,12 @@ def quantize(arguments: argparse.Namespace) -> int:
     if is_int8(model):
         raise ValueError(f"{arguments.model} is in int8 already: name the float model")
     shortlist = arguments.model if arguments.shortlist else None
-    with new_folder(arguments.output, [Path(arguments.model)]) as folder:
+    sources = [Path(arguments.model)]
+    with new_folder(arguments.output, sources, arguments.overwrite, belongs_to_int8_model) as folder:
         quantize_for_cpu(model, shortlist=shortlist).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     size = sum(path.stat().st_size for path in arguments.output.iterdir())
-    print(f"{arguments.output}: int8, {size / 1e6:.1f} MB")
+    print_result(arguments, f"{arguments.output}: int8, {size / 1e6:.1f} MB", output=arguments.output, bytes=size)
     return 0
 
 

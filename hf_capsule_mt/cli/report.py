@@ -19,7 +19,14 @@ from typing import Any
 from hf_capsule_mt.checkpoint_names import named_place
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.choices import REPORT_METRICS
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
+from hf_capsule_mt.cli.command_line import (
+    CommandParser,
+    add_json_option,
+    at_least_one,
+    print_result,
+    run_command,
+    usable_device,
+)
 from hf_capsule_mt.cli.metric_options import shows_progress
 from hf_capsule_mt.outputs import check_file, new_file
 
@@ -75,6 +82,7 @@ def make_parser() -> CommandParser:
         action=argparse.BooleanOptionalAction,
         help="show progress on standard error; default: only on a terminal",
     )
+    add_json_option(parser)
     return parser
 
 
@@ -187,7 +195,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with new_file(arguments.output, input_places(arguments), arguments.overwrite) as file:
         file.write(page)
-    print(f"{arguments.output}: open it in a browser")
+    print_result(arguments, f"{arguments.output}: open it in a browser", output=arguments.output)
     return 0
 
 

@@ -30,7 +30,7 @@ OF_TRANSLATION = {
 def make_parser() -> CommandParser:
     parser = CommandParser("score", __doc__, "--model MODEL SOURCES TARGETS [options]")
     parser.add_argument("sources", type=Path, help="source text, one sentence a line")
-    parser.add_argument("score", type=Path, metavar="targets", help="a translation of each line")
+    parser.add_argument("score", type=Path, metavar="TARGETS", help="a translation of each line")
     add_model_options(parser)
     parser.add_argument("--json", action="store_true", help="write an object of JSON for each pair of lines")
     return parser

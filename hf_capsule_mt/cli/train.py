@@ -19,6 +19,7 @@ from hf_capsule_mt.cli.command_line import WRONG_USE, CommandParser, error_messa
 STATE = "the same command continues from the last checkpoint, or starts again without one"
 DEBUG = "--debug"
 NO_RECIPE = "no recipe: capsule-mt recipes lists those of the package"
+SEE_HELP = "(capsule-mt train --help shows the options)"  # after an error of the command line
 OPTIONS = ("help", "help-all", "debug")  # beside the keys
 # Keys of a recipe that `--help` shows, with the placeholder of their value. `--help-all` shows all keys.
 KEYS = {
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments:
         make_parser().error(NO_RECIPE)
     if problems := option_problems(arguments):
-        print(f"error: {problems}", file=sys.stderr)
+        print(f"error: {problems} {SEE_HELP}", file=sys.stderr)
         return WRONG_USE
     return run_command(lambda: train(arguments), STATE, debug, check=lambda: check(arguments))
 
@@ -121,7 +122,7 @@ def train(arguments: list[str]) -> int:
     try:
         recipe = parse_recipe(arguments)
     except WrongCommandLine as error:
-        print(error_message(error), file=sys.stderr)
+        print(f"{error_message(error)} {SEE_HELP}", file=sys.stderr)
         return WRONG_USE
     folder = Path(str(recipe.training.output_dir))
     results, card = folder / RESULTS, folder / "README.md"

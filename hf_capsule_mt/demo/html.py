@@ -137,8 +137,11 @@ def seconds(value: float) -> str:
     return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def comparison(names: Sequence[str], looks: Sequence[Look], threshold: float) -> str:
-    """Two translations side by side: words that only one of them has are marked."""
+def comparison(names: Sequence[str], looks: Sequence[Look], threshold: float, without_warnings: Sequence[str]) -> str:
+    """Two translations side by side: words that only one of them has are marked.
+
+    `without_warnings` has a sentence for each model, which is shown if the model cannot warn.
+    """
     first, second = (look.translation.split() for look in looks)
     matching = difflib.SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
     shared = [
@@ -154,7 +157,7 @@ def comparison(names: Sequence[str], looks: Sequence[Look], threshold: float) ->
         )
         other = times[1 - place]
         ratio = f", {other / times[place]:.1f} times as fast" if 0 < times[place] < 0.95 * other else ""
-        warned = _compared_warnings(look, threshold)
+        warned = _compared_warnings(look, threshold, without_warnings[place])
         cards.append(
             f'<div class="demo-card"><h3 dir="auto">{escape(name)}</h3>'
             f'<p class="demo-translation" dir="auto">{words or "(empty)"}</p>'
@@ -165,9 +168,9 @@ def comparison(names: Sequence[str], looks: Sequence[Look], threshold: float) ->
     return f'<div class="demo-cards">{"".join(cards)}</div>{legend}'
 
 
-def _compared_warnings(look: Look, threshold: float) -> str:
+def _compared_warnings(look: Look, threshold: float, without_warnings: str) -> str:
     if look.coverage is None:
-        return '<p class="demo-small">This model has no past and future, so it gives no warnings.</p>'
+        return f'<p class="demo-small">{escape(without_warnings)}</p>'
     if not look.coverage.is_reliable:
         return f'<p class="demo-small">{escape(look.coverage.reliability)}.</p>'
     return _warning_list(look.coverage, word_warnings(look.coverage, threshold), threshold)

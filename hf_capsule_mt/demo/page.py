@@ -148,7 +148,8 @@ class Page:
                 for name, variant, one in zip((first, second), pair, looks, strict=True)
             ]
             linked = Linked(model=first, source=text, threshold=limit, second=second)
-            cards = html.comparison((first, second), looks, limit)
+            reasons = [without_warnings(variant.entry) for variant in pair]
+            cards = html.comparison((first, second), looks, limit, reasons)
             return Compared("", cards, (titles[0] + frames[0], titles[1] + frames[1]), query(linked))
 
         return self._answer(answer, Compared())
@@ -202,7 +203,7 @@ class Page:
             seen = look(Variant(entry, False), text, edited, picture, self.beams, with_maps)
         coverage = html.coverage(seen.coverage, limit)
         if seen.coverage is None:
-            coverage = html.message(without_warnings(entry))
+            coverage = html.message(f"{without_warnings(entry)} {entry.abilities}")
         label = f"{entry.name}: {picture_label(Variant(entry, False), seen)}"
         linked = Linked(entry.name, text, seen.translation, limit, seen.picture or "")
         return Shown(
@@ -238,7 +239,7 @@ def without_warnings(entry: DemoModel) -> str:
     """Why there are no warnings."""
     if entry.has_past_future:
         return "This model was trained without the bag-of-words loss, so it cannot warn of words that are left out."
-    return f"This model has no past and future, so it cannot warn of words that are left out. {entry.abilities}"
+    return "This model has no past and future, so it cannot warn of words that are left out."
 
 
 def picture_label(variant: Variant, seen: Look) -> str:

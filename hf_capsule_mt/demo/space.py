@@ -49,7 +49,7 @@ app_file: app.py
 # See routing
 
 Type a sentence. The page shows its translation, and what capsule networks decided word by word: past and future of the
-source, warnings for words that were probably left out, capsules, layers and heads. The models are {names}.
+source, warnings for words that were probably left out, capsules, layers and heads. {shows}.
 
 The page stores nothing that visitors type, and sends it to nobody. It is `capsule-mt demo` of the package
 `hf_capsule_mt`; `capsule-mt demo {first}` shows it on your own machine.
@@ -111,7 +111,7 @@ def write_space(
             python=PYTHON,
             models=f"models: {json.dumps(on_hub)}\n" if on_hub else "",
             license=f"license: {license}\n" if license else "",
-            names=listed,
+            shows=f"The model is {listed}" if len(names) == 1 else f"The models are {listed}",
             first=places[0],
             copied=copied,
         ),

@@ -7,6 +7,7 @@ an argument, and arguments win over the file: `--learning_rate 3e-4 --config.d_m
 removes a setting, so that its default applies.
 """
 
+import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter, Namespace
 from typing import Any, NoReturn
@@ -71,7 +72,8 @@ class RecipeParser(HfArgumentParser):
     """Raises an error where argparse would print the usage and end the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise WrongCommandLine(f"command line: {message}")
+        # argparse names an option with both of its spellings: --max_steps/--max-steps.
+        raise WrongCommandLine("command line: " + re.sub(r"^argument (--\w+)/--[\w-]+: ", r"\1: ", message))
 
 
 def recipe_parser() -> RecipeParser:

@@ -189,7 +189,7 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and self.world_size == 1:
             problems.append(
                 f"WORLD_SIZE={os.environ['WORLD_SIZE']}: several processes were started, and each would train "
-                "alone: on CPUs set use_cpu=True"
+                "alone: on CPUs set use_cpu=True (add --use_cpu to the command)"
             )
         limit, count = self.save_total_limit, self.average_checkpoints
         if limit is not None and isinstance(count, int) and limit < count:

@@ -73,7 +73,7 @@ def picture_of_the_report(tab: Tab) -> None:
         tab.run(CHOOSE.format(word=json.dumps("liest")))
         left, top, right, _ = box(tab, "#maps .map", "#maps .map")
         _, _, _, bottom = box(tab, "#maps .map", number=1)
-        cut(tab, DOCS / "report.png", left - 10, top - 10, right + 10, bottom + 10)
+        cut(tab, DOCS / "report.png", left - 10, top, right + 10, bottom + 10)
 
 
 def box(tab: Tab, *selectors: str, number: int = 0) -> list[float]:

@@ -222,7 +222,7 @@ def test_an_unknown_command_is_named(arguments: list[str], said: str, capsys: py
         (["compare"], "no runs to compare: name them first, such as runs/marian runs/dla_em"),
         (["report"], "nothing to report on: give a model, or --translations NAME=FILE"),
         (["demo", "--port", "99999999"], "argument --port: '99999999': must be at most 65535"),
-        (["average", "--last", "2"], "the following arguments are required: folders, --output"),
+        (["average", "--last", "2"], "the following arguments are required: FOLDER, --output"),
         (["recipes", "-x"], "unrecognized arguments: -x"),
         (["train"], "no recipe: capsule-mt recipes lists those of the package"),
         (["train", "--debug"], "no recipe: capsule-mt recipes lists those of the package"),
@@ -240,9 +240,9 @@ def test_wrong_use_is_one_line(arguments: list[str], said: str, capsys: pytest.C
     [
         (
             ["synthetic/dla_em", "--max_steps", "abc"],
-            "command line: argument --max_steps/--max-steps: invalid int value: 'abc'",
+            "command line: --max_steps: invalid int value: 'abc'",
         ),
-        (["synthetic/dla_em", "--max_steps"], "command line: argument --max_steps/--max-steps: expected one argument"),
+        (["synthetic/dla_em", "--max_steps"], "command line: --max_steps: expected one argument"),
         (["--max_steps", "3"], "command line: the following arguments are required: RECIPE"),
         (
             ["synthetic/dla_em", "--foo", "1", "--sed", "2"],
@@ -252,13 +252,20 @@ def test_wrong_use_is_one_line(arguments: list[str], said: str, capsys: pytest.C
 )
 def test_wrong_use_of_train_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["train", *arguments]) == 2
-    assert capsys.readouterr().err == f"error: {said}\n"
+    assert capsys.readouterr().err == f"error: {said} (capsule-mt train --help shows the options)\n"
 
 
 def test_train_suggests_options_that_are_no_keys(capsys: pytest.CaptureFixture[str]) -> None:
     for given, meant in (("--helpp", "help"), ("--debgu", "debug"), ("--help-al", "help-all")):
         assert program.main(["train", "synthetic/dla_em", given]) == 2
-        assert capsys.readouterr().err == f"error: command line: no argument {given}; did you mean --{meant}?\n"
+        said = f"error: command line: no argument {given}; did you mean --{meant}?"
+        assert capsys.readouterr().err == f"{said} (capsule-mt train --help shows the options)\n"
+
+
+def test_a_mistyped_choice_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        program.main(["convert", "x", "--family", "gdr_marain", "--output", "y"])
+    assert "; did you mean gdr_marian? (capsule-mt convert --help" in capsys.readouterr().err
 
 
 def test_several_problems_of_a_recipe_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,7 +119,7 @@ def nasty_parts() -> dict[str, str]:
     return {
         "message": html.message(NASTY, is_error=True),
         "coverage": html.coverage(scores, 0.5),
-        "comparison": html.comparison((NASTY, "other"), looks, 0.5),
+        "comparison": html.comparison((NASTY, "other"), looks, 0.5, (NASTY, NASTY)),
         "link": html.link(f"?source={NASTY}"),
         "drawn": html.drawn(f"?source={NASTY}"),
     }
@@ -144,10 +144,12 @@ def test_a_frame_runs_only_the_scripts_of_the_package():
 
 
 def test_a_comparison_marks_words_of_one_translation_and_times():
-    drawn = html.comparison(("a", "b"), [Look("Die Frau schrieb.", 0.1), Look("Die Schwester schrieb.", 0.25)], 0.5)
+    looks = [Look("Die Frau schrieb.", 0.1), Look("Die Schwester schrieb.", 0.25)]
+    drawn = html.comparison(("a", "b"), looks, 0.5, ("No past.", "No <bag>."))
+    assert drawn.index("No past.") < drawn.index("No &lt;bag&gt;.")
     assert re.findall("<mark>(.*?)</mark>", drawn) == ["Frau", "Schwester"]
     assert "100 ms, 2.5 times as fast" in drawn and "250 ms<" in drawn and "Marked words" in drawn
-    same = html.comparison(("a", "b"), [Look("Die Frau.", 0.1), Look("Die Frau.", 0.1)], 0.5)
+    same = html.comparison(("a", "b"), [Look("Die Frau.", 0.1), Look("Die Frau.", 0.1)], 0.5, ("", ""))
     assert "Both translations are the same." in same and "Marked words" not in same
-    assert "(empty)" in html.comparison(("a", "b"), [Look("", 1.5), Look("", 1.5)], 0.5)
+    assert "(empty)" in html.comparison(("a", "b"), [Look("", 1.5), Look("", 1.5)], 0.5, ("", ""))
     assert html.seconds(1.5) == "1.5 s"

@@ -190,7 +190,7 @@ def test_a_saved_view_keeps_html_as_text():
 def test_two_models_side_by_side():
     compared = PAGE.compare("capsules", "guided", SOURCE, 0.5)
     assert compared.cards.count('class="demo-card"') == 2 and len(re.findall(r">[\d.]+ m?s", compared.cards)) == 2
-    assert "gives no warnings" in compared.cards and compared.message == ""
+    assert "no past and future, so it cannot warn" in compared.cards and compared.message == ""
     data = [frame_data(frame[frame.index("<iframe") :]) for frame in compared.frames]
     assert [maps[0]["type"] for maps in data] == ["capsules", "past_future"]
     assert "plain does not route" in PAGE.compare("plain", "guided", SOURCE, 0.5).frames[0]

@@ -65,13 +65,14 @@ class CorpusMetric(ABC):
         """The counts of each sentence, `[N, S]`. Memory holds the n-grams of one block of sentences."""
         from tqdm.auto import tqdm
 
-        starts = range(0, len(hypotheses), BLOCK)
-        blocks = [
-            self.block_counts(
-                hypotheses[start : start + BLOCK], [texts[start : start + BLOCK] for texts in references]
-            )
-            for start in tqdm(starts, self.name, unit=f"×{BLOCK} sentences", disable=not show_progress, leave=False)
-        ]
+        blocks = []
+        with tqdm(
+            desc=self.name, total=len(hypotheses), unit=" sentences", disable=not show_progress, leave=False
+        ) as bar:
+            for start in range(0, len(hypotheses), BLOCK):
+                part = hypotheses[start : start + BLOCK]
+                blocks.append(self.block_counts(part, [texts[start : start + BLOCK] for texts in references]))
+                bar.update(len(part))
         return np.concatenate(blocks)
 
     def score(self, counts: Counts) -> Score:

@@ -1,0 +1,93 @@
+"""`--json` of the commands that write files: one object of JSON with what was written, and nothing else."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ROOT, run_script
+from markers import exhaustive
+
+MODEL = ROOT / "model_cards" / "tatoeba-en-de-marian"
+
+
+def run(command: str, *arguments: Any) -> dict[str, Any]:
+    """The object that a command prints with `--json`."""
+    ended = run_script("capsule_mt_command.py", command, *map(str, arguments), "--json")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_an_average(tmp_path: Path) -> None:
+    output = tmp_path / "mean"
+    result = run("average", MODEL, MODEL, "--output", output)
+    assert result == {"output": str(output), "checkpoints": [str(MODEL), str(MODEL)]}
+    assert (output / "model.safetensors").is_file()
+
+
+def test_a_conversion(tmp_path: Path) -> None:
+    output = tmp_path / "gdr"
+    result = run("convert", MODEL, "--family", "gdr_marian", "--output", output)
+    assert result == {"output": str(output), "family": "gdr_marian", "same_outputs": True}
+    assert json.loads((output / "config.json").read_text())["model_type"] == "gdr_marian"
+
+
+def test_an_int8_model(tmp_path: Path) -> None:
+    output = tmp_path / "int8"
+    result = run("quantize", MODEL, "--output", output)
+    assert result == {"output": str(output), "bytes": sum(path.stat().st_size for path in output.iterdir())}
+
+
+def test_an_int8_model_replaces_one_only_if_it_may(tmp_path: Path) -> None:
+    """`--overwrite` is for int8 models. It never replaces float weights or files of another kind."""
+    output = tmp_path / "int8"
+    run("quantize", MODEL, "--output", output)
+    ended = run_script("capsule_mt_command.py", "quantize", str(MODEL), "--output", str(output))
+    assert (
+        ended.returncode == 1 and "is not empty: name a new folder, or replace this one (--overwrite)" in ended.stderr
+    )
+    run("quantize", MODEL, "--output", output, "--overwrite")
+    for name in ("model.safetensors", "notes.txt"):
+        (output / name).write_bytes(b"mine")
+        ended = run_script("capsule_mt_command.py", "quantize", str(MODEL), "--output", str(output), "--overwrite")
+        assert ended.returncode == 1 and f"holds {name}, which would be lost" in ended.stderr
+        assert (output / name).read_bytes() == b"mine"
+        (output / name).unlink()
+
+
+def test_a_space(tmp_path: Path) -> None:
+    result = run("export", "me/model", "--space", tmp_path / "space")
+    assert result == {"output": str(tmp_path / "space")}
+
+
+def test_a_report_and_a_distilled_corpus(tmp_path: Path) -> None:
+    texts = tmp_path / "test.en", tmp_path / "test.de"
+    for path, text in zip(texts, ("Where is the station?", "Wo ist der Bahnhof?"), strict=True):
+        path.write_text(f"{text}\n")
+    page = tmp_path / "report.html"
+    options = ("--sources", texts[0], "--references", texts[1], "--beam", 1)
+    assert run("report", f"marian={MODEL}", *options, "-o", page) == {"output": str(page)}
+    assert page.is_file()
+    corpus = tmp_path / "distilled" / "train"
+    result = run("distill", "--teacher", MODEL, "--corpus", tmp_path / "test", "--output", corpus, "--beam", 1)
+    assert result["output"] == str(corpus) and corpus.with_name("train.de").read_text() == "Wo ist der Bahnhof?\n"
+    saved = json.loads(corpus.with_name("train.distill.json").read_text())["report"]
+    assert result == {"output": str(corpus), **saved}
+
+
+@pytest.mark.parametrize("command", [exhaustive("export"), exhaustive("pack")])
+def test_an_export_and_a_packed_model(command: str, tmp_path: Path) -> None:
+    """Both load the new folder in a process without the package."""
+    output = tmp_path / "new"
+    model = MODEL if command == "pack" else MODEL.with_name("tatoeba-en-de-past-future")  # the one with code
+    shutil.copytree(model, tmp_path / "run")
+    options = ("--data-source", "Our own text", "--license", "cc0-1.0") if command == "pack" else ()
+    result = run(command, tmp_path / "run", "--output", output, *options)
+    assert result["output"] == str(output)
+    if command == "export":
+        assert result["files"] == {path.name: path.stat().st_size for path in output.iterdir()}
+        assert result["verified"] is True and result["repository"] is result["commit"] is None
+    else:
+        assert result["same_translations"] == result["sentences"] == 5
+        assert result["size"] == sum(path.stat().st_size for path in output.iterdir())
