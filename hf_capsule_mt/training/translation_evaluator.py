@@ -118,14 +118,14 @@ class TranslationEvaluator:
             labels = inputs["labels"]
             source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
             encoded = model.get_encoder()(**source, return_dict=True)
-            known = {"encoder_outputs": encoded, "attention_mask": source.get("attention_mask")}
-            outputs = model(**known, labels=labels, return_dict=True)
+            encoder_inputs = {"encoder_outputs": encoded, "attention_mask": source.get("attention_mask")}
+            outputs = model(**encoder_inputs, labels=labels, return_dict=True)
             count = int((labels != -100).sum())
             counts.loss += float(outputs.loss) * count
             counts.target_tokens += count
             references |= zip(positions, labels.tolist(), strict=True)
             # Translated last: beam search repeats what is in the encoder's output.
-            yield positions, known, source["input_ids"].shape[1]
+            yield positions, encoder_inputs, source["input_ids"].shape[1]
 
     def score(self, output: EvalLoopOutput, model: Any, tokenizer: Any, compute_metrics: Any, prefix: str) -> Any:
         """The output with BLEU, chrF and the metrics of the user, all names with the prefix."""

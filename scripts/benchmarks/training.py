@@ -81,11 +81,11 @@ class TrainerBefore(CapsuleSeq2SeqTrainer):
     """The trainer without its attention, dropout, loss and memory for a CPU."""
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        keeps, trainer_module.freed_memory_kept = trainer_module.freed_memory_kept, nullcontext
+        keeps, trainer_module.keep_freed_memory = trainer_module.keep_freed_memory, nullcontext
         try:
             return super().train(*args, **kwargs)
         finally:
-            trainer_module.freed_memory_kept = keeps
+            trainer_module.keep_freed_memory = keeps
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         trainer_dropout, self.attention.implementation = cpu_dropout._dropout, "sdpa"

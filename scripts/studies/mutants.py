@@ -169,8 +169,8 @@ class Study:
         done = read_runs(self.options.output) if self.options.output.exists() else []
         if any(run["digest"] != self.digest for run in done):
             raise ValueError(f"{self.options.output} is of other sources, tests or marker; give another --output")
-        known = {identity(run) for run in done}
-        waiting = [edit for edit in self.mutants() if identity(edit._asdict()) not in known]
+        finished = {identity(run) for run in done}
+        waiting = [edit for edit in self.mutants() if identity(edit._asdict()) not in finished]
         self.options.output.parent.mkdir(parents=True, exist_ok=True)
         workers: queue.Queue[Worker] = queue.Queue()
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
