@@ -22,7 +22,7 @@ SETTINGS = {
 
 def make_parser() -> CommandParser:
     parser = CommandParser("accelerate-config", __doc__, "NAME")
-    parser.add_argument("name", choices=SETTINGS, help="which settings")
+    parser.add_argument("name", choices=SETTINGS, help="name of the settings")
     return parser
 
 
