@@ -28,7 +28,7 @@ BROKEN = "The model could not do this. Try another sentence."
 
 
 class Shown(NamedTuple):
-    """What one model shows. `translation` None leaves the box as it is.
+    """The answer for one model. With `translation` None the text in the box stays.
 
     Args:
         message: sentences for the visitor, as HTML.

@@ -1,4 +1,4 @@
-"""Reads what a run of a recipe left in its folder, for comparisons: `results.json` and the translations.
+"""Reads the results of a finished run, for comparisons: `results.json` and the translations.
 
 Where the texts are not there, `test.counts.safetensors` stands for them: the counts of each sentence.
 

@@ -20,7 +20,7 @@ from hf_capsule_mt.modeling.translation_loop import Batch, evaluation_mode, tran
 
 @dataclass
 class Counts:
-    """What one pass over a data set adds up."""
+    """The sums of one pass over a data set."""
 
     loss: float = 0.0  # summed over target tokens
     target_tokens: int = 0
@@ -36,9 +36,9 @@ class TranslationEvaluator:
     of a translation, it is twice its source and 50 tokens. A `compute_metrics` gets predictions and labels that are
     padded to the longest sentence, not to `max_length`.
 
-    The stock evaluation runs where this one would leave out something that was asked for: without labels, in half
-    precision (`bf16_full_eval`, `fp16_full_eval`), with sharded weights (FSDP, DeepSpeed), and with
-    `include_for_metrics`, `batch_eval_metrics` or `preprocess_logits_for_metrics`.
+    Transformers' own evaluation runs in the cases that this one does not support: without labels, in half precision
+    (`bf16_full_eval`, `fp16_full_eval`), with sharded weights (FSDP, DeepSpeed), and with `include_for_metrics`,
+    `batch_eval_metrics` or `preprocess_logits_for_metrics`.
     """
 
     def __init__(self, args: Any, accelerator: Accelerator, sharded: bool) -> None:

@@ -318,14 +318,14 @@ def reference_guided_pooling(
 
 
 # ops/implementations.py
-"""The fast implementations of the routing functions by name, and the choice where there are none.
+"""The table of fast implementations, and the choice of an implementation without them.
 
 The installed package adds its compiled code and kernels, and the choice of `dispatch.py`. Code in a checkpoint has
 neither and routes with PyTorch operations only.
 """
 # Each has `functions`, by the name of the routing function; see `FastImplementation` in `dispatch.py`.
 FAST_IMPLEMENTATIONS: dict[str, Any] = {}
-# By what is to be computed: "routing" or "guided_scores".
+# Functions that choose an implementation, by task: "routing" or "guided_scores".
 DISPATCHERS: dict[str, Callable[[Tensor, str | None, bool, bool], str]] = {}
 
 

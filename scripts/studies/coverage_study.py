@@ -4,12 +4,12 @@
         --validation data/tatoeba/valid --align-with data/tatoeba/train --output model_cards/coverage
 
 A corpus `data/test` is `data/test.en` and `data/test.de`, with or without `.gz`. The rules for constituents are for
-German. The numbers for words need alignments: `--align-with` learns them from a corpus with IBM model 1, and
-`--alignments` reads those that people made, one line a pair of the test corpus, for words between spaces.
+German. The numbers for words need alignments. `--align-with` learns them from a corpus with IBM model 1.
+`--alignments` reads alignments that people made: one line for a pair of the test corpus, for words between spaces.
 
-The thresholds are chosen on the validation corpus, never on the test corpus. The contrasts, references of other
-sources and an untrained model, show what a score reaches that knows nothing of the omission. Writes `results.json`
-and `README.md`, with the table.
+The thresholds are chosen on the validation corpus, never on the test corpus. There are two contrasts: references of
+other sources, and an untrained model. They show the results of a score that does not depend on the omission. Writes
+`results.json` and `README.md`, with the table.
 """
 
 import argparse
