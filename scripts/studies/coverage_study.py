@@ -38,10 +38,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--reversed", action="store_true", help="the links of --alignments name the target first")
     parser.add_argument("--pairs", type=at_least_one, default=500, help="pairs to damage, in each corpus")
     parser.add_argument(
-        "--thresholds", type=finite_number, nargs="+", help="of warnings; default: that of the package alone"
+        "--thresholds", type=finite_number, nargs="+", help="thresholds of warnings; default: only that of the package"
     )
-    parser.add_argument("--most-false-warnings", type=finite_number, default=0.1, help="a sentence, in validation")
-    parser.add_argument("--seed", type=int, default=0, help="draws the pairs and the constituents")
+    parser.add_argument(
+        "--most-false-warnings",
+        type=finite_number,
+        default=0.1,
+        help="most false warnings a sentence, on the validation corpus",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed that draws the pairs and the constituents")
     parser.add_argument("--output", type=Path, help="folder to write to; default: only print")
     parser.add_argument("--overwrite", action="store_true", help="replace results in the output folder")
     return parser

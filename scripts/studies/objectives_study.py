@@ -191,15 +191,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     after = [name for name in SYSTEMS if name != BASELINE]
-    parser.add_argument("--systems", nargs="+", choices=after, default=after, help="default: all")
+    parser.add_argument("--systems", nargs="+", choices=after, default=after, help="systems to train; default: all")
     parser.add_argument("--runs", type=Path, default=Path("runs/objectives"), help="folder of the trainings")
     parser.add_argument(
-        "--baseline-steps", type=at_least_one, default=BASELINE_STEPS, help="of the baseline's training"
+        "--baseline-steps", type=at_least_one, default=BASELINE_STEPS, help="steps of the baseline's training"
     )
-    parser.add_argument("--samples", type=at_least_one, default=4, help="samples of a test sentence")
+    parser.add_argument("--samples", type=at_least_one, default=4, help="number of samples of a test sentence")
     parser.add_argument("--no-training", action="store_true", help="score the finished runs alone")
     parser.add_argument("--output", type=Path, help="folder of results.json and README.md; default: only print")
-    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="of every training")
+    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="recipe keys for every training")
     return parser
 
 
