@@ -15,7 +15,7 @@ SENTENCE ?= The doctors have shown the square to the colleague.
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Nothing here needs a network besides the package index. One thread a test process: tiny models run faster so.
+# Only the package index needs a network. Each test process has one thread, with which tiny models run faster.
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
@@ -23,7 +23,8 @@ export TOKENIZERS_PARALLELISM := false
 # makes it almost twice as slow on an idle one.
 export GOMP_SPINCOUNT := 1000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# What is imported is compiled to bytecode then and kept; pip would compile all of it, which takes longer than the rest.
+# Python compiles a module to bytecode when it is first imported, and keeps it. pip would compile all modules, which
+# takes longer than the rest of the installation.
 export PYTHONDONTWRITEBYTECODE :=
 
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
@@ -64,14 +65,14 @@ style: install
 lint: style
 	$(BIN)/python -m mypy
 
-# mypy, which has one core's work, beside the tests; what it finds is said at the end.
+# mypy runs beside the tests, because it uses only one core. Its output is printed after theirs.
 test: CHOSEN := -m "not exhaustive"
 test test-all: style
 	@$(BIN)/python -m mypy > $(VENV)/mypy.log 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null' EXIT INT TERM; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(CHOSEN); tests=$$?; \
 	wait $$types; types_too=$$?; cat $(VENV)/mypy.log; [ $$types_too = 0 ] && exit $$tests
 
-# Skipped tests would pass without a browser, so a browser must be there first.
+# Without a browser the tests would be skipped and pass, so this target installs one first.
 test-browser: install
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; [ -n "$$CHROMIUM" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

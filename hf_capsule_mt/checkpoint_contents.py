@@ -49,13 +49,13 @@ def belongs_to_checkpoint(path: Path) -> bool:
 def belongs_to_copy_of(*sources: Path) -> Callable[[Path], bool]:
     """Like `belongs_to_checkpoint`, but also true for user code that equals a file in one of the `sources`."""
 
-    def belongs(path: Path) -> bool:
+    def is_checkpoint_file(path: Path) -> bool:
         originals = (source / path.name for source in sources if path.suffix == ".py" and path.is_file())
         return belongs_to_checkpoint(path) or any(
             original.is_file() and original.read_bytes() == path.read_bytes() for original in originals
         )
 
-    return belongs
+    return is_checkpoint_file
 
 
 def code_files(folder: Path) -> list[Path]:

@@ -91,7 +91,9 @@ def build(repository: str, output: Path) -> list[Path]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("repository", type=repository_address, help="its address, https://github.com/OWNER/NAME")
+    parser.add_argument(
+        "repository", type=repository_address, help="address of the repository, https://github.com/OWNER/NAME"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a new or empty folder; default: dist")
     arguments = parser.parse_args()
     try:

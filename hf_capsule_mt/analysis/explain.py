@@ -137,7 +137,7 @@ def explain(
 
     The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group.
     The share of a source word is the mean over its tokens. The shares at a target word are those of the step that
-    writes it, or its last token: the decoder has read what is before it, and not the word itself.
+    writes it, or its last token. At this step the decoder has read only the words before it.
     `explain(...).coverage` warns of source words that were left out or repeated.
     """
     kind = getattr(model.config, "past_future", None)

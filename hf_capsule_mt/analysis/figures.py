@@ -1,4 +1,4 @@
-"""Figures of matplotlib without a window."""
+"""Makes figures of matplotlib without a window."""
 
 from pathlib import Path
 from typing import Any

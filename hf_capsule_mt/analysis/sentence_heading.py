@@ -1,4 +1,4 @@
-"""The heading of a page with all routing of one sentence, as HTML in which every text stays text."""
+"""The heading of a page with all routing of one sentence, as HTML with all text escaped."""
 
 from collections.abc import Sequence
 from html import escape

@@ -22,7 +22,7 @@ SETTINGS = {
 
 def make_parser() -> CommandParser:
     parser = CommandParser("accelerate-config", __doc__, "NAME")
-    parser.add_argument("name", choices=SETTINGS, help=", ".join(SETTINGS))
+    parser.add_argument("name", choices=SETTINGS, help=f"name of the settings: {', '.join(SETTINGS)}")
     return parser
 
 

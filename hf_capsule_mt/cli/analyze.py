@@ -43,35 +43,40 @@ def make_parser() -> CommandParser:
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("--sources", type=Path, required=True, metavar="FILE", help="source text, one sentence a line")
     parser.add_argument("--references", type=Path, required=True, metavar="FILE", help="a reference for each line")
-    parser.add_argument("--translations", type=Path, metavar="FILE", help="by this model; default: translate")
+    parser.add_argument(
+        "--translations", type=Path, metavar="FILE", help="the model's translations; default: make them"
+    )
     parser.add_argument(
         "--tables",
         nargs="+",
         choices=TABLES,
         metavar="TABLE",
-        help=f"of {', '.join(TABLES)}; default: all that the model has",
+        help=f"tables to make: {', '.join(TABLES)}; default: all that the model has",
     )
     parser.rare.add_argument(
         "--alignments",
         nargs=2,
         type=Path,
         metavar=("REFERENCES", "TRANSLATIONS"),
-        help="word alignments of the sources with both, in Pharaoh format; needs --translations",
+        help="word alignments of the sources with the references and with the translations, in Pharaoh format; "
+        "needs --translations",
     )
-    parser.add_argument("--format", choices=["text", "json"], default="text")
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help="as --format json")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="format of the output")
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="a new folder for JSON and pictures")
     parser.rare.add_argument(
         "--edges",
         nargs="+",
         type=int,
         default=LENGTH_EDGES,
-        help="source words at which groups of `length` begin",
+        help="smallest source length, in words, of each group in the table `length`",
     )
     add_beam_option(parser)
-    parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch")
-    parser.rare.add_argument("--seeds", nargs="+", type=int, default=[0], help="of random and shuffled assignments")
-    parser.add_argument("--device", default="cpu")
+    parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences in a batch")
+    parser.rare.add_argument(
+        "--seeds", nargs="+", type=int, default=[0], help="seeds for random and shuffled assignments"
+    )
+    parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     parser.rare.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,

@@ -22,7 +22,9 @@ def make_parser() -> CommandParser:
     parser.add_argument("--last", type=at_least_one, metavar="N", help="the newest N checkpoints of the folder")
     parser.add_argument("--best", type=at_least_one, metavar="N", help="the best N checkpoints by --metric")
     parser.add_argument("--metric", default="eval_bleu", help="name of the metric in the Trainer's log")
-    parser.add_argument("--smaller-is-better", action="store_true", help="for example for a loss")
+    parser.add_argument(
+        "--smaller-is-better", action="store_true", help="smaller values of --metric are better, for example a loss"
+    )
     parser.add_argument("--output", type=Path, required=True, help="a new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     add_json_option(parser)

@@ -27,16 +27,18 @@ def make_parser() -> CommandParser:
     parser = CommandParser("benchmark", __doc__, "MODEL [MODEL …] [options]")
     parser.add_argument("models", nargs="+", metavar="[NAME=]MODEL", help="checkpoint folders, or names on the Hub")
     parser.add_argument("--sources", type=Path, metavar="FILE", help="sentences to translate, one a line")
-    parser.add_argument("--references", type=Path, metavar="FILE", help="their translations, to measure training too")
-    parser.add_argument("--sentences", type=at_least_one, default=64, help="how many of them, from the first one")
+    parser.add_argument(
+        "--references", type=Path, metavar="FILE", help="translations of the sources; needed to measure training"
+    )
+    parser.add_argument("--sentences", type=at_least_one, default=64, help="use only the first N sentences")
     parser.add_argument("--int8", action="store_true", help="also measure each model in int8")
     parser.add_argument("--no-training", action="store_true", help="measure translation alone")
     parser.add_argument("--rounds", type=at_least_one, default=5, help="number of rounds; the medians are reported")
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
-    parser.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch")
-    parser.add_argument("--threads", type=at_least_one, help="of the processor; default: all")
+    parser.add_argument("--batch-size", type=at_least_one, default=32, help="sentences in a batch")
+    parser.add_argument("--threads", type=at_least_one, help="number of processor threads; default: all")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     parser.rare.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 WIDTH = 100  # columns of the help, or fewer on a narrow terminal
 SHOWN_EXAMPLES = 2
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 by SIGTERM"
-# The names that `generate()` and recipes give an option, for who writes these.
+# Names of options in `generate()` and recipes. Users may write these names too.
 ALIASES = {"--num_beams": "--beam", "--num-beams": "--beam"}
 SIMILAR = 0.75  # of an option and the suggestion for it; with less, --model is similar to --html
 # A word of a command: text in quotation marks stays together.
@@ -130,7 +130,7 @@ class CommandParser(argparse.ArgumentParser):
         return arguments
 
     def _check_options(self, arguments: list[str]) -> None:
-        """An unknown option is named before anything else that is wrong."""
+        """End the program if an option is unknown, before argparse reports other errors."""
         options = list(self._option_string_actions)
         for argument in arguments[: arguments.index("--") if "--" in arguments else None]:
             name = argument.partition("=")[0]
@@ -141,7 +141,7 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"no option {name}" + (f"; {hint}" if hint else ""))
 
     def _hint_of_place(self, name: str) -> str:
-        """What to do about `--model` in a command whose model has no option before it."""
+        """A hint for a name such as `--model` in a command whose model is a positional argument."""
         for action in self._actions:
             called = str(action.metavar or action.dest)
             if not action.option_strings and name.removeprefix("--").lower() in re.findall(r"\w+", called.lower()):

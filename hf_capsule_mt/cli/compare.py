@@ -39,28 +39,34 @@ if TYPE_CHECKING:
 def make_parser() -> CommandParser:
     parser = CommandParser("compare", __doc__, "RUN [RUN …] [options]")
     parser.add_argument("runs", nargs="*", metavar="[NAME=]RUN", help="runs, results files, or files of translations")
-    parser.add_argument("--from", dest="saved", type=Path, metavar="FILE", help="show a comparison in JSON again")
+    parser.add_argument(
+        "--from", dest="saved", type=Path, metavar="FILE", help="show a saved comparison, written with --format json"
+    )
     parser.add_argument(
         "--group",
         action="append",
         default=[],
         metavar="NAME=RUN,RUN",
-        help="runs that are one system; may be repeated",
+        help="runs of one system, which get this name; can be given several times",
     )
     parser.add_argument("--baseline", help="the system that the others are compared with; default: the first one")
     add_metric_options(parser, ("bleu", "chrf"))
-    parser.rare.add_argument("--split", choices=["test", "validation"], default="test", help="of runs")
-    parser.add_argument("--tests", nargs="*", choices=TESTS, default=list(TESTS), help="tests over sentences")
     parser.rare.add_argument(
-        "--bootstrap-samples", type=at_least_one, default=BOOTSTRAP_SAMPLES, help="samples of the bootstrap"
+        "--split", choices=["test", "validation"], default="test", help="part of each run to compare"
+    )
+    parser.add_argument(
+        "--tests", nargs="*", choices=TESTS, default=list(TESTS), help="significance tests over sentences"
     )
     parser.rare.add_argument(
-        "--trials", type=at_least_one, default=RANDOMIZATION_TRIALS, help="trials of randomisation"
+        "--bootstrap-samples", type=at_least_one, default=BOOTSTRAP_SAMPLES, help="number of bootstrap samples"
+    )
+    parser.rare.add_argument(
+        "--trials", type=at_least_one, default=RANDOMIZATION_TRIALS, help="number of randomisation trials"
     )
     parser.rare.add_argument(
         "--speeds",
         action="store_true",
-        help="also the speeds that runs recorded, which only compare within one run: machines and loads differ",
+        help="also show the speeds in the runs; compare them only within one run, since machines and loads differ",
     )
     add_output_options(parser, COMPARISON_FORMATS)
     return parser

@@ -33,7 +33,7 @@ def setting(text: str) -> tuple[str, Any]:
 def make_parser() -> CommandParser:
     parser = CommandParser("convert", __doc__, "CHECKPOINT --family FAMILY --output FOLDER [options]")
     parser.add_argument("checkpoint", help="a folder or a Hub id, with safetensors weights")
-    parser.add_argument("--family", choices=MARIAN_STARTS, required=True, help="of the new model")
+    parser.add_argument("--family", choices=MARIAN_STARTS, required=True, help="family of the new model")
     parser.add_argument("--output", type=Path, required=True, help="a new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     parser.add_argument(
@@ -43,10 +43,14 @@ def make_parser() -> CommandParser:
         default=[],
         dest="settings",
         metavar="NAME=VALUE",
-        help="fields of the new configuration",
+        help="fields of the new configuration, as NAME=VALUE",
     )
-    parser.add_argument("--other-outputs", action="store_true", help="allow outputs that differ from the checkpoint's")
-    parser.add_argument("--export-code", action="store_true", help="add the code, for users without this package")
+    parser.add_argument(
+        "--other-outputs", action="store_true", help="accept a model whose outputs differ from the checkpoint"
+    )
+    parser.add_argument(
+        "--export-code", action="store_true", help="add the code of the model, for users without this package"
+    )
     add_json_option(parser)
     parser.rare.add_argument(
         "--revision", help="branch, tag or commit on the Hub, refs/pr/N for pull request N; default: main"

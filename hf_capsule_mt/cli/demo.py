@@ -31,7 +31,7 @@ def make_parser() -> CommandParser:
         help="checkpoint folders, or names on the Hub; default: those in model_cards/ of the repository",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address that the page listens on")
-    parser.add_argument("--port", type=port_number, help="default: the first free port from 7860 on")
+    parser.add_argument("--port", type=port_number, help="port of the page; default: the first free one from 7860 on")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(
         "--examples",
@@ -40,7 +40,7 @@ def make_parser() -> CommandParser:
         help="sentences to click, one a line; after a tab a translation may follow; default: a few English ones",
     )
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     parser.add_argument(
         "--space", type=Path, metavar="FOLDER", help="write the page as a folder for a Space of the Hub, and end"
     )

@@ -33,21 +33,27 @@ def make_parser() -> CommandParser:
     parser = CommandParser("distill", __doc__, "--teacher MODEL --corpus CORPUS --output PREFIX [options]")
     parser.add_argument("--teacher", required=True, help="checkpoint folder or Hub id")
     parser.add_argument(
-        "--corpus", required=True, help="data/train for data/train.en and data/train.de, or synthetic:N"
+        "--corpus",
+        required=True,
+        help="training corpus: data/train for data/train.en and data/train.de, or synthetic:N",
     )
     parser.add_argument("--output", required=True, type=Path, help="prefix of the files to write")
     parser.add_argument("--source", default="en", help="source language and ending of its file")
     parser.add_argument("--target", default="de", help="target language and ending of its file")
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
-    parser.add_argument("--length-penalty", type=finite_number, help="default: the teacher's setting")
+    parser.add_argument(
+        "--length-penalty", type=finite_number, help="length penalty of the search; default: the teacher's setting"
+    )
     parser.add_argument("--overwrite", action="store_true", help="delete earlier results and start again")
-    parser.add_argument("--device", help="default: the device that accelerate gives each process")
+    parser.add_argument("--device", help="device of the teacher; default: the one that accelerate gives each process")
     rare = parser.rare
     rare.add_argument(
-        "--max-new-tokens", type=at_least_one, help="limit for a translation; default: twice the source plus 50"
+        "--max-new-tokens", type=at_least_one, help="most tokens of a translation; default: twice the source plus 50"
     )
-    rare.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding")
-    rare.add_argument("--shard-size", type=at_least_one, help="lines; default: 8192, fewer for a small corpus")
+    rare.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens in a batch, with padding")
+    rare.add_argument(
+        "--shard-size", type=at_least_one, help="lines in a part; default: 8192, fewer for a small corpus"
+    )
     rare.add_argument("--prefix", default="", help="text before every source, for example '>>deu<< '")
     rare.add_argument(
         "--teacher-languages",
@@ -56,7 +62,9 @@ def make_parser() -> CommandParser:
         help="language codes of a multilingual teacher, eng_Latn deu_Latn for NLLB",
     )
     rare.add_argument("--repair", action="store_true", help="repair lines of the corpus that cannot be read")
-    rare.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of the teacher")
+    rare.add_argument(
+        "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="number format of the teacher"
+    )
     add_json_option(parser)
     return parser
 

@@ -34,14 +34,16 @@ def make_parser() -> CommandParser:
     parser = CommandParser("evaluate", __doc__, "TRANSLATIONS [options]")
     parser.add_argument("translations", type=Path, help="translations, one a line; or the folder of a run")
     add_metric_options(parser, SACREBLEU_METRICS)
-    parser.rare.add_argument("--split", choices=["test", "validation"], default="test", help="of a run")
+    parser.rare.add_argument(
+        "--split", choices=["test", "validation"], default="test", help="part of the run to score"
+    )
     parser.add_argument("--sources", type=Path, metavar="FILE", help="sources, one a line, for --comet")
     parser.add_argument(
         "--comet",
         nargs="?",
         const=COMET_MODEL,
         metavar="MODEL",
-        help=f"also COMET, by a model on the Hub or a checkpoint file; default: {COMET_MODEL}",
+        help=f"also compute COMET, with a model on the Hub or a checkpoint file; default: {COMET_MODEL}",
     )
     parser.rare.add_argument(
         "--comet-python", help=f"the Python of an environment with unbabel-comet; default: {COMET_PYTHON}"
@@ -50,10 +52,10 @@ def make_parser() -> CommandParser:
         "--counts",
         type=Path,
         metavar="FILE",
-        help="also write the counts of each sentence: beside a results.json, as test.counts.safetensors, they stand "
-        "for the texts in compare",
+        help="also write the counts of each sentence; as test.counts.safetensors beside a results.json they replace "
+        "the texts in compare",
     )
-    parser.rare.add_argument("--comet-batch-size", type=at_least_one, default=8, help="sentences of a batch")
+    parser.rare.add_argument("--comet-batch-size", type=at_least_one, default=8, help="sentences in a batch for COMET")
     add_output_options(parser, ("text", "json"))
     return parser
 

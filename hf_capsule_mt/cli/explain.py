@@ -29,15 +29,15 @@ def make_parser() -> CommandParser:
     parser = CommandParser("explain", __doc__, "MODEL SENTENCE [options]")
     parser.add_argument("model", help="checkpoint folder or Hub id")
     parser.add_argument("sentence", help="the sentence, in quotes")
-    parser.add_argument("--target", help="its translation; default: the model translates")
+    parser.add_argument("--target", help="translation of the sentence; default: the model's")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write interactive maps to a new page")
     parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument(
-        "--threshold", type=score, default=0.5, metavar="X", help="warn of words whose score is above this, 0 to 1"
+        "--threshold", type=score, default=0.5, metavar="X", help="warn of words with a score above X, 0 to 1"
     )
     add_beam_option(parser)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     return parser
 
 

@@ -46,9 +46,9 @@ def make_parser() -> CommandParser:
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, but push nothing")
     parser.add_argument("--space", type=Path, metavar="FOLDER", help="only write a Space that shows the model")
+    parser.rare.add_argument("--revision", help="branch of the repository to push to; default: main")
+    parser.rare.add_argument("--max-shard-size", default="5GB", help="largest size of one file of weights")
     add_json_option(parser)
-    parser.rare.add_argument("--revision", help="the branch; default: main")
-    parser.rare.add_argument("--max-shard-size", default="5GB", help="largest file of weights")
     return parser
 
 

@@ -29,21 +29,31 @@ def make_parser() -> CommandParser:
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("--source", type=Path, help="source side of the training corpus")
     parser.add_argument("--target", type=Path, help="target side of the training corpus")
-    parser.add_argument("--output", type=Path, help="default: the folder of the model")
-    parser.add_argument("--overwrite", action="store_true", help="replace the shortlist there")
+    parser.add_argument("--output", type=Path, help="folder or file to write; default: the folder of the model")
+    parser.add_argument("--overwrite", action="store_true", help="replace an old shortlist")
     parser.add_argument(
         "--pairs", type=at_least_one, default=PAIRS, help=f"use only the first N pairs; default: {PAIRS}"
     )
-    parser.rare.add_argument("--frequent", type=int, default=FREQUENT, help="frequent words of every shortlist")
-    parser.rare.add_argument("--translations", type=int, default=TRANSLATIONS, help="translations of a source word")
-    parser.rare.add_argument("--min-probability", type=finite_number, default=0.0, help="of a translation; default: 0")
+    parser.rare.add_argument(
+        "--frequent", type=int, default=FREQUENT, help="number of frequent words that each shortlist has"
+    )
+    parser.rare.add_argument(
+        "--translations", type=int, default=TRANSLATIONS, help="number of translations for a source word"
+    )
+    parser.rare.add_argument(
+        "--min-probability", type=finite_number, default=0.0, help="smallest probability of a translation; default: 0"
+    )
     learning = parser.add_mutually_exclusive_group()
-    learning.add_argument("--aligner", choices=["ibm1", "eflomal"], default="ibm1", help="how tokens are aligned")
+    learning.add_argument("--aligner", choices=["ibm1", "eflomal"], default="ibm1", help="method that aligns tokens")
     learning.add_argument("--alignments", type=Path, help="alignments of the tokens, in Pharaoh format")
-    learning.add_argument("--from-model", action="store_true", help="translate the sources; needs no --target")
-    parser.add_argument("--test", type=Path, nargs=2, metavar=("SOURCE", "REFERENCE"), help="measure what it changes")
-    parser.add_argument("--beam", type=at_least_one, default=4, help="beams of --test and --from-model")
-    parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences of a batch in --test")
+    learning.add_argument(
+        "--from-model", action="store_true", help="learn from the model's own translations; needs no --target"
+    )
+    parser.add_argument(
+        "--test", type=Path, nargs=2, metavar=("SOURCE", "REFERENCE"), help="measure what the shortlist changes"
+    )
+    parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams for --test and --from-model")
+    parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences in a batch for --test")
     return parser
 
 

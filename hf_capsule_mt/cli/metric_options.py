@@ -25,7 +25,11 @@ def add_metric_options(parser: CommandParser, metrics: tuple[str, ...]) -> None:
         help="references, one sentence a line; several files are several references of each sentence; .gz is read too",
     )
     parser.add_argument(
-        "--metrics", nargs="*", choices=SACREBLEU_METRICS, default=list(metrics), help=f"default: {' '.join(metrics)}"
+        "--metrics",
+        nargs="*",
+        choices=SACREBLEU_METRICS,
+        default=list(metrics),
+        help=f"metrics to compute; default: {' '.join(metrics)}",
     )
     case = parser.rare.add_mutually_exclusive_group()
     case.add_argument("--lowercase", action="store_true", default=None, help="score lower-cased text by every metric")
@@ -39,7 +43,7 @@ def add_metric_options(parser: CommandParser, metrics: tuple[str, ...]) -> None:
     parser.add_argument(
         "--paper-bleu",
         action="store_true",
-        help="also the papers' tokenised BLEU, as multi-bleu.perl computes it",
+        help="also compute the papers' tokenised BLEU, like multi-bleu.perl",
     )
     parser.add_argument(
         "--paper-tokenizer",
@@ -79,9 +83,9 @@ def read_references(files: list[Path] | None) -> list[list[str]] | None:
 
 
 def add_output_options(parser: CommandParser, formats: tuple[str, ...]) -> None:
-    parser.add_argument("--format", choices=formats, default="text")
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help="as --format json")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a file; default: standard output")
+    parser.add_argument("--format", choices=formats, default="text", help="format of the output")
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write; default: standard output")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.rare.add_argument(
         "--progress",

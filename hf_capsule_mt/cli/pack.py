@@ -30,16 +30,18 @@ def make_parser() -> CommandParser:
     parser.add_argument("run", type=Path, help="output folder of a finished training, or another checkpoint")
     parser.add_argument("--output", required=True, type=Path, help="the new folder; its name is that of the model")
     parser.add_argument("--data-source", required=True, help="the training text and its licence, for the card")
-    parser.add_argument("--license", help="of the model, as the Hub names it; default: that of the recipe")
+    parser.add_argument("--license", help="licence of the model, as a Hub id; default: that of the recipe")
     parser.rare.add_argument("--sentences", type=Path, help="file of sentences for translations.json; default: five")
     parser.add_argument("--test", type=Path, help="corpus to compare BLEU on: data/test for data/test.en and .de")
     parser.rare.add_argument(
-        "--test-sentences", type=at_least_one, default=200, help="use only the first N of its pairs"
+        "--test-sentences", type=at_least_one, default=200, help="use only the first N pairs of --test"
     )
     parser.rare.add_argument("--source", default="en", help="source language and ending of its file")
     parser.rare.add_argument("--target", default="de", help="target language and ending of its file")
     parser.rare.add_argument("--beam", type=at_least_one, help="number of beams; default: the model's setting")
-    parser.rare.add_argument("--most-mb", type=finite_number, default=12, help="megabytes of all files together")
+    parser.rare.add_argument(
+        "--most-mb", type=finite_number, default=12, help="largest size of all files together, in megabytes"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     add_json_option(parser)
     return parser

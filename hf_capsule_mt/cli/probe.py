@@ -47,20 +47,20 @@ RATES = {
 }
 HELP = {  # by field
     "layers": "layers of an encoder that is trained from scratch",
-    "d_model": "its size",
-    "heads": "its heads in each layer",
+    "d_model": "size of this encoder",
+    "heads": "attention heads in each layer of this encoder",
     "ffn_dim": "size of its feed-forward layers",
-    "capsules": "output capsules of routed heads; default: its size",
+    "capsules": "output capsules of routed heads; default: the size of the encoder",
     "iterations": "iterations of routing",
     "classifier_dim": "hidden size of the classifier; default: that of its input",
     "epochs": "passes over the training sentences",
-    "batch_size": "sentences of a step",
-    "frozen_epochs": "passes for a classifier on an encoder of --model",
-    "max_training": "the most training sentences; default: all",
-    "most_words": "words of a sentence that are read, of --model tokens",
-    "dropout": "in the encoder and in the classifier",
-    "learning_rate": "the highest one of Adam",
-    "frozen_learning_rate": "the same for a classifier on an encoder of --model",
+    "batch_size": "sentences in a training step",
+    "frozen_epochs": "passes for a classifier on the encoder of a --model",
+    "max_training": "largest number of training sentences; default: all",
+    "most_words": "words that are read of a sentence, or tokens for a --model",
+    "dropout": "dropout in the encoder and in the classifier",
+    "learning_rate": "highest learning rate of Adam",
+    "frozen_learning_rate": "the same for a classifier on the encoder of a --model",
 }
 
 
@@ -83,12 +83,14 @@ def make_parser() -> CommandParser:
     parser = CommandParser("probe", __doc__, "DATA --output FOLDER [options]")
     parser.add_argument("data", type=Path, help="folder with the files of the tasks")
     parser.add_argument("--output", type=Path, required=True, help="folder for results.json and README.md")
-    parser.add_argument("--tasks", type=listed, help="such as SeLen,WC; default: all tasks that the folder has")
-    parser.add_argument("--seeds", type=seed_list, default=[1, 2], help="such as 1,2,3; default: 1,2")
+    parser.add_argument("--tasks", type=listed, help="tasks to run, such as SeLen,WC; default: all in the folder")
+    parser.add_argument(
+        "--seeds", type=seed_list, default=[1, 2], help="seeds of the probes, such as 1,2,3; default: 1,2"
+    )
     parser.add_argument(
         "--aggregations",
         type=listed,
-        help="probes to train from scratch, of base,simple,em,uniform; default: base,simple,em, none with --model",
+        help="probes to train from scratch: base,simple,em,uniform; default: base,simple,em, with --model none",
     )
     parser.add_argument(
         "--model",
@@ -97,14 +99,14 @@ def make_parser() -> CommandParser:
         metavar="[NAME=]CHECKPOINT",
         help="a trained model whose frozen encoder is probed; can be given several times",
     )
-    parser.add_argument("--source", help="where the sentences come from, in words, for the page")
+    parser.add_argument("--source", help="origin of the sentences, as a text for the page")
     sizes = parser.rare_group("sizes and training; defaults are the paper's where it gives them")
     for flag, field in SIZES.items():
         sizes.add_argument(flag, type=at_least_one, metavar="N", help=HELP[field])
     for flag, field in RATES.items():
         sizes.add_argument(flag, type=finite_number, metavar="X", help=HELP[field])
-    sizes.add_argument("--dtype", choices=["float32", "bfloat16"], help="numbers in which probes are trained")
-    parser.add_argument("--device", default="cpu")
+    sizes.add_argument("--dtype", choices=["float32", "bfloat16"], help="number format for training the probes")
+    parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     return parser
 
 

@@ -41,12 +41,12 @@ def make_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="translations of a system, one a line: of a model above, which then does not translate, or of another "
-        "system; may be repeated",
+        help="translations of a system, one a line; a model with this name then does not translate; can be given "
+        "several times",
     )
     parser.add_argument("--sources", type=Path, help="source sentences, one a line; .gz is read too")
-    parser.add_argument("--references", type=Path, help="their references, one a line")
-    parser.add_argument("-o", "--output", type=Path, default=OUTPUT, help=f"the page; default: {OUTPUT}")
+    parser.add_argument("--references", type=Path, help="references of the sources, one a line")
+    parser.add_argument("-o", "--output", type=Path, default=OUTPUT, help=f"page to write; default: {OUTPUT}")
     parser.add_argument("--overwrite", action="store_true", help="replace the page if it exists")
     parser.rare.add_argument("--title", help="heading of the page; default: the systems and the test set")
     parser.add_argument(
@@ -55,10 +55,14 @@ def make_parser() -> CommandParser:
         choices=REPORT_METRICS,
         default=["bleu", "chrf", "ter"],
         metavar="METRIC",
-        help=f"of {', '.join(REPORT_METRICS)}",
+        help=f"metrics: {', '.join(REPORT_METRICS)}",
     )
-    parser.rare.add_argument("--sentences", type=at_least_one, default=300, help="sentences on the page, at most 1000")
-    parser.add_argument("--maps", type=int, default=6, help="sentences with maps of their routing; default: 6")
+    parser.rare.add_argument(
+        "--sentences", type=at_least_one, default=300, help="number of sentences on the page, at most 1000"
+    )
+    parser.add_argument(
+        "--maps", type=int, default=6, help="number of sentences with maps of their routing; default: 6"
+    )
     parser.rare.add_argument(
         "--show", type=at_least_one, nargs="+", default=[], help="line numbers that must have maps"
     )
@@ -66,17 +70,17 @@ def make_parser() -> CommandParser:
         "--ablations",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="also score each model that routes with other assignments than its own; default: yes",
+        help="also score each model with other assignments than its own; default: yes",
     )
     parser.rare.add_argument(
-        "--samples", type=at_least_one, default=1000, help="samples of the bootstrap, 100 or more"
+        "--samples", type=at_least_one, default=1000, help="number of bootstrap samples, 100 or more"
     )
-    parser.rare.add_argument("--seed", type=int, default=0, help="of random sentences")
+    parser.rare.add_argument("--seed", type=int, default=0, help="seed that chooses random sentences")
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")
     parser.rare.add_argument(
-        "--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding"
+        "--max-tokens", type=at_least_one, default=4096, help="source tokens in a batch, with padding"
     )
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     parser.rare.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,

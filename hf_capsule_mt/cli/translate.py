@@ -218,14 +218,20 @@ def copy_lines_to(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
 def add_model_options(parser: CommandParser) -> None:
     """The options that `translate` and `score` share."""
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a file; default: standard output")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write; default: standard output")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
-    parser.add_argument("--int8", action="store_true", help="use quantize_for_cpu; a saved int8 model needs no option")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--int8", action="store_true", help="translate with int8 weights; a saved int8 model needs no option"
+    )
+    parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     rare = parser.rare
-    rare.add_argument("--length-penalty", type=finite_number, help="default: the model's setting, 1.0 for scores")
-    rare.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens of a batch, with padding")
-    rare.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of the model")
+    rare.add_argument(
+        "--length-penalty", type=finite_number, help="length penalty; default: the model's setting, for scores 1.0"
+    )
+    rare.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens in a batch, with padding")
+    rare.add_argument(
+        "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="number format of the model"
+    )
     rare.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
@@ -240,26 +246,26 @@ def make_parser() -> CommandParser:
     )
     add_model_options(parser)
     add_beam_option(parser)
-    parser.add_argument("--n-best", type=at_least_one, default=1, help="number of translations of a line")
-    parser.add_argument("--scores", action="store_true", help="write its score before each translation")
+    parser.add_argument("--n-best", type=at_least_one, default=1, help="number of translations for a line")
+    parser.add_argument("--scores", action="store_true", help="write the score before each translation")
     parser.add_argument("--json", action="store_true", help="write an object of JSON for each line, with scores")
     parser.add_argument(
         "--shortlist",
         nargs="?",
         const=True,
         metavar="FILE",
-        help="only words that are probable for the source, in int8: a file of make-shortlist, or without a value "
-        "the one in the folder of the model; input files stand before it",
+        help="compute only probable words, in int8; FILE is written by make-shortlist, default: the one in the folder "
+        "of the model; input files stand before this option",
     )
     parser.rare.add_argument(
         "--no-shortlist",
         "--no_shortlist",
         action="store_true",
-        help="all words, also in an int8 model that was saved with a shortlist",
+        help="use all words, also with an int8 model that was saved with a shortlist",
     )
-    parser.rare.add_argument("--score", type=Path, metavar="TARGETS", help="score these translations instead")
+    parser.rare.add_argument("--score", type=Path, metavar="TARGETS", help="score these translations and make none")
     parser.rare.add_argument(
-        "--max-new-tokens", type=at_least_one, help="limit for a translation; default: twice the source plus 50"
+        "--max-new-tokens", type=at_least_one, help="most tokens of a translation; default: twice the source plus 50"
     )
     parser.rare.add_argument(
         "--window", type=at_least_one, default=1024, help="number of lines that are sorted by length"

@@ -86,10 +86,10 @@ class CapsuleAggregatedMarianConfig(CheckedConfig, MarianConfig):
         aggregation_output (`str`, defaults to `"residual"`):
             `"residual"`: layer norm of the top layer plus the aggregate. `"replace"`: the aggregate alone, as printed.
             A warm start must then learn the aggregate before it translates again. With dynamic routing use
-            `"replace"` on the encoder and with few capsules: squashing limits the length of N capsules to `sqrt(N)`,
-            too short for the output layer of a trained decoder. `"gated"`: the top layer plus a gate times the
-            aggregate. The gate starts at 0, so a pretrained model starts with its old outputs. Routed heads then keep
-            Marian's linear projection and add the aggregate through a gate too.
+            `"replace"` only on the encoder and with few capsules. Squashing limits the length of N capsules to
+            `sqrt(N)`, which is too short for the output layer of a trained decoder. `"gated"`: the top layer plus a
+            gate times the aggregate. The gate starts at 0, so a pretrained model starts with its old outputs. Routed
+            heads then keep Marian's linear projection and add the aggregate through a gate too.
         head_aggregation (`str`, defaults to `"none"`):
             The replacement of attention's output projection: `"em_routing"` or `"simple_routing"` (Table 2, HEADS), or
             `"none"`.

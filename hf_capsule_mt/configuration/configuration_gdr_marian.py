@@ -18,9 +18,9 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
 
     Args:
         past_future (`str`, defaults to `"guided_routing"`):
-            How each target step separates translated from untranslated source words: `"guided_routing"` (section 3.1,
-            GDR), a `"classifier"` of past, future and redundant (CLF, section 4.3), two `"attention"` modules (ATTN,
-            section 4.3), or `"none"`: without past and future.
+            The method that separates translated from untranslated source words at each target step. It is
+            `"guided_routing"` (section 3.1, GDR), a `"classifier"` of past, future and redundant (CLF, section 4.3),
+            two `"attention"` modules (ATTN, section 4.3), or `"none"`: without past and future.
         past_capsules, future_capsules (`int`, defaults to 2):
             Number of capsules for translated and for untranslated source content.
         redundant_capsules (`int`, defaults to 2):

@@ -59,10 +59,10 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
         share_encoder_decoder_embeddings, tie_word_embeddings (`bool`, defaults to `True`):
             As in [`MarianConfig`].
         past_future (`str`, defaults to `"guided_routing"`):
-            How each target step separates translated from untranslated source words: `"guided_routing"` (section 3.1,
-            GDR), a `"classifier"` (CLF, section 4.3), two `"attention"` modules (ATTN, section 4.3), `"recurrent"`
-            (PFRNN, Zheng et al. 2018: two more GRUs inside the recurrence; Table 1 has it with both loss weights at
-            0), or `"none"`: the plain RNMT.
+            The method that separates translated from untranslated source words at each target step. It is
+            `"guided_routing"` (section 3.1, GDR), a `"classifier"` (CLF, section 4.3), two `"attention"` modules
+            (ATTN, section 4.3), `"recurrent"`, or `"none"`: the plain RNMT. `"recurrent"` is PFRNN (Zheng et al.
+            2018): two more GRUs inside the recurrence. Table 1 has it with both loss weights at 0.
         past_capsules, future_capsules, redundant_capsules (`int`, defaults to 2):
             Number of capsules for translated source content, for untranslated, and for content that is neither. With
             `"recurrent"` the two states have the width of the past and of the future capsules, and there are no

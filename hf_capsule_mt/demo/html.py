@@ -1,4 +1,4 @@
-"""The parts of the page as HTML. Whatever a visitor types, or a model writes, is escaped and stays text."""
+"""The parts of the page as HTML. Text from visitors and models is escaped."""
 
 import difflib
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def coverage(scores: Coverage | None, threshold: float) -> str:
 
 
 def _knowledge(scores: Coverage) -> str:
-    """What the bag of words knows, on which the scores depend; empty if it was not measured."""
+    """A sentence on the accuracy of the bag of words, on which the scores depend; empty if it was not measured."""
     if scores.bow_accuracy is None:
         return ""
     return (

@@ -11,7 +11,10 @@ LONGEST_NAME = 200
 
 
 class Linked(NamedTuple):
-    """What a link says. An empty text means that it says nothing. `second` is set for two models side by side."""
+    """The settings in a link. An empty text stands for a setting that the link does not have.
+
+    `second` is set for two models side by side.
+    """
 
     model: str = ""
     source: str = ""

@@ -42,12 +42,12 @@ def timed_translation(entry: DemoModel, source: str, beams: int) -> tuple[str, f
     return translation, time.perf_counter() - started
 
 
-def look(
+def routing_view(
     variant: Variant, source: str, translation: str | None, picture: str | None, beams: int, with_maps: bool = True
 ) -> Look:
-    """The look at a checked source. With `translation` None the model translates.
+    """What the page shows for a valid source. If `translation` is None, the model translates.
 
-    Without `with_maps` it has the coverage but no picture, which is faster.
+    Without `with_maps` the result has the coverage but no picture, which is faster.
     """
     entry = variant.entry
     check_length(entry.model, entry.tokenizer, source, "source")
@@ -91,7 +91,7 @@ def look_at_two(pair: Sequence[Variant], source: str, beams: int) -> list[Look]:
                 translations[place], took = timed_translation(variant.entry, source, beams)
             seconds[place] = min(seconds[place], took)
     looks = [
-        look(variant, source, translation, None, beams)
+        routing_view(variant, source, translation, None, beams)
         for variant, translation in zip(pair, translations, strict=True)
     ]
     return [

@@ -58,7 +58,7 @@ class DemoModel:
 
     @cached_property
     def pictures(self) -> list[Picture]:
-        """What it can show, the most telling first."""
+        """The pictures that the model can show, the most useful one first."""
         pictures = [Picture(PAST_FUTURE, "Past and future of the source")] if self.has_past_future else []
         if self.has_capsules:
             pictures.append(Picture(CAPSULES, "What each capsule listens to"))
@@ -67,7 +67,7 @@ class DemoModel:
 
     @property
     def abilities(self) -> str:
-        """What it can show, as a sentence for visitors."""
+        """The pictures that the model can show, as a sentence for visitors."""
         if not self.pictures:
             return f"{self.name} does not route, so it has no pictures. It translates, and you can compare it."
         shows = "; ".join(picture.label[0].lower() + picture.label[1:] for picture in self.pictures[:4])

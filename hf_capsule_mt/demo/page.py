@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hf_capsule_mt.demo import html
 from hf_capsule_mt.demo.links import Linked, query, read_query
-from hf_capsule_mt.demo.look import Look, look, look_at_two
+from hf_capsule_mt.demo.look import Look, look_at_two, routing_view
 from hf_capsule_mt.demo.models import UNIFORM, DemoModel, Picture, Variant, find_choice, variants
 from hf_capsule_mt.demo.saved_page import saved_page
 from hf_capsule_mt.demo.texts import InputError, checked_text
@@ -28,7 +28,7 @@ BROKEN = "The model could not do this. Try another sentence."
 
 
 class Shown(NamedTuple):
-    """What one model shows. `translation` None leaves the box as it is.
+    """The answer for one model. With `translation` None the text in the box stays.
 
     Args:
         message: sentences for the visitor, as HTML.
@@ -156,8 +156,8 @@ class Page:
 
     def example(self, place: Any) -> list[str]:
         """Source and translation of an example; the translation is empty for a source alone."""
-        known = isinstance(place, int) and 0 <= place < len(self.examples)
-        text, *edited = self.examples[place] if known else ("",)
+        is_example = isinstance(place, int) and 0 <= place < len(self.examples)
+        text, *edited = self.examples[place] if is_example else ("",)
         return [text, *(edited or [""])]
 
     def open(self, parameters: Mapping[str, str]) -> Opened:
@@ -200,7 +200,7 @@ class Page:
         text, limit = checked_text(source, "source"), checked_threshold(threshold)
         edited = None if translation is None else checked_text(translation, "translation", may_be_empty=True)
         with self.lock:
-            seen = look(Variant(entry, False), text, edited, picture, self.beams, with_maps)
+            seen = routing_view(Variant(entry, False), text, edited, picture, self.beams, with_maps)
         coverage = html.coverage(seen.coverage, limit)
         if seen.coverage is None:
             coverage = html.message(f"{without_warnings(entry)} {entry.abilities}")

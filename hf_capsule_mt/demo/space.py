@@ -143,7 +143,7 @@ def _check_copied(folder: Path) -> None:
 
 
 def _belongs_to_space(path: Path) -> bool:
-    """Whether `path` is a file of a Space, or the folder of its models with nothing else in it."""
+    """Whether `path` is a file of a Space, or the folder with only its models."""
     if path.name != COPIES or not path.is_dir():
         return path.name in FILES
     inside = [file for folder in path.iterdir() for file in (folder.iterdir() if folder.is_dir() else [folder])]

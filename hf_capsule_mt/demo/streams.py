@@ -1,4 +1,4 @@
-"""Ends the streams of answers that have nothing to bring.
+"""Ends a stream of answers if no request waits for it.
 
 Gradio's page opens a stream after the server has said that a request has joined the queue. While a stream is open for
 an earlier request, the answer can come through that stream before the page knows that the request has joined. Gradio's
@@ -12,7 +12,7 @@ CLOSE = b'data: {"msg":"close_stream"}\n\n'  # after it the page ends its stream
 
 
 class EndIdleStreams:
-    """An ASGI layer around a Gradio app: a stream of a visitor for whom no request waits ends at once."""
+    """An ASGI layer around a Gradio app. It ends a visitor's stream at once if no request of the visitor waits."""
 
     def __init__(self, app: Any, blocks: Any) -> None:
         self.app, self.blocks = app, blocks

@@ -1,4 +1,4 @@
-"""The coverage difference ratio: how many of the source words that a reference covers a translation covers too."""
+"""The coverage difference ratio: of the source words that a reference covers, the share that a translation covers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from hf_capsule_mt.modeling.translation_loop import generation_setting, length_l
 
 
 def source_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The most tokens of a source: the positions of the model, else the limit of the tokenizer; None for no limit."""
+    """The most tokens of a source: the positions of the model, or the tokenizer's limit. None is no limit."""
     limit = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
     return limit if limit is not None and limit < LARGE_INTEGER else None
 

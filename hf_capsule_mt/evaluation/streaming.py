@@ -5,8 +5,8 @@ The score of a translation is the sum of the log probabilities of its tokens, di
 the model, before any logits processor.
 
 A translation that the search wrote is force-decoded too, so that the search need not keep its logits. `score_pairs`
-gives its text the same score if the tokenizer splits the text as the model wrote it, and the end token had room, and
-if the line was translated as one piece.
+gives its text the same score on three conditions: the tokenizer splits the text as the model wrote it, the end token
+had room, and the line was translated as one piece.
 """
 
 import re
@@ -167,9 +167,9 @@ def _pieces(
 
 
 def _progress_of_lines(on_progress: Progress | None, others: int) -> Progress | None:
-    """Calls `on_progress` with a number of lines, of which there are `others` fewer than sources.
+    """Calls `on_progress` with the number of finished lines. There are `others` more sources than lines.
 
-    Sources are translated longest first, so the first ones count for no line.
+    The longest sources are translated first, so the first `others` sources count for no line.
     """
     if on_progress is None:
         return None

@@ -1,4 +1,4 @@
-"""Checks of arguments that are lists of texts. To Python one string is a list of its letters, which nobody means."""
+"""Checks arguments that must be lists of texts. Python reads one string as a list of its letters, by mistake."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -87,12 +87,11 @@ def pack_checkpoint(
     """Writes the checkpoint in the folder `run` of a recipe to the folder `output`, small enough for a repository.
 
     The weights are stored in the half precision that rounds less, and load in float32. The folder has code for
-    `trust_remote_code`, tokenizer, generation settings, a card that names `data_source` and `license` (by default that
-    of the recipe), and `translations.json`, translations of `sentences` that tests can hold it to.
-    A packed Marian of
-    Transformers has no code. A `ValueError` says so if the files together have more than `most_bytes`.
+    `trust_remote_code`, the tokenizer and the generation settings. Its card names `data_source` and `license` (by
+    default that of the recipe). `translations.json` has translations of `sentences`, with which tests can compare. A
+    packed Marian of Transformers has no code. If the files together have more than `most_bytes`, it raises ValueError.
 
-    `test` are sources and references: BLEU before and after. `generation` are settings for these translations.
+    With `test`, sources and references, BLEU before and after is compared. `generation` has settings for translations.
     `languages` are source and target, for the card of a folder without `results.json`, such as one of the trainer of
     Transformers. That card shows no training; a warning says so.
     """

@@ -51,7 +51,7 @@ def generate_with_routings(
 
 
 def _configured_output_routings(model: Any, args: tuple[Any, ...], call: dict[str, Any]) -> bool | None:
-    """`output_routings` of the generation config of this call, else of the model."""
+    """`output_routings` of the generation config of this call, or otherwise of the model."""
     configs = [*args[:1], call.get("generation_config"), model.generation_config]
     values = (getattr(config, "output_routings", None) for config in configs)
     return next((value for value in values if value is not None), None)

@@ -1,4 +1,4 @@
-"""The part of a translation model that is around its base model: labels, logits, the loss, and beam search.
+"""The part of a translation model around its base model: labels, logits, the loss, and beam search.
 
 Legend: `B` batch, `S` source and `T` target positions, `V` target vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Chooses the implementation: by the argument, else by the environment, else by device and shape."""
+"""Chooses the implementation: by the argument, then by the environment, then by device and shape."""
 
 import os
 import warnings

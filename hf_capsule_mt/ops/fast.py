@@ -11,15 +11,15 @@ from hf_capsule_mt.ops.em.native import native_em_routing
 from hf_capsule_mt.ops.em.triton import fused_em_routing
 from hf_capsule_mt.ops.guided.native import native_guided_scores
 from hf_capsule_mt.ops.guided.triton import fused_guided_scores
-from hf_capsule_mt.ops.implementations import CHOOSERS, FAST_IMPLEMENTATIONS
+from hf_capsule_mt.ops.implementations import DISPATCHERS, FAST_IMPLEMENTATIONS
 from hf_capsule_mt.ops.native_routing import LARGEST_POSITION, native_obstacle
 from hf_capsule_mt.ops.triton_operators import LARGEST_TILE, device_obstacle, fused_obstacle, tile_elements
 
 
 def add_fast_implementations() -> None:
     """Add the fast implementations, and the choice between all of them, to the tables in `implementations.py`."""
-    CHOOSERS["routing"] = lambda *arguments: choose_routing(*arguments).implementation
-    CHOOSERS["guided_scores"] = lambda votes, name, *_: choose_guided_scores(votes, name).implementation
+    DISPATCHERS["routing"] = lambda *arguments: choose_routing(*arguments).implementation
+    DISPATCHERS["guided_scores"] = lambda votes, name, *_: choose_guided_scores(votes, name).implementation
     FAST_IMPLEMENTATIONS["native"] = FastImplementation(
         native_obstacle,
         _too_large_for_native,

@@ -32,7 +32,7 @@ def _threads(numbers: int) -> int:
 
 
 class RowLosses(NamedTuple):
-    """Of each row `[N]`: log of the summed exponentials, score of the label (0 without labels), mean of the scores."""
+    """For a row `[N]`: log of the summed exponentials, score of the label (0 without labels), mean of the scores."""
 
     norms: Tensor
     targets: Tensor

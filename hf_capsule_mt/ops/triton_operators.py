@@ -8,7 +8,7 @@ Memory traffic of a position with `s` bytes a vote: `s (I O D + O D)` forward, `
 leaves out the small tensors: mask, activations, betas, and assignments if they are returned.
 
 Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I]` and betas `[O]` float32, masks
-`[N, I]` boolean; the kernels clamp votes and ignore padding as `precision.py` does for the other implementations.
+`[N, I]` boolean. The kernels clamp votes and ignore padding. For the other implementations `precision.py` does this.
 """
 
 import importlib.util

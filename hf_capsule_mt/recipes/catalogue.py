@@ -1,4 +1,4 @@
-"""The recipes of the package: what each is for, and each as one file that needs no other."""
+"""The recipes of the package: the purpose of each, and each as one file that needs no other."""
 
 import itertools
 import re

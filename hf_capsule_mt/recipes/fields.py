@@ -24,7 +24,9 @@ class ModelRecipe:
 
     _argument_group_name: ClassVar[str] = "model"
 
-    family: str | None = field(default=None, metadata={"help": f"One of {', '.join(FAMILIES_AND_MARIAN)}."})
+    family: str | None = field(
+        default=None, metadata={"help": f"Family of the model: one of {', '.join(FAMILIES_AND_MARIAN)}."}
+    )
     config: dict | str | None = field(
         default=None, metadata={"help": "Fields of the family's configuration; to set one: --config.d_model 256."}
     )
@@ -66,7 +68,9 @@ class DataRecipe:
         default=None,
         metadata={"help": "Column of the sources; None to find it by the language, or by a name such as source."},
     )
-    target_column: str | None = field(default=None, metadata={"help": "Column of the targets, likewise."})
+    target_column: str | None = field(
+        default=None, metadata={"help": "Column of the targets; None to find it in the same way."}
+    )
     header: bool | None = field(
         default=None,
         metadata={"help": "Whether a TSV or CSV file starts with a header; None to decide by its first row."},
@@ -79,7 +83,7 @@ class DataRecipe:
     )
     tokenizer: str | None = field(
         default=None,
-        metadata={"help": "Folder or Hub id; None for that of init_from, or to train one on the training corpus."},
+        metadata={"help": "Folder or Hub id; None for that of init_from, otherwise the run trains one."},
     )
     vocab_size: int = field(default=8_000, metadata={"help": "Size of a joint vocabulary trained by this run."})
     max_source_length: int = field(default=256, metadata={"help": "Most tokens of a source; longer ones are cut."})
@@ -101,11 +105,11 @@ class RecipeTrainingArguments(CapsuleSeq2SeqTrainingArguments):
     _argument_group_name: ClassVar[str] = "training"
 
     predict_with_generate: bool = field(
-        default=True, metadata={"help": "Evaluate by translating, with BLEU and chrF."}
+        default=True, metadata={"help": "Translate in each evaluation, and compute BLEU and chrF."}
     )
     generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of evaluations during training."})
     report_to: None | str | list[str] = field(
-        default="none", metadata={"help": "Where to report, apart from the output folder, e.g. tensorboard."}
+        default="none", metadata={"help": "Trackers that get the log as well, such as tensorboard."}
     )
     resume: bool = field(
         default=True,

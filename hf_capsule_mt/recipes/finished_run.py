@@ -1,4 +1,4 @@
-"""Reads what a run of a recipe left in its folder, for comparisons: `results.json` and the translations.
+"""Reads the results of a finished run, for comparisons: `results.json` and the translations.
 
 Where the texts are not there, `test.counts.safetensors` stands for them: the counts of each sentence.
 
@@ -152,8 +152,8 @@ def _environment(results: dict[str, Any]) -> dict[str, Any]:
 
 def _read_corpus(results: dict[str, Any], split: str) -> dict[str, Any]:
     """Sources and references of a split; nothing if its corpus cannot be read here."""
-    known = {field.name for field in fields(DataRecipe)}
-    options = {key: value for key, value in _inner(results, "data").items() if key in known}
+    data_fields = {field.name for field in fields(DataRecipe)}
+    options = {key: value for key, value in _inner(results, "data").items() if key in data_fields}
     corpus = _inner(results, split).get("corpus", options.get(split))
     if corpus is None:
         return {}

@@ -21,13 +21,13 @@ CONFIGURATION_CLASSES = (
     "GDRMarianConfig",
     "GDRRNMTConfig",
 )
-OF_TRANSFORMERS = (
+TRANSFORMERS_SOURCES = (
     "training_args.py",
     "training_args_seq2seq.py",
     "configuration_utils.py",
     "models/marian/configuration_marian.py",
 )
-OF_PACKAGE = (
+PACKAGE_SOURCES = (
     "recipes/fields.py",
     "training/arguments.py",
     "training/objectives/arguments.py",
@@ -63,8 +63,8 @@ def unknown_options(arguments: list[str]) -> list[str]:
         top_level, nested = {*top_level_keys()}, {*nested_keys()}
     except (UnknownSource, OSError, SyntaxError):
         return []
-    known = top_level | {f"no_{name}" for name in top_level} | nested
-    return [name for name in names if name.removeprefix("--").replace("-", "_") not in known]
+    accepted = top_level | {f"no_{name}" for name in top_level} | nested
+    return [name for name in names if name.removeprefix("--").replace("-", "_") not in accepted]
 
 
 def _fields(name: str) -> list[str]:
@@ -95,8 +95,8 @@ def _classes() -> dict[str, ast.ClassDef]:
     if spec is None or not spec.submodule_search_locations:
         raise UnknownSource("transformers")
     library = Path(spec.submodule_search_locations[0])
-    files = [library / name for name in OF_TRANSFORMERS]
-    files += [file for name in OF_PACKAGE for file in sorted(PACKAGE.glob(name))]
+    files = [library / name for name in TRANSFORMERS_SOURCES]
+    files += [file for name in PACKAGE_SOURCES for file in sorted(PACKAGE.glob(name))]
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     return {line.name: line for tree in trees for line in tree.body if isinstance(line, ast.ClassDef)}
 

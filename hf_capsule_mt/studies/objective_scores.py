@@ -1,4 +1,4 @@
-"""What training on rewards changed: scores of runs of recipes, all measured in the same way.
+"""Scores runs of recipes that trained on rewards, all in the same way.
 
 Legend: `n` samples of a sentence.
 """
@@ -68,7 +68,7 @@ class Measure:
         return [ids[:-1] for ids in self.tokenizer(text_target=list(texts))["input_ids"]]
 
     def rewards(self, name: str, batch: SampledBatch, checkpoint: Path | None = None) -> list[float]:
-        """Of all samples; by the estimate in a checkpoint for `learned_cdr`."""
+        """The rewards of all samples. `learned_cdr` uses the estimate in a checkpoint."""
         reward = make_reward(
             name, self.tokenizer, RewardSettings(workers=0, cache_folder=self.cache), None, self.training_pairs
         )

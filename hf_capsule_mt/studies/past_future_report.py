@@ -30,7 +30,7 @@ class PastFutureReport:
         deletion_auc: with a constituent deleted from the reference, the probability that one of its source words has a
             higher `coverage.untranslated` than another source word of the corpus.
         repetition_auc: the same for `coverage.repeated`, with a constituent repeated.
-        found: share of the source words of deleted or repeated constituents that `coverage.warnings()` names.
+        recall: share of the source words of deleted or repeated constituents that `coverage.warnings()` names.
         false_alarms: share of the source words of undamaged references that it names.
     """
 
@@ -40,7 +40,7 @@ class PastFutureReport:
     future_along: tuple[float, ...]
     deletion_auc: float
     repetition_auc: float
-    found: float
+    recall: float
     false_alarms: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def past_future_report(
         future_along=tuple(float(mean[1]) for mean in means),
         deletion_auc=area_under_curve(*scores["untranslated"]),
         repetition_auc=area_under_curve(*scores["repeated"]),
-        found=float(np.mean([score > THRESHOLD for positive, _ in scores.values() for score in positive])),
+        recall=float(np.mean([score > THRESHOLD for positive, _ in scores.values() for score in positive])),
         false_alarms=float(np.mean([score > THRESHOLD for score in undamaged_scores])),
     )
 

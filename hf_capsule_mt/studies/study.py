@@ -69,12 +69,12 @@ class StudyResults:
         return groups
 
 
-def names_of_settings(text: str, known: Iterable[str], parser: argparse.ArgumentParser) -> list[str]:
+def names_of_settings(text: str, setting_names: Iterable[str], parser: argparse.ArgumentParser) -> list[str]:
     """The names in `text`, separated by semicolons. An unknown name ends the program."""
-    names, known = [name.strip() for name in text.split(";") if name.strip()], list(known)
-    unknown = [name for name in names if name not in known]
+    names, setting_names = [name.strip() for name in text.split(";") if name.strip()], list(setting_names)
+    unknown = [name for name in names if name not in setting_names]
     if unknown:
-        parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(known)}")
+        parser.error(f"--only: no setting {unknown[0]!r}; choose from {'; '.join(setting_names)}")
     return names
 
 

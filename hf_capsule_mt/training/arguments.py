@@ -17,8 +17,8 @@ from hf_capsule_mt.training.objectives.arguments import (
 )
 
 # Arguments that must be finite numbers of at least 0, and the bound that they must stay below.
-BELOW = {"learning_rate": math.inf, "warmup_steps": math.inf, "weight_decay": math.inf, "max_grad_norm": math.inf}
-BELOW |= {"adam_beta1": 1.0, "adam_beta2": 1.0, "adam_epsilon": math.inf, "label_smoothing_factor": 1.0}
+UPPER_BOUNDS = dict.fromkeys(["learning_rate", "warmup_steps", "weight_decay", "max_grad_norm"], math.inf)
+UPPER_BOUNDS |= {"adam_beta1": 1.0, "adam_beta2": 1.0, "adam_epsilon": math.inf, "label_smoothing_factor": 1.0}
 
 
 def number_problems(values: dict[str, Any], below: dict[str, float]) -> list[str]:
@@ -74,21 +74,24 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
     _VALID_DICT_FIELDS = [*Seq2SeqTrainingArguments._VALID_DICT_FIELDS, "reward_settings"]
 
     max_tokens_per_batch: int | None = field(
-        default=None, metadata={"help": "Tokens of a batch, source, target and padding; replaces the number of pairs."}
+        default=None,
+        metadata={"help": "Most tokens of a batch: source, target and padding. Replaces the number of pairs."},
     )
     auxiliary_warmup_steps: int = field(
         default=0, metadata={"help": "Steps over which the auxiliary losses rise from 0 to their weights."}
     )
     early_stopping_patience: int | None = field(
         default=None,
-        metadata={"help": "Stop after this many evaluations without a better BLEU, and end with the best."},
+        metadata={"help": "Stop after this many evaluations without a better BLEU, and keep the best model."},
     )
     ema_decay: float | None = field(
         default=None,
-        metadata={"help": "Evaluate and end with a moving average of the weights, such as 0.999."},
+        metadata={
+            "help": "Decay of a moving average of the weights, such as 0.999. Evaluation and the final model use it."
+        },
     )
     average_checkpoints: int | None = field(
-        default=None, metadata={"help": "End with the mean of this many checkpoints, the last ones."}
+        default=None, metadata={"help": "Keep the mean of the last checkpoints, this many."}
     )
     skip_logits: bool = field(
         default=False, metadata={"help": "Train without the logits: less memory, the same loss."}
@@ -131,7 +134,7 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
             self.dataloader_pin_memory = False  # PyTorch warns of it in each data loader
         if self.ddp_find_unused_parameters is None and has_steps_without_references(self):
             self.ddp_find_unused_parameters = True  # Transformers leaves it off with activation checkpointing
-        problems = number_problems(vars(self), BELOW)
+        problems = number_problems(vars(self), UPPER_BOUNDS)
         problems += [
             f"{name}={value!r}: must be an integer of at least {least}, or None"
             for name, value, least in (

@@ -1,4 +1,4 @@
-"""Arguments of the trainer that exclude each other, or that the model cannot serve."""
+"""Checks for arguments of the trainer that exclude each other, or that the model does not support."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hf_capsule_mt.training.objectives.checks import objective_problems_with_mod
 def check_trainer(
     args: Any, model: Any, has_own_loss: bool, is_fsdp: bool, is_sharded: bool = False, tokenizer: Any = None
 ) -> None:
-    """Raise one ValueError with everything that is wrong."""
+    """Raise one ValueError with all problems."""
     problems = []
     if args.enable_jit_checkpoint:
         problems.append(

@@ -15,14 +15,15 @@ import torch
 
 # Parameters of glibc's `mallopt`.
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8
-DURING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}  # one arena, so that the backward pass uses the same memory
-# glibc's own values; the thresholds are those that it reaches by itself in a process with large blocks. The number of
-# arenas may stay at one, since glibc fixes it when it next starts a thread.
-AFTER = {MMAP_MAX: 65_536, MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20, ARENA_MAX: 0}
+# One arena, so that the backward pass uses the same memory.
+TRAINING_SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}
+# glibc's own values. In a process with large blocks it raises the thresholds by itself to these values. The number of
+# arenas may stay at one: glibc fixes it when it next starts a thread.
+GLIBC_DEFAULTS = {MMAP_MAX: 65_536, MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20, ARENA_MAX: 0}
 
 
 @contextmanager
-def freed_memory_kept(device: torch.device) -> Iterator[None]:
+def keep_freed_memory(device: torch.device) -> Iterator[None]:
     """In this block the process keeps memory that it frees; afterwards it gives back what it can.
 
     Does nothing on a GPU, with another C library, or if the environment sets glibc's allocator.
@@ -32,11 +33,11 @@ def freed_memory_kept(device: torch.device) -> Iterator[None]:
         yield
         return
     try:
-        for parameter, value in DURING.items():
+        for parameter, value in TRAINING_SETTINGS.items():
             library.mallopt(parameter, value)
         yield
     finally:
-        for parameter, value in AFTER.items():
+        for parameter, value in GLIBC_DEFAULTS.items():
             library.mallopt(parameter, value)
         library.malloc_trim(0)
 

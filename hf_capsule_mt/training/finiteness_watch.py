@@ -1,4 +1,4 @@
-"""Training that has diverged stops before anything of it is saved."""
+"""Stops a run that has diverged before it saves a checkpoint or a log."""
 
 import math
 from collections.abc import Iterable

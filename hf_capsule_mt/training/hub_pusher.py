@@ -1,4 +1,4 @@
-"""Pushes to the Hub that reveal neither the token nor the settings of this machine."""
+"""Pushes checkpoints to the Hub without the token and without the settings of this machine."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors*", "
 
 
 class HubPusher:
-    """Pushes checkpoints, and keeps the token out of `training_args.bin` and that file out of every push."""
+    """Pushes checkpoints. The token is never in `training_args.bin`, and this file is never pushed."""
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -23,7 +23,7 @@ class HubPusher:
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
-        """What is saved in this block is pushed."""
+        """In this block each save is also pushed."""
         self._pushes = True
         try:
             yield
@@ -32,7 +32,7 @@ class HubPusher:
 
     @contextmanager
     def without_secrets(self, folder: Path) -> Iterator[None]:
-        """The arguments that are saved to `folder` in this block have no token; what is pushed has no arguments."""
+        """In this block arguments are saved to `folder` without the token. Before a push they are deleted."""
         token, self.args.hub_token = self.args.hub_token, None
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a training log says beside the loss: the terms of the loss, and the target tokens learned from each second."""
+"""Values of the training log beside the loss: the terms of the loss, and target tokens per second."""
 
 import time
 from collections.abc import Iterator

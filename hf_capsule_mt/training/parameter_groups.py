@@ -1,4 +1,4 @@
-"""Parameters that a warm start has added train with a learning rate of their own."""
+"""Gives the parameters that a warm start adds their own learning rate."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Evaluation uses none of training's random numbers."""
+"""Restores the states of the random generators after an evaluation, so that it changes no later training step."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """After this block Python, NumPy and PyTorch draw the numbers that they would have drawn without it."""
     python, numpy = random.getstate(), np.random.get_state()
     try:

@@ -25,7 +25,7 @@ from hf_capsule_mt.training.checkpoints.run_position import RunPosition
 from hf_capsule_mt.training.checks import check_trainer
 from hf_capsule_mt.training.cpu_attention import TrainingAttention
 from hf_capsule_mt.training.cpu_dropout import native_dropout_on_cpu
-from hf_capsule_mt.training.cpu_memory import freed_memory_kept
+from hf_capsule_mt.training.cpu_memory import keep_freed_memory
 from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.epoch_order import EpochOrder
 from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
@@ -34,7 +34,7 @@ from hf_capsule_mt.training.hub_pusher import HubPusher, carry_code
 from hf_capsule_mt.training.meter import Meter
 from hf_capsule_mt.training.objectives.objective import SequenceObjective
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
-from hf_capsule_mt.training.random_state import random_state_kept
+from hf_capsule_mt.training.random_state import preserve_random_state
 from hf_capsule_mt.training.rewards.reward import Reward
 from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
 from hf_capsule_mt.training.training_loss import Count, TrainingLoss, check_labels
@@ -147,7 +147,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         try:
             self.objective.begin(checkpoint, self.processing_class, self.train_dataset)
             name = None if checkpoint is None else str(checkpoint)
-            with self.ablated_routing.in_model(self.model), freed_memory_kept(self.args.device):
+            with self.ablated_routing.in_model(self.model), keep_freed_memory(self.args.device):
                 output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
             self.averager.finish(self.model, self.state, self.interrupted)
             return output
@@ -292,11 +292,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             return super()._evaluate(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with random_state_kept(), self.averager.in_model(), self.ablated_routing.in_model(self.model):
+        with preserve_random_state(), self.averager.in_model(), self.ablated_routing.in_model(self.model):
             return super().evaluate(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        with random_state_kept(), self.ablated_routing.in_model(self.model):
+        with preserve_random_state(), self.ablated_routing.in_model(self.model):
             return super().predict(*args, **kwargs)
 
     def evaluation_loop(self, dataloader: DataLoader, description: str, *args: Any, **kwargs: Any) -> EvalLoopOutput:

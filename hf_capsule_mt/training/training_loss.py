@@ -88,7 +88,7 @@ class TrainingLoss:
 
     def _of_states(self, model: Any, inputs: dict[str, Any], count: Count) -> tuple[Tensor, Any]:
         labels, inputs = _without_labels(model, inputs)
-        with self.accelerator.autocast():  # which else surrounds the `forward` of the whole model
+        with self.accelerator.autocast():  # otherwise autocast surrounds the model's own `forward`
             outputs = model.model(**inputs, use_cache=False)
             head, bias, smoothing = model.lm_head, model.final_logits_bias, self.args.label_smoothing_factor
             loss = loss_of_states(outputs.last_hidden_state, head.weight, bias, labels, count, smoothing).smooth

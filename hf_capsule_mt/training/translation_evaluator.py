@@ -20,7 +20,7 @@ from hf_capsule_mt.modeling.translation_loop import Batch, evaluation_mode, tran
 
 @dataclass
 class Counts:
-    """What one pass over a data set adds up."""
+    """The sums of one pass over a data set."""
 
     loss: float = 0.0  # summed over target tokens
     target_tokens: int = 0
@@ -36,9 +36,9 @@ class TranslationEvaluator:
     of a translation, it is twice its source and 50 tokens. A `compute_metrics` gets predictions and labels that are
     padded to the longest sentence, not to `max_length`.
 
-    The stock evaluation runs where this one would leave out something that was asked for: without labels, in half
-    precision (`bf16_full_eval`, `fp16_full_eval`), with sharded weights (FSDP, DeepSpeed), and with
-    `include_for_metrics`, `batch_eval_metrics` or `preprocess_logits_for_metrics`.
+    Transformers' own evaluation runs in the cases that this one does not support: without labels, in half precision
+    (`bf16_full_eval`, `fp16_full_eval`), with sharded weights (FSDP, DeepSpeed), and with `include_for_metrics`,
+    `batch_eval_metrics` or `preprocess_logits_for_metrics`.
     """
 
     def __init__(self, args: Any, accelerator: Accelerator, sharded: bool) -> None:
@@ -118,14 +118,14 @@ class TranslationEvaluator:
             labels = inputs["labels"]
             source = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
             encoded = model.get_encoder()(**source, return_dict=True)
-            known = {"encoder_outputs": encoded, "attention_mask": source.get("attention_mask")}
-            outputs = model(**known, labels=labels, return_dict=True)
+            encoder_inputs = {"encoder_outputs": encoded, "attention_mask": source.get("attention_mask")}
+            outputs = model(**encoder_inputs, labels=labels, return_dict=True)
             count = int((labels != -100).sum())
             counts.loss += float(outputs.loss) * count
             counts.target_tokens += count
             references |= zip(positions, labels.tolist(), strict=True)
             # Translated last: beam search repeats what is in the encoder's output.
-            yield positions, known, source["input_ids"].shape[1]
+            yield positions, encoder_inputs, source["input_ids"].shape[1]
 
     def score(self, output: EvalLoopOutput, model: Any, tokenizer: Any, compute_metrics: Any, prefix: str) -> Any:
         """The output with BLEU, chrF and the metrics of the user, all names with the prefix."""

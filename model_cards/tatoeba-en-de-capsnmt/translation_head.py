@@ -1,5 +1,5 @@
 # Copied from hf_capsule_mt 0.1.0 (modeling/translation_head.py), Apache-2.0, for trust_remote_code.
-"""The part of a translation model that is around its base model: labels, logits, the loss, and beam search.
+"""The part of a translation model around its base model: labels, logits, the loss, and beam search.
 
 Legend: `B` batch, `S` source and `T` target positions, `V` target vocabulary.
 """

@@ -318,15 +318,15 @@ def reference_guided_pooling(
 
 
 # ops/implementations.py
-"""The fast implementations of the routing functions by name, and the choice where there are none.
+"""The table of fast implementations, and the choice of an implementation without them.
 
 The installed package adds its compiled code and kernels, and the choice of `dispatch.py`. Code in a checkpoint has
 neither and routes with PyTorch operations only.
 """
 # Each has `functions`, by the name of the routing function; see `FastImplementation` in `dispatch.py`.
 FAST_IMPLEMENTATIONS: dict[str, Any] = {}
-# By what is to be computed: "routing" or "guided_scores".
-CHOOSERS: dict[str, Callable[[Tensor, str | None, bool, bool], str]] = {}
+# Functions that choose an implementation, by task: "routing" or "guided_scores".
+DISPATCHERS: dict[str, Callable[[Tensor, str | None, bool, bool], str]] = {}
 
 
 def choose_implementation(
@@ -337,8 +337,8 @@ def choose_implementation(
     differentiable: bool = False,
 ) -> str:
     """The name of the implementation that runs; `differentiable` says whether any argument needs a gradient."""
-    if task in CHOOSERS:
-        return CHOOSERS[task](votes, implementation, return_assignments, differentiable)
+    if task in DISPATCHERS:
+        return DISPATCHERS[task](votes, implementation, return_assignments, differentiable)
     if implementation not in (None, "reference", "blockwise"):
         raise ValueError(
             f'implementation="{implementation}": the code of a checkpoint has "reference" and "blockwise"'

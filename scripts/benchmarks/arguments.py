@@ -39,7 +39,7 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     machine.add_argument("--threads", type=int, help="CPU threads of torch; default: torch's choice")
     machine.add_argument("--seed", type=int, default=1)
     machine.add_argument("--rounds", type=int, default=9)
-    machine.add_argument("--warmup", type=int, default=2, help="untimed rounds before them")
+    machine.add_argument("--warmup", type=int, default=2, help="untimed rounds before the timed ones")
     clock = "processor time excludes other programs of a busy machine; needs --device cpu --threads 1"
     machine.add_argument("--clock", default="wall", choices=("wall", "processor"), help=clock)
     machine.add_argument("--json", type=Path, help="write the results here")
@@ -49,8 +49,10 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     model.add_argument("--size", default="base", choices=sorted(sizes))
     model.add_argument("--beams", type=int, default=1, help="number of beams for decoding")
     batch.add_argument("--batch", type=int, help="sentences a step; default 64 for train, 1 for decode and scaling")
-    batch.add_argument("--source-length", type=int, help="tokens; default 25 for decode, else 32")
-    batch.add_argument("--target-length", type=int, help="tokens; default: the source length")
+    batch.add_argument(
+        "--source-length", type=int, help="source tokens; default: 25 for decode, 32 for other commands"
+    )
+    batch.add_argument("--target-length", type=int, help="target tokens; default: the source length")
 
     for mode, what in (("train", "a training step"), ("decode", "generate()")):
         command = commands.add_parser(mode, parents=[model, batch, machine], help=f"time and peak memory of {what}")
@@ -59,7 +61,11 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
             words = "words of the shortlist of a call, for models in -shortlist; see benchmarks/shortlists.py"
             command.add_argument("--shortlist-words", type=int, default=1000, help=words)
         if mode == "train":
-            command.add_argument("--end-to-end", action="store_true", help="first: see benchmarks/training.py")
+            command.add_argument(
+                "--end-to-end",
+                action="store_true",
+                help="must be the first option; benchmarks/training.py describes it",
+            )
 
     scaling = commands.add_parser("scaling", parents=[model, batch, machine], help="time against an axis")
     memory_note = (
@@ -75,28 +81,28 @@ def make_parser(description: str, models: Collection[str], sizes: Collection[str
     scaling.add_argument("--plot", type=Path, help="draw the results here, as PNG")
 
     memory = commands.add_parser("memory", parents=[model, machine], help="peak memory by batch and length")
-    memory.add_argument("--kinds", type=some_of(MODES), default=list(MODES), help="train,decode")
+    memory.add_argument("--kinds", type=some_of(MODES), default=list(MODES), help="what to measure, of train,decode")
     memory.add_argument("--batches", type=numbers, default=[8, 32])
     memory.add_argument("--lengths", type=numbers, default=[16, 64])
 
     op = commands.add_parser("op", parents=[machine], help="routing functions against their minimal cost")
-    op.add_argument("--ops", type=some_of(OPS), default=list(OPS), help=",".join(OPS))
-    op.add_argument("--positions", type=int, help="P of em and dynamic")
-    op.add_argument("--inputs", type=int, default=6, help="I of em and dynamic")
-    op.add_argument("--outputs", type=int, default=512, help="O of em and dynamic")
-    op.add_argument("--size", type=int, default=1, help="D of em and dynamic")
-    op.add_argument("--sentences", type=int, help="B of guided")
-    op.add_argument("--steps", type=int, help="T of guided")
-    op.add_argument("--words", type=int, help="I of guided")
-    op.add_argument("--capsules", type=int, default=6, help="O of guided")
-    op.add_argument("--capsule-size", type=int, help="D of guided")
+    op.add_argument("--ops", type=some_of(OPS), default=list(OPS), help="routing functions, of " + ",".join(OPS))
+    op.add_argument("--positions", type=int, help="positions P of em and dynamic")
+    op.add_argument("--inputs", type=int, default=6, help="inputs I of em and dynamic")
+    op.add_argument("--outputs", type=int, default=512, help="output capsules O of em and dynamic")
+    op.add_argument("--size", type=int, default=1, help="capsule size D of em and dynamic")
+    op.add_argument("--sentences", type=int, help="sentences B of guided")
+    op.add_argument("--steps", type=int, help="target steps T of guided")
+    op.add_argument("--words", type=int, help="source words I of guided")
+    op.add_argument("--capsules", type=int, default=6, help="capsules O of guided")
+    op.add_argument("--capsule-size", type=int, help="capsule size D of guided")
     op.add_argument("--iterations", type=int, default=3)
     op.add_argument("--repeats", type=int, help="consecutive calls; their mean counts")
     op.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
 
     loss = commands.add_parser("loss", parents=[machine], help="losses over a vocabulary, in several implementations")
-    loss.add_argument("--terms", type=some_of(TERMS), default=list(TERMS), help=",".join(TERMS))
-    loss.add_argument("--positions", type=int, default=2048, help="target words")
+    loss.add_argument("--terms", type=some_of(TERMS), default=list(TERMS), help="losses, of " + ",".join(TERMS))
+    loss.add_argument("--positions", type=int, default=2048, help="number of target words")
     loss.add_argument("--vocabulary", type=int, default=32000)
     loss.add_argument("--width", type=int, default=512)
     loss.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")

@@ -17,7 +17,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from benchmarks.measure import Run, peak_growth, peak_in_subprocess
-from benchmarks.scaling import Job, Start, run_jobs, save_figure, stepping
+from benchmarks.scaling import Job, Start, decoder_stepper, run_jobs, save_figure
 from hf_capsule_mt.analysis.figures import new_figure
 
 # The configuration fields that an axis changes. A family has some of them.
@@ -64,7 +64,7 @@ def training(name: str, at: argparse.Namespace, build: Build, train_step: MakeSt
 def decoding(name: str, at: argparse.Namespace, build: Build) -> Start:
     @cache
     def start() -> Start:
-        return stepping(build(name, at).eval(), at.source_length, 1, at)
+        return decoder_stepper(build(name, at).eval(), at.source_length, 1, at)
 
     return lambda: start()()
 

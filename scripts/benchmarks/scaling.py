@@ -31,7 +31,7 @@ from hf_capsule_mt.analysis.figures import new_figure
 from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
 
 LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
-ENOUGH = 0.5  # seconds after which a visit makes no more repeats than it must
+SECONDS_PER_VISIT = 0.5  # after this time a visit makes only the repeats that it must make
 KINDS = {
     "encode": ("encoder", "source tokens"),
     "step_by_source": ("one decode step", "source tokens"),
@@ -54,7 +54,7 @@ class Job:
     def visit(self, repeats: int, at_least: int, clock: Callable[[], float]) -> float:
         """The median time of `at_least` to `repeats` runs."""
         run, times = self.start(), []
-        while len(times) < min(repeats, at_least) or (len(times) < repeats and sum(times) < ENOUGH):
+        while len(times) < min(repeats, at_least) or (len(times) < repeats and sum(times) < SECONDS_PER_VISIT):
             begin = clock()
             run()
             times.append(clock() - begin)
@@ -77,7 +77,7 @@ def encoding(model: PreTrainedModel, length: int, args: argparse.Namespace) -> C
     return run
 
 
-def stepping(model: PreTrainedModel, source_length: int, made: int, args: argparse.Namespace) -> Start:
+def decoder_stepper(model: PreTrainedModel, source_length: int, made: int, args: argparse.Namespace) -> Start:
     """Greedy steps after `made` words. Each visit starts from a fresh copy of the same cache."""
     source = words(model, source_length, args)
     mask = torch.ones_like(source)
@@ -120,8 +120,8 @@ def jobs(
             sentence = argparse.Namespace(**{**vars(args), "source_length": length, "target_length": length})
             encode, translate = encoding(model, length, args), translating(model, sentence)
             yield Job(name, "encode", length, lambda run=encode: run)
-            yield Job(name, "step_by_source", length, stepping(model, length, args.target_length, args))
-            yield Job(name, "step_by_number", length, stepping(model, args.source_length, length, args))
+            yield Job(name, "step_by_source", length, decoder_stepper(model, length, args.target_length, args))
+            yield Job(name, "step_by_number", length, decoder_stepper(model, args.source_length, length, args))
             yield Job(name, "sentence", length, lambda run=translate: run)
 
 

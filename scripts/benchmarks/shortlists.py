@@ -1,7 +1,7 @@
 """Shortlists for models with random weights: random words, as many as a shortlist of a real text has.
 
-How many these are was measured on a real corpus (223,630 English-German pairs, vocabulary of 32,000, 100 translations
-of each word): 1,067 words for a sentence of 25 tokens; see `model_cards/benchmarks/LOG.md`.
+The number was measured on a real corpus (223,630 English-German pairs, vocabulary of 32,000, 100 translations of each
+word). It is 1,067 words for a sentence of 25 tokens; see `model_cards/benchmarks/LOG.md`.
 """
 
 from pathlib import Path

@@ -81,11 +81,11 @@ class TrainerBefore(CapsuleSeq2SeqTrainer):
     """The trainer without its attention, dropout, loss and memory for a CPU."""
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        keeps, trainer_module.freed_memory_kept = trainer_module.freed_memory_kept, nullcontext
+        keeps, trainer_module.keep_freed_memory = trainer_module.keep_freed_memory, nullcontext
         try:
             return super().train(*args, **kwargs)
         finally:
-            trainer_module.freed_memory_kept = keeps
+            trainer_module.keep_freed_memory = keeps
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         trainer_dropout, self.attention.implementation = cpu_dropout._dropout, "sdpa"
@@ -251,9 +251,9 @@ def main(argv: list[str], build: Build) -> None:
     parser.add_argument("--before", action="store_true", help="also our trainer without its parts for a CPU")
     parser.add_argument("--no-evaluation", action="store_true", help="measure training alone")
     parser.add_argument("--clock", default="wall", choices=sorted(CLOCKS), help=CLOCK_HELP)
-    parser.add_argument("--learn-steps", type=int, default=300, help="untimed, before the first round")
+    parser.add_argument("--learn-steps", type=int, default=300, help="untimed steps before the first round")
     parser.add_argument("--steps", type=int, default=15, help="timed steps of `ours` in each round")
-    parser.add_argument("--warmup", type=int, default=3, help="untimed steps before them")
+    parser.add_argument("--warmup", type=int, default=3, help="untimed steps before the timed ones")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--bf16", action="store_true")

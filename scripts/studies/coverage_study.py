@@ -4,12 +4,12 @@
         --validation data/tatoeba/valid --align-with data/tatoeba/train --output model_cards/coverage
 
 A corpus `data/test` is `data/test.en` and `data/test.de`, with or without `.gz`. The rules for constituents are for
-German. The numbers for words need alignments: `--align-with` learns them from a corpus with IBM model 1, and
-`--alignments` reads those that people made, one line a pair of the test corpus, for words between spaces.
+German. The numbers for words need alignments. `--align-with` learns them from a corpus with IBM model 1.
+`--alignments` reads alignments that people made: one line for a pair of the test corpus, for words between spaces.
 
-The thresholds are chosen on the validation corpus, never on the test corpus. The contrasts, references of other
-sources and an untrained model, show what a score reaches that knows nothing of the omission. Writes `results.json`
-and `README.md`, with the table.
+The thresholds are chosen on the validation corpus, never on the test corpus. There are two contrasts: references of
+other sources, and an untrained model. They show the results of a score that does not depend on the omission. Writes
+`results.json` and `README.md`, with the table.
 """
 
 import argparse
@@ -38,10 +38,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--reversed", action="store_true", help="the links of --alignments name the target first")
     parser.add_argument("--pairs", type=at_least_one, default=500, help="pairs to damage, in each corpus")
     parser.add_argument(
-        "--thresholds", type=finite_number, nargs="+", help="of warnings; default: that of the package alone"
+        "--thresholds", type=finite_number, nargs="+", help="thresholds of warnings; default: only that of the package"
     )
-    parser.add_argument("--most-false-warnings", type=finite_number, default=0.1, help="a sentence, in validation")
-    parser.add_argument("--seed", type=int, default=0, help="draws the pairs and the constituents")
+    parser.add_argument(
+        "--most-false-warnings",
+        type=finite_number,
+        default=0.1,
+        help="most false warnings a sentence, on the validation corpus",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed that draws the pairs and the constituents")
     parser.add_argument("--output", type=Path, help="folder to write to; default: only print")
     parser.add_argument("--overwrite", action="store_true", help="replace results in the output folder")
     return parser

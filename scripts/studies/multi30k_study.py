@@ -197,12 +197,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--jobs", type=at_least_one, default=1, help="runs at a time; on a CPU, one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/multi30k"), help="folder of the runs")
-    parser.add_argument("--data", type=Path, default=Path("data/multi30k/distilled"), help="of the distilled corpus")
+    parser.add_argument(
+        "--data", type=Path, default=Path("data/multi30k/distilled"), help="folder of the distilled corpus"
+    )
     parser.add_argument(
         "--records", type=Path, default=Path("model_cards/trained"), help="folder of results and cards"
     )
     parser.add_argument("--list", action="store_true", help="show what is finished, and train nothing")
-    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="of every training")
+    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="recipe keys for every training")
     return parser
 
 

@@ -169,8 +169,8 @@ class Study:
         done = read_runs(self.options.output) if self.options.output.exists() else []
         if any(run["digest"] != self.digest for run in done):
             raise ValueError(f"{self.options.output} is of other sources, tests or marker; give another --output")
-        known = {identity(run) for run in done}
-        waiting = [edit for edit in self.mutants() if identity(edit._asdict()) not in known]
+        finished = {identity(run) for run in done}
+        waiting = [edit for edit in self.mutants() if identity(edit._asdict()) not in finished]
         self.options.output.parent.mkdir(parents=True, exist_ok=True)
         workers: queue.Queue[Worker] = queue.Queue()
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -254,7 +254,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output", type=Path, default=Path("runs/mutants.jsonl"), help="one JSON line for each mutant")
     made.add_argument("--marker", default="not exhaustive", help="the tests to run, as pytest's -m")
     made.add_argument("--all", action="store_true", help="run all tests, whatever their markers")
-    made.add_argument("--only-survivors-of", type=Path, metavar="FILE", help="take the mutants that survived there")
+    made.add_argument(
+        "--only-survivors-of", type=Path, metavar="FILE", help="use only the mutants that survived in this output"
+    )
     made.add_argument("--workers", type=int, default=2, help="mutants at a time")
     made.add_argument(
         "--cap", type=float, default=300, help="seconds of the processor after which no further test file starts"

@@ -32,12 +32,12 @@ BASELINE, AOL, MINIMUM_RISK, LIKELIHOOD = "marian", "aol", "minimum_risk", "like
 CORPORA = ("--validation", "synthetic:2000:8", "--test", "synthetic:2000:8")
 BASELINE_STEPS = 1500  # more than the 600 of the recipe, after which a model still gains much from its references
 # The same steps and learning rate as the recipes of rewards.
-AS_LONG = ("--max_steps", "200", "--learning_rate", "2e-4", "--warmup_steps", "20")
+SAME_BUDGET = ("--max_steps", "200", "--learning_rate", "2e-4", "--warmup_steps", "20")
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     BASELINE: ("synthetic/marian", ()),
     AOL: ("synthetic/aol", ()),
     MINIMUM_RISK: ("synthetic/minimum_risk", ()),
-    LIKELIHOOD: ("synthetic/marian", AS_LONG),
+    LIKELIHOOD: ("synthetic/marian", SAME_BUDGET),
 }
 NAMES = {
     BASELINE: "the baseline",
@@ -133,10 +133,10 @@ def value_at(result: dict[str, Any] | None, group: str, key: str) -> float | Non
 
 
 def spread(values: list[float | None], digits: int, sign: str = "") -> str:
-    """The mean, and each value in brackets; a dash for a run that is not there."""
-    known = [value for value in values if value is not None]
+    """The mean, and each value in brackets; a dash for a missing run."""
+    present = [value for value in values if value is not None]
     cells = ["–" if value is None else f"{value:{sign}.{digits}f}" for value in values]
-    return f"{statistics.mean(known):{sign}.{digits}f} ({', '.join(cells)})" if known else "–"
+    return f"{statistics.mean(present):{sign}.{digits}f} ({', '.join(cells)})" if present else "–"
 
 
 Column = tuple[str, str, str, int]  # its name, the group and the key of its score, and how many digits
@@ -191,15 +191,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     after = [name for name in SYSTEMS if name != BASELINE]
-    parser.add_argument("--systems", nargs="+", choices=after, default=after, help="default: all")
+    parser.add_argument("--systems", nargs="+", choices=after, default=after, help="systems to train; default: all")
     parser.add_argument("--runs", type=Path, default=Path("runs/objectives"), help="folder of the trainings")
     parser.add_argument(
-        "--baseline-steps", type=at_least_one, default=BASELINE_STEPS, help="of the baseline's training"
+        "--baseline-steps", type=at_least_one, default=BASELINE_STEPS, help="steps of the baseline's training"
     )
-    parser.add_argument("--samples", type=at_least_one, default=4, help="samples of a test sentence")
+    parser.add_argument("--samples", type=at_least_one, default=4, help="number of samples of a test sentence")
     parser.add_argument("--no-training", action="store_true", help="score the finished runs alone")
     parser.add_argument("--output", type=Path, help="folder of results.json and README.md; default: only print")
-    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="of every training")
+    parser.add_argument("recipe_arguments", nargs="*", metavar="-- --key value", help="recipe keys for every training")
     return parser
 
 

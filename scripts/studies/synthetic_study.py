@@ -373,7 +373,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--warmup-steps", type=int, default=300, help="warm-up of the runs from scratch")
-    parser.add_argument("--warm-steps", type=int, default=300, help="steps of a warm start")
+    parser.add_argument("--warm-steps", type=int, default=300, help="steps of training after a warm start")
     parser.add_argument("--train-size", type=int, default=30_000)
     parser.add_argument("--test-size", type=int, default=300)
     parser.add_argument("--max-words", type=int, default=14)

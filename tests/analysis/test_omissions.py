@@ -147,8 +147,8 @@ def test_a_perfect_score_is_measured_as_perfect_and_contrasts_as_chance(monkeypa
 
     def look_up(model: Any, tokenizer: Any, source: str, target: str) -> dict[str, tuple[float, ...]]:
         words = target.lower().replace(".", "").split()
-        known = model == "knows"
-        return {"credit": tuple(float(known and ORACLE[word] not in words) for word in source.split())}
+        knows_words = model == "knows"
+        return {"credit": tuple(float(knows_words and ORACLE[word] not in words) for word in source.split())}
 
     module = "hf_capsule_mt.analysis.omissions"
     monkeypatch.setattr(f"{module}.detection.word_scores", look_up)

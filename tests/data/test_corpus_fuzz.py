@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from hf_capsule_mt.data import CleaningRules, load_corpus
-from hf_capsule_mt.data.corpora.text_files import flaw
+from hf_capsule_mt.data.corpora.text_files import line_problem
 
 PIECES = ["en", "de", "source", "target", "\t", ",", '"', "'", "\n", "\r", "\r\n", "\0", "\x85", "\ufeff", "a", "b c"]
 PIECES += [
@@ -103,7 +103,7 @@ def test_fuzz_any_bytes_are_pairs_or_an_error(corpus: tuple[str, dict[str, bytes
             pairs = [row["translation"] for row in loaded.pairs]
             report = loaded.report
             assert report.read == report.kept + sum(report.dropped.values()) and report.kept == len(pairs)
-            assert all(set(pair) == {"en", "de"} and not any(map(flaw, pair.values())) for pair in pairs)
+            assert all(set(pair) == {"en", "de"} and not any(map(line_problem, pair.values())) for pair in pairs)
         assert contents(folder) == before
 
 

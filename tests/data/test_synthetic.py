@@ -165,9 +165,9 @@ def test_the_same_in_another_process(tmp_path: Path):
     )
     done = run_script(script)
     assert done.returncode == 0, done.stderr
-    hashed, there = json.loads(done.stdout)
+    hashed, printed = json.loads(done.stdout)
     assert hashed != hash("a word")
-    assert there == [list(synthetic_lines(20, seed=5, split=split)) for split in ("train", "valid", "test")]
+    assert printed == [list(synthetic_lines(20, seed=5, split=split)) for split in ("train", "valid", "test")]
 
 
 def test_seeds_and_splits_differ():

@@ -142,7 +142,7 @@ def test_an_error_shows_no_path_and_logs_no_text(monkeypatch: pytest.MonkeyPatch
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError(f"/server/secret/model.safetensors: {SOURCE}")
 
-    monkeypatch.setattr(page_file, "look", broken)
+    monkeypatch.setattr(page_file, "routing_view", broken)
     shown = PAGE.translate("guided", SOURCE, 0.5)
     assert "could not do this" in shown.message and "secret" not in str(shown)
     logged = capsys.readouterr()

@@ -104,7 +104,9 @@ def card_problems(content: str) -> list[str]:
         values = data.get(name, [])
         values = values if isinstance(values, list) else [values]
         problems += [f"{name}: {value!r}" for value in values if not re.fullmatch(pattern, str(value))]
-    problems += [f"{name}: {data[name]!r}" for name, known in CHOICES.items() if data.get(name) not in [None, *known]]
+    problems += [
+        f"{name}: {data[name]!r}" for name, choices in CHOICES.items() if data.get(name) not in [None, *choices]
+    ]
     for model in data.get("model-index", []):
         problems += [] if isinstance(model.get("name"), str) else ["model-index: a model without a name"]
         for result in model["results"]:
@@ -225,8 +227,8 @@ class Handler(BaseHTTPRequestHandler):
         oid, tree = self.tree(name, revision)
         siblings = [{"rfilename": path} for path in sorted(tree)]
         tag = re.search(r"^pipeline_tag: (\S+)$", tree.get("README.md", b"").decode(), re.MULTILINE)
-        known = {"id": name, "sha": oid, "private": self.repository(name).private, "siblings": siblings}
-        self.reply({**known, "tags": [], "pipeline_tag": tag and tag[1]})
+        details = {"id": name, "sha": oid, "private": self.repository(name).private, "siblings": siblings}
+        self.reply({**details, "tags": [], "pipeline_tag": tag and tag[1]})
 
     def list_tree(self, name: str, revision: str) -> None:
         files = []

@@ -87,8 +87,8 @@ def write_opus(
     values = {**OPUS_CONFIG, **changes}
     torch.manual_seed(3)
     fields = {field.name for field in dataclasses.fields(MarianConfig)}
-    known = {key: value for key, value in values.items() if key in fields and key != "architectures"}
-    model = MarianMTModel(MarianConfig(**{**known, "init_std": 0.5}))
+    marian_options = {key: value for key, value in values.items() if key in fields and key != "architectures"}
+    model = MarianMTModel(MarianConfig(**{**marian_options, "init_std": 0.5}))
     model.final_logits_bias.normal_()
     weights = {name: value.to(dtype, copy=True) for name, value in model.state_dict().items() if name not in left_out}
     assert {*POSITIONS, "final_logits_bias"} - {*left_out} <= weights.keys()

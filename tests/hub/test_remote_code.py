@@ -259,10 +259,10 @@ def test_all_families_work_alone(exported, bare_python, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     hidden = ["hf_capsule_mt", "datasets", "evaluate", "accelerate", "sacrebleu", "pandas", "matplotlib", "peft"]
     hidden += [] if "triton" in with_requirements(INSTALLED) else ["triton"]  # PyTorch for CUDA requires it
-    there = ["torch", "transformers", "tokenizers", "safetensors"]
-    ask = f"from importlib.util import find_spec\nprint([name for name in {hidden + there} if find_spec(name)])"
+    needed = ["torch", "transformers", "tokenizers", "safetensors"]
+    ask = f"from importlib.util import find_spec\nprint([name for name in {hidden + needed} if find_spec(name)])"
     actual = subprocess.run([bare_python, "-P", "-c", ask], capture_output=True, text=True, check=True)
-    assert actual.stdout.strip() == str(there)
+    assert actual.stdout.strip() == str(needed)
     verify(*exported.values(), python=bare_python)
 
 

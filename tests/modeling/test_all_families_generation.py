@@ -52,8 +52,10 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
 @every_case
 @pytest.mark.parametrize("settings", [{}, BEAMS, exhaustive({"num_beams": 4, "length_penalty": 0.6})], ids=str)
 def test_cache_changes_nothing(case: Case, settings: dict):
-    """In float64, which Transformers rounds to float32 for its search, so that both ways round alike: computed in
-    float32, beams that are almost equally good come in another order on one processor or another."""
+    """The model computes in float64, and Transformers rounds the scores to float32, so both ways round alike.
+
+    In float32 the order of beams that are almost equally good depends on the processor.
+    """
     model = case.build().double()
     actual, expected = (
         model.generate(

@@ -88,9 +88,9 @@ def test_output_and_gradients_are_those_of_eager_attention(
 ):
     monkeypatch.setattr(cpu_attention, "uses_products", lambda *_: True)  # also in float32
     allowed, parts = boolean(mask, queries, keys), tensors(queries, keys, torch.float32)
-    for name, here, there in zip(NAMES, ours(parts, mask, allowed), eager(parts, allowed), strict=True):
-        assert here.isfinite().all() and there.isfinite().all()
-        torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-6, msg=f"{name}: {here - there}")
+    for name, of_ours, of_eager in zip(NAMES, ours(parts, mask, allowed), eager(parts, allowed), strict=True):
+        assert of_ours.isfinite().all() and of_eager.isfinite().all()
+        torch.testing.assert_close(of_ours, of_eager, rtol=1e-5, atol=1e-6, msg=f"{name}: {of_ours - of_eager}")
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -100,10 +100,10 @@ def test_bfloat16_is_as_exact_as_eager_attention(queries: int, keys: int, mask: 
     exact = eager([part.double() for part in parts], allowed)
     with torch.autocast("cpu", torch.bfloat16):
         others, actual = eager(parts, allowed), ours(parts, mask, allowed)
-    for name, here, there, truth in zip(NAMES, actual, others, exact, strict=True):
-        assert here.isfinite().all()
-        largest = (here - truth).abs().max()
-        assert largest <= 2 * (there - truth).abs().max() + 2**-8 * truth.abs().max(), name
+    for name, of_ours, of_eager, truth in zip(NAMES, actual, others, exact, strict=True):
+        assert of_ours.isfinite().all()
+        largest = (of_ours - truth).abs().max()
+        assert largest <= 2 * (of_eager - truth).abs().max() + 2**-8 * truth.abs().max(), name
 
 
 def uses_products(monkeypatch: pytest.MonkeyPatch, *parts: Tensor, **options: Any) -> bool:

@@ -77,8 +77,8 @@ class FamilyTester:
             "decoder_start_token_id": PAD,
             "forced_eos_token_id": None,
         }
-        known = self.config_class.__dataclass_fields__
-        return self.config_class(**{**{name: sizes[name] for name in sizes if name in known}, **self.options})
+        config_fields = self.config_class.__dataclass_fields__
+        return self.config_class(**{**{name: sizes[name] for name in sizes if name in config_fields}, **self.options})
 
     def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, torch.Tensor]]:
         generator = torch.Generator().manual_seed(23)

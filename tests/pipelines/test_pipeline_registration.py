@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers.pipelines as there
+import transformers.pipelines as library
 from commands import run_script
 from family_cases import CAPS_NMT
 from pipeline_models import MARIAN, TEXTS, TOKENIZER, built, expected, texts_of
@@ -19,7 +19,7 @@ from hf_capsule_mt.registration import register_translation
 TASKS = """
 import json
 import torch
-import transformers.pipelines as there
+import transformers.pipelines as library
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -29,9 +29,9 @@ from transformers import (
 )
 
 def state():
-    entries = {task: str(entry["impl"]) for task, entry in there.PIPELINE_REGISTRY.supported_tasks.items()}
-    aliases = dict(there.PIPELINE_REGISTRY.task_aliases)
-    return [there.get_supported_tasks(), entries, aliases, dict(getattr(there, "REMOVED_TASKS", {}))]
+    entries = {task: str(entry["impl"]) for task, entry in library.PIPELINE_REGISTRY.supported_tasks.items()}
+    aliases = dict(library.PIPELINE_REGISTRY.task_aliases)
+    return [library.get_supported_tasks(), entries, aliases, dict(getattr(library, "REMOVED_TASKS", {}))]
 
 def mappings():
     "The classes of other models, and what a configuration of theirs says."
@@ -43,14 +43,14 @@ def others():
     "What pipelines of other models give, and the classes that make them."
     made = [make("text-classification", BertForSequenceClassification, BertConfig(**bert))]
     made.append(make("text-generation", GPT2LMHeadModel, GPT2Config(**gpt2)))
-    made.append(there.pipeline("fill-mask", model=BERT, tokenizer=TOKENIZER, device="cpu"))
+    made.append(library.pipeline("fill-mask", model=BERT, tokenizer=TOKENIZER, device="cpu"))
     texts = ["ba de [MASK]", "go [MASK]"]
     given = [one(texts, **options) for one, options in zip(made, ({"top_k": None}, greedy, {}), strict=True)]
     return [[str(type(one)), str(type(one.model)), str(type(one.model.config))] for one in made], given
 
 def make(task, kind, config):
     torch.manual_seed(4)
-    return there.pipeline(task, model=kind(config).eval(), tokenizer=TOKENIZER, device="cpu")
+    return library.pipeline(task, model=kind(config).eval(), tokenizer=TOKENIZER, device="cpu")
 
 words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[MASK]", "ba", "de", "go", "lu"])}
 backend = Tokenizer(WordLevel(words, "[UNK]"))
@@ -111,10 +111,12 @@ def test_unknown_tasks_stay_unknown(task: str) -> None:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Transformers' registry as it is without this package."""
-    tasks = {task: entry for task, entry in there.PIPELINE_REGISTRY.supported_tasks.items() if task != "translation"}
-    monkeypatch.setattr(there, "PIPELINE_REGISTRY", PipelineRegistry(tasks, dict(there.TASK_ALIASES)))
-    monkeypatch.setattr(there, "REMOVED_TASKS", {"translation": "refused", "summarization": "refused"}, raising=False)
-    return there.PIPELINE_REGISTRY
+    tasks = {task: entry for task, entry in library.PIPELINE_REGISTRY.supported_tasks.items() if task != "translation"}
+    monkeypatch.setattr(library, "PIPELINE_REGISTRY", PipelineRegistry(tasks, dict(library.TASK_ALIASES)))
+    monkeypatch.setattr(
+        library, "REMOVED_TASKS", {"translation": "refused", "summarization": "refused"}, raising=False
+    )
+    return library.PIPELINE_REGISTRY
 
 
 def test_registering_again_changes_nothing(fresh: Any) -> None:
@@ -122,23 +124,23 @@ def test_registering_again_changes_nothing(fresh: Any) -> None:
     entry, aliases = fresh.supported_tasks["translation"], fresh.task_aliases
     register_translation()
     assert fresh.supported_tasks["translation"] is entry and fresh.task_aliases is aliases
-    assert entry["impl"] is CapsuleTranslationPipeline and there.REMOVED_TASKS == {"summarization": "refused"}
-    assert there.check_task("translation_en_to_de")[1] is entry
+    assert entry["impl"] is CapsuleTranslationPipeline and library.REMOVED_TASKS == {"summarization": "refused"}
+    assert library.check_task("translation_en_to_de")[1] is entry
 
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_translation_pipeline_of_a_later_version_stays(fresh: Any, refused: bool) -> None:
     theirs = fresh.supported_tasks["translation"] = {"impl": Pipeline, "pt": ()}
     if not refused:
-        del there.REMOVED_TASKS["translation"]
-    tasks, removed, aliases = dict(fresh.supported_tasks), dict(there.REMOVED_TASKS), fresh.task_aliases
+        del library.REMOVED_TASKS["translation"]
+    tasks, removed, aliases = dict(fresh.supported_tasks), dict(library.REMOVED_TASKS), fresh.task_aliases
     register_translation()
     assert fresh.supported_tasks == tasks and fresh.supported_tasks["translation"] is theirs
-    assert fresh.task_aliases is aliases and there.REMOVED_TASKS == removed
+    assert fresh.task_aliases is aliases and library.REMOVED_TASKS == removed
 
 
 def test_a_later_version_that_refuses_nothing(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(there, "REMOVED_TASKS")
+    monkeypatch.delattr(library, "REMOVED_TASKS")
     register_translation()
     assert fresh.check_task("translation")[1]["impl"] is CapsuleTranslationPipeline
 
@@ -146,8 +148,8 @@ def test_a_later_version_that_refuses_nothing(fresh: Any, monkeypatch: pytest.Mo
 def test_somebodys_task_for_one_pair_stays(fresh: Any) -> None:
     fresh.register_pipeline("translation_en_to_de", type("Mine", (Pipeline,), {}))
     register_translation()
-    assert there.check_task("translation_en_to_de")[1]["impl"].__name__ == "Mine"
-    assert there.check_task("translation_de_to_en")[1]["impl"] is CapsuleTranslationPipeline
+    assert library.check_task("translation_en_to_de")[1]["impl"].__name__ == "Mine"
+    assert library.check_task("translation_de_to_en")[1]["impl"] is CapsuleTranslationPipeline
 
 
 CUSTOM = {"translation": {"impl": "pipelines.Missing", "pt": ["AutoModelForSeq2SeqLM"]}}

@@ -10,7 +10,7 @@ from training_run import SIZES
 from transformers import MarianConfig, MarianMTModel, TrainerCallback
 
 from hf_capsule_mt.training import cpu_memory
-from hf_capsule_mt.training.cpu_memory import freed_memory_kept
+from hf_capsule_mt.training.cpu_memory import keep_freed_memory
 
 MEGABYTES = 64
 CPU = torch.device("cpu")
@@ -34,13 +34,13 @@ def kept_after_free(megabytes: int = MEGABYTES) -> float:
 def test_freed_memory_stays_in_the_block_only() -> None:
     ctypes.CDLL(None).malloc_trim(0)  # what other tests left would serve the tensor
     assert kept_after_free() < 0.1 * MEGABYTES
-    with freed_memory_kept(CPU):
+    with keep_freed_memory(CPU):
         assert kept_after_free() > 0.9 * MEGABYTES
     assert kept_after_free() < 0.1 * MEGABYTES
 
 
 def test_an_error_ends_the_block_too() -> None:
-    with pytest.raises(KeyError), freed_memory_kept(CPU):
+    with pytest.raises(KeyError), keep_freed_memory(CPU):
         raise KeyError
     assert kept_after_free() < 0.1 * MEGABYTES
 
@@ -48,12 +48,12 @@ def test_an_error_ends_the_block_too() -> None:
 @pytest.mark.parametrize("variable", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_an_allocator_that_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "glibc.malloc.arena_max=2")
-    with freed_memory_kept(CPU):
+    with keep_freed_memory(CPU):
         assert kept_after_free() < 0.1 * MEGABYTES
 
 
 def test_a_gpu_changes_nothing() -> None:
-    with freed_memory_kept(torch.device("cuda")):
+    with keep_freed_memory(torch.device("cuda")):
         assert kept_after_free() < 0.1 * MEGABYTES
 
 
@@ -74,6 +74,6 @@ def test_the_trainer_keeps_memory_while_it_trains(tmp_path: Path) -> None:
 
 def test_smaller_tensors_stay_afterwards_as_they_did_before() -> None:
     """Else each of them would be mapped anew for the rest of the process."""
-    with freed_memory_kept(CPU):
+    with keep_freed_memory(CPU):
         pass
     assert kept_after_free(16) > 0.9 * 16

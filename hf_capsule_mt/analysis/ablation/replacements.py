@@ -92,8 +92,8 @@ class Shuffled:
     """The assignments of another sentence of the batch.
 
     The sentences of a batch of B form one ring, drawn from the seed and B. Each gets the assignments that the model
-    computes for the next one, at the same position and beam. If the other sentence is shorter, its assignments are
-    repeated from its first position on, and likewise for its source words. In `generate` the ring stays the same from
+    computes for the next one, at the same position and beam. If the other sentence is shorter, its assignments repeat
+    from its first position on. Its source words repeat in the same way. In `generate` the ring stays the same from
     the first step to the last, however beams are reordered. A sentence that has ended goes on with padding, and so do
     its assignments.
 
@@ -145,7 +145,7 @@ def ring(count: int, seed: int) -> list[int]:
 
 
 def _at_places(assignments: Tensor, real: Tensor, donor: Tensor, axis: int) -> Tensor:
-    """Reorder an axis so that real word p of a row has what is at real word p of its donor, modulo the donor's length.
+    """Reorder an axis: real word p of a row gets the entry of real word p of its donor, modulo the donor's length.
 
     `real` and `donor` `[N, L]` are true for real words; `assignments` have the length L on `axis`.
     """

@@ -27,7 +27,7 @@ PAST_FUTURE_CAPTION = (
     "future, the share still to translate. {rest} The last row, “uniform”, is the contrast: a routing that decides "
     "nothing gives every word the same bar at every step.{first}"
 )
-BETWEEN = (
+REDUNDANT_CAPTION = (
     "What remains between them is redundant; a word that is mostly redundant may still be translated. A word should "
     "move from future to past about when its translation is written. Not every word does, also in a trained model."
 )
@@ -67,7 +67,7 @@ def past_future_map(
 
     `sums_over` is `"groups"` if the three shares of a word sum to 1, and `"words"` for attention.
     """
-    rest = SUMS_TO_ALL if sums_over == "words" else BETWEEN
+    rest = SUMS_TO_ALL if sums_over == "words" else REDUNDANT_CAPTION
     return {
         "type": "past_future",
         "title": title,

@@ -1,4 +1,4 @@
-"""What shows itself as an interactive map: in a notebook, as a page, as a file."""
+"""Mixin that shows an object as an interactive map: in a notebook, as a page, as a file."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -30,5 +30,5 @@ class ShownAsMap(ABC):
         return path
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return notebook_frame(self.to_html(), self.map_title())

@@ -106,9 +106,9 @@ def omission_study(
     untrained model, whose weights `seed` draws. Their AUC may exceed 0.5 too: in a shorter reference fewer words can
     cover a source word.
     """
-    known = {(pair.source, pair.reference) for pair in pairs}
+    test_pairs = {(pair.source, pair.reference) for pair in pairs}
     for pair in validation or ():
-        if (pair.source, pair.reference) in known:
+        if (pair.source, pair.reference) in test_pairs:
             raise ValueError(
                 f"{pair.source[:60]!r} is in the validation pairs and in the test pairs: a threshold is chosen on "
                 "other sentences than it is measured on; give two corpora"

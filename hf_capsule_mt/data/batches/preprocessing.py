@@ -36,7 +36,7 @@ def preprocess_pairs(
     that length and ends in ``</s>``; one warning says how many sides were cut. A missing or blank side is a
     ``ValueError`` that names its row.
 
-    For a data set on disk the result is kept in the folder of `load_corpus`, or else in the cache of `datasets`, never
+    For a data set on disk the result is kept in the folder of `load_corpus`, or in the cache of `datasets`, never
     beside the data set itself. A later call with the same content reads it from there.
     """
     import datasets

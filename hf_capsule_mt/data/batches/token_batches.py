@@ -80,8 +80,8 @@ class TokenBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
         indices = self.order.indices if self.longest_first else self.order.shuffle_within_lengths(generator)
-        # A group is one batch for each process, neighbours in the sorted order. Which process gets which batch is
-        # drawn too; else one of them would always have the longest.
+        # A group has one batch for each process, neighbours in the sorted order. A random order within the group
+        # gives them to the processes. Otherwise one process would always get the longest batch.
         groups = np.arange(len(self))[::-1] if self.longest_first else generator.permutation(len(self))
         for group in groups:
             batch = group * self.num_processes + generator.permutation(self.num_processes)[self.process_index]

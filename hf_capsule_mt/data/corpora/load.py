@@ -22,7 +22,7 @@ from hf_capsule_mt.data.corpora.cleaning import CleaningReport, CleaningRules, S
 from hf_capsule_mt.data.corpora.columns import PairColumns
 from hf_capsule_mt.data.corpora.folders import check_outside_corpus
 from hf_capsule_mt.data.corpora.sources import find_source
-from hf_capsule_mt.data.corpora.text_files import BrokenRecord, PairSource, flaw, repair_text
+from hf_capsule_mt.data.corpora.text_files import BrokenRecord, PairSource, line_problem, repair_text
 
 if TYPE_CHECKING:
     import datasets
@@ -224,7 +224,7 @@ def _clean_chunk(pair_source: PairSource, rules: CleaningRules, repair: bool, ch
             dropped["broken_record"] += 1
             continue
         for side, text in enumerate(texts):
-            if (problem := flaw(text)) is None:
+            if (problem := line_problem(text)) is None:
                 continue
             if not repair:
                 raise ValueError(

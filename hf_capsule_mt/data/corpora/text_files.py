@@ -134,7 +134,7 @@ def pair_of(row: Any, pair_columns: PairColumns) -> tuple[str, str]:
     return texts[keys[0]], texts[keys[1]]
 
 
-def flaw(text: str) -> str | None:
+def line_problem(text: str) -> str | None:
     """Describes the first forbidden character of a sentence; None for a valid sentence."""
     match = _FORBIDDEN.search(text)
     if match is None:

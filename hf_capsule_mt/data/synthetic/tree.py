@@ -55,7 +55,7 @@ class Adjunct:
 class Clause:
     """One clause. ``front`` names the slot before the finite verb in both languages.
 
-    It is ``none`` if a clause (``front_clause``), a question word (``wh``) or nothing (a yes-or-no question) is there.
+    It is ``none`` if the slot has a clause (``front_clause``), a question word (``wh``) or nothing (yes-or-no).
     """
 
     verb_tag: int

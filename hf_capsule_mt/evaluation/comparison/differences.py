@@ -24,8 +24,8 @@ def setting_differences(systems: Sequence[System]) -> list[SettingDifference]:
     """The settings in which systems differ, by name. Seeds are left out.
 
     A setting that only some runs have is listed if one of their recipes gives it, or if it is a field of the
-    configuration and all runs are of one family. Else it comes from another family, or from another release of a
-    library, and is left out.
+    configuration and all runs are of one family. Other settings come from another family, or from another release of
+    a library, and are left out.
     """
     runs = [run for system in systems for run in system.runs if run.settings]
     one_family = len({run.settings.get("family") for run in runs}) == 1

@@ -1,4 +1,4 @@
-"""A comparison as data: what tables show, and JSON that keeps its form.
+"""A comparison as data for tables, and as JSON in a stable format.
 
 The JSON has "format": "hf_capsule_mt.comparison" and "version": 1. Its keys are the fields below. Later versions add
 keys; they do not rename or remove any.

@@ -67,7 +67,7 @@ def record_warnings(run: Run, metric: str, signature: str, score: float) -> list
 
 
 def signatures_of(metrics: list[CorpusMetric], runs: list[ScoredRun]) -> dict[str, str]:
-    """The signature of each metric: as computed, else the first recorded one."""
+    """The signature of each metric: as computed, or otherwise the first recorded one."""
     signatures = {}
     for metric in metrics:
         recorded = (signature for run in runs if (signature := recorded_signature(run.run, metric.name)))

@@ -1,4 +1,4 @@
-"""What the modules for `evaluate` share.
+"""The base class of the modules for `evaluate`.
 
 A module imports this file, not its class: `evaluate` uses the first class in the module.
 """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_capsule_mt.evaluation.probing.inputs import Inputs
-from hf_capsule_mt.evaluation.probing.sentence_probe import used_device
+from hf_capsule_mt.evaluation.probing.sentence_probe import module_device
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 WARMUP_SHARE = 0.1  # of all steps
@@ -71,7 +71,7 @@ def fit(
     batches = torch.Generator().manual_seed(seed)
     labels = torch.tensor(training.labels)  # [N]
     steps = schedule.epochs * math.ceil(len(labels) / schedule.batch_size)
-    is_fused = used_device(model).type in ("cpu", "cuda")
+    is_fused = module_device(model).type in ("cpu", "cuda")
     optimizer = torch.optim.Adam(model.parameters(), schedule.learning_rate, betas=(0.9, 0.98), fused=is_fused)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps))
     accuracies: list[float] = []
@@ -121,4 +121,4 @@ def accuracy(model: nn.Module, labelled: LabelledInputs, dtype: str = "float32")
 
 
 def _autocast(model: nn.Module, dtype: str) -> torch.autocast:
-    return torch.autocast(used_device(model).type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")
+    return torch.autocast(module_device(model).type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")

@@ -108,7 +108,7 @@ def _tasks(results: ProbeResults) -> str:
 
 
 def _standard_error(results: ProbeResults, task: str) -> float:
-    """Of an accuracy, in points: `sqrt(p (1 - p) / n)` with the mean accuracy p of all models."""
+    """The standard error of an accuracy, in points: `sqrt(p (1 - p) / n)`. `p` is the mean accuracy of all models."""
     share = statistics.mean(value for model in results.models for value in _accuracies(results, model, task)) / 100.0
     return 100.0 * math.sqrt(share * (1.0 - share) / results.tasks[task]["sentences"][2])
 

@@ -81,5 +81,5 @@ def count_parameters(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-def used_device(module: nn.Module) -> torch.device:
+def module_device(module: nn.Module) -> torch.device:
     return next(module.parameters()).device

@@ -50,7 +50,7 @@ def comet_scores(
         references: one reference a translation.
         model: a name on the Hub, which is downloaded, or the path of a checkpoint file (`.ckpt`).
         python: the Python of an environment with unbabel-comet. None takes the environment variable
-            HF_CAPSULE_MT_COMET_PYTHON, else this Python.
+            HF_CAPSULE_MT_COMET_PYTHON, otherwise this Python.
         batch_size: sentences of a batch.
         gpus: the number of GPUs.
     """

@@ -56,7 +56,7 @@ class CorpusMetric(ABC):
         """How the score is computed. Known after the first counts."""
 
     def details(self, sums: Counts) -> dict[str, Any]:
-        """What else a table of this metric shows."""
+        """Further values in a table of this metric."""
         return {}
 
     def counts(

@@ -1,7 +1,7 @@
 """Whether a difference between two systems holds over several seeds.
 
-The systems are paired by seed: both runs of a pair have the same seed. One lucky seed proves nothing, and neither do
-p-values over sentences of one run: they know nothing of what another seed would give.
+The systems are paired by seed: both runs of a pair have the same seed. One lucky seed proves nothing. The p-values
+over the sentences of one run prove nothing either: they do not measure how another seed changes the result.
 """
 
 import math

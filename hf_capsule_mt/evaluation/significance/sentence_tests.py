@@ -1,10 +1,10 @@
 """Whether a difference between two systems holds over the sentences of a test set.
 
 Paired bootstrap (Koehn 2004) and approximate randomisation (Riezler and Maxwell 2005) are those of sacreBLEU: the same
-random numbers, and the same p-values unless samples tie with the observed difference. Here a tie counts as being as
-extreme. sacreBLEU leaves ties out, and so gives two systems of equal scores a p-value below 0.001 if all samples tie.
-sacreBLEU holds all samples at once, which takes over 8 GB for 100,000 sentences. Here one block of samples is in
-memory. The sign test is that of Collins et al. (2005), which DLA reports.
+random numbers, and the same p-values unless samples tie with the observed difference. A tie here counts as equally
+extreme. sacreBLEU leaves ties out: if all samples tie, it gives two systems of equal scores a p-value below 0.001.
+sacreBLEU holds all samples at once, which takes over 8 GB for 100,000 sentences. This file holds one block of samples
+at a time. The sign test is that of Collins et al. (2005), which DLA reports.
 
 Legend: `N` sentences, `S` counts of a sentence, `R` samples of a block.
 """

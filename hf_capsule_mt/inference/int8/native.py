@@ -1,6 +1,6 @@
 """int8 with the compiled part of this package: one call for a linear map, one call for a step of a Marian decoder.
 
-Without the compiled part (no C compiler at installation, or no x86 processor with AVX2) PyTorch's int8 is used.
+PyTorch's int8 replaces it if there was no C compiler at installation, or if the processor is not x86 with AVX2.
 
 Legend: `R` rows, `in` and `out` widths of a linear map.
 """

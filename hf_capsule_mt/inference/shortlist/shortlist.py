@@ -53,7 +53,7 @@ class Shortlist:
         shares_vocabulary: bool,
     ) -> None:
         """`translations` `[V, K]`: target words of each source word, most probable first, -1 for no word.
-        `frequent` `[F]`, most frequent first. `always`: the end token, and whatever else any sentence may need.
+        `frequent` `[F]`, most frequent first. `always`: the end token and other words that any sentence may need.
         `digest` is that of the tokenizer. With `shares_vocabulary` a source word may also be copied."""
         self.translations, self.frequent = translations.int(), frequent.int()
         self.always = sorted(set(always))

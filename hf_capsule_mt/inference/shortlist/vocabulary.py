@@ -1,4 +1,4 @@
-"""What a shortlist must know of a model and its tokenizer: sizes, words that are always possible, a digest."""
+"""Facts of a model and its tokenizer that a shortlist needs: sizes, words that are always possible, a digest."""
 
 import hashlib
 import json

@@ -75,8 +75,8 @@ class _VocabularyLoss(torch.autograd.Function):
         return grad_hidden, grad_embedding, *[None] * 5
 
 
-# Of a block of scores: log of the summed exponentials, scores of the labels, means of the scores, and the gradient of
-# the loss, computed in the memory of the scores if it is needed.
+# The losses of a block of scores: log of the summed exponentials, scores of the labels, means of the scores, and the
+# gradient of the loss. If the gradient is needed, it is computed in the memory of the scores.
 BlockLosses = tuple[Tensor, Tensor, Tensor, Tensor]
 
 

@@ -1,4 +1,4 @@
-"""Infinite weights, or weights that are not a number, are never saved."""
+"""Finds weights that are infinite or not a number, so that they are never saved."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,7 @@
-"""A checkpoint appears only after it is completely written.
+"""Writes checkpoints so that each appears only after it is completely written.
 
-It is written into the folder `_unfinished_checkpoints`, flushed to disk, and renamed last. One that a dying process or
-a full disk cut short is never seen as a checkpoint, and the earlier ones stay as they are.
+A checkpoint is written into the folder `_unfinished_checkpoints`, flushed to disk, and renamed last. If the process
+dies or the disk is full, the incomplete folder keeps this name, and the earlier checkpoints do not change.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The record of a checkpoint: sizes and digests of its files, by which damage is noticed."""
+"""The record of a checkpoint: sizes and digests of its files, which show damage."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Where a run is after a step: its sums since the last log, and the work of this step that is not done yet.
+"""Where a run is after a step: its sums since the last log, and the tasks of this step that are still open.
 
 Transformers does not save them. This file saves them with each checkpoint, so a resumed run continues at the same
 point.

@@ -6,9 +6,9 @@ once", with "a beam width of 8 and length penalty 0.8 in all the experiments". H
 length_penalty=0.8`; the paper gives no formula for the penalty, and `generate` divides by the length to that power.
 Distillation gains 1.2 BLEU for the base model (Tables 1 and 2: 25.7 to 26.9 English-German).
 
-A run may be stopped in any way and started again with any number of processes; see `shards.py` for its files. With the
-same `max_tokens` on the same kind of machine the corpus is byte for byte that of a run that was never stopped: a batch
-holds sentences of similar length from one shard.
+A run may be stopped in any way and started again with any number of processes; see `shards.py` for its files. A batch
+holds sentences of similar length from one shard. So with the same `max_tokens` on the same kind of machine the corpus
+is byte for byte that of a run that was never stopped.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The files of a distillation, by which it can be stopped at any time and started again.
+"""The files of a distillation. With them it can be stopped at any time and started again.
 
 `output` is a prefix of files:
 

@@ -61,23 +61,24 @@ class ObjectiveArguments:
         default=False, metadata={"help": "Train on references in a share of the steps instead of in all of them."}
     )
     samples_per_sentence: int = field(
-        default=8, metadata={"help": "Translations that are sampled of each sentence and step."}
+        default=8, metadata={"help": "Number of translations sampled for a sentence in a step."}
     )
     max_sample_length: int | None = field(
-        default=None, metadata={"help": "Most tokens of a sample; by default 1.5 times its reference, and 10."}
+        default=None,
+        metadata={"help": "Most tokens of a sample; default: 1.5 times the length of its reference, plus 10."},
     )
     risk_sharpness: float = field(
         default=0.005, metadata={"help": "Exponent of the samples' probabilities in minimum_risk."}
     )
     include_reference: bool = field(
-        default=False, metadata={"help": "The reference is a candidate of minimum_risk too."}
+        default=False, metadata={"help": "Use the reference as a candidate of minimum_risk too."}
     )
     reward_baseline: str = field(
         default=OTHER_SAMPLES,
         metadata={"help": f"What policy_gradient subtracts from a reward: one of {', '.join(BASELINES)}."},
     )
     reward: str = field(
-        default="bleu", metadata={"help": f"What makes a sampled translation good: one of {', '.join(REWARDS)}."}
+        default="bleu", metadata={"help": f"Score of a sampled translation: one of {', '.join(REWARDS)}."}
     )
     reward_settings: dict | str | None = field(
         default=None, metadata={"help": "Fields of RewardSettings, as a mapping."}

@@ -1,4 +1,4 @@
-"""The candidates of a batch: drawn from the model, and as the reward gets them.
+"""Draws the candidates of a batch from the model, and makes the batch that the reward scores.
 
 Legend: `B` sentences of a batch, `N` candidates of all of them, `S` source and `T` target positions.
 """

@@ -1,4 +1,4 @@
-"""The candidates of a batch: what was sampled for its sentences, each translation once.
+"""The candidates of a batch: the sampled translations of each sentence, without duplicates.
 
 Legend: `B` sentences, `N` candidates of all of them, `S` source and `T` target positions.
 """

@@ -1,4 +1,4 @@
-"""What an objective over whole translations needs of the model and of the run."""
+"""Checks whether a model and a run can train with an objective over whole translations."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from hf_capsule_mt.training.objectives.model_access import end_tokens, has_two_e
 def objective_problems_with_model(
     args: Any, model: Any, has_own_loss: bool, is_sharded: bool, tokenizer: Any = None
 ) -> list[str]:
-    """What is wrong with the objective for this model and its tokenizer."""
+    """The problems of the objective with this model and its tokenizer."""
     objective = getattr(args, "objective", LIKELIHOOD)
     if objective == LIKELIHOOD:
         return []

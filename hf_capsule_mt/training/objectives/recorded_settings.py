@@ -29,14 +29,14 @@ def objective_settings(args: Any, given_reward: Any) -> dict[str, Any]:
 
 
 def recorded_run(checkpoint: Path) -> dict[str, Any]:
-    """What the main process wrote about its run, for all processes, whatever their number is now."""
+    """The state that the main process saved, for all processes. The run may have another number of processes now."""
     shared = [running_state(checkpoint)]
     broadcast_object_list(shared)
     return shared[0]
 
 
 def has_other_reward(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether the rewards of a checkpoint say nothing about those of this run: it has other settings of the reward."""
+    """Whether the reward or its settings differ, so that the rewards of both runs cannot be compared."""
     names = [name for name in before if name in now and name.startswith("reward_settings.")]
     return any(before.get(name) != now.get(name) for name in ("reward", *names))
 

@@ -37,7 +37,7 @@ def named_reward(args: Any, tokenizer: Any, model: Any, pairs: Any) -> Reward:
 
 
 def load_reward(reward: Reward, checkpoint: Path, process: int) -> None:
-    """Give a reward the state that this process, or else process 0, has saved in the checkpoint."""
+    """Load the state of a reward from the checkpoint: that of this process, or of process 0 if there is none."""
     state = load_state(checkpoint, process)
     if state is None:
         state = load_state(checkpoint, 0)

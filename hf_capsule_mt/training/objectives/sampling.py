@@ -1,11 +1,11 @@
 """Samples from the model's own distribution, and greedy translations: with the cache, batched by tokens.
 
 The distribution is the model's softmax, with temperature 1 and without top-k or top-p: other settings would estimate
-the gradient of something else. The decoder has no dropout: the words of a sample come from one distribution, and with
-dropout each would come from another one. The encoder's output is that of the training step, with its dropout: it is
-the one for which the log-probabilities of the samples are computed.
+another gradient. The decoder has no dropout. So all words of a sample come from one distribution; with dropout each
+would come from another one. The encoder's output is that of the training step, with its dropout: the log-probabilities
+of the samples are computed from the same output.
 
-A sample that reaches its length limit stops there, without an end token. Together with the translations that end
+A sample that reaches its length limit stops at it, without an end token. Together with the translations that end
 before, such prefixes are a distribution too. Random numbers are those of `random_numbers.py`.
 
 Legend: `B` sentences, `n` samples of each, `R` rows of a block, `L` most words of a block, `V` target vocabulary.
@@ -137,7 +137,7 @@ class Sampler:
 
 
 def numbers_of(numbers: list[Tensor]) -> list[Tensor]:
-    """The numbers of all sentences with the same number of columns; those that are added are never read."""
+    """The numbers of all sentences, padded to the same number of columns. Nothing reads the padding."""
     longest = max(tensor.shape[1] for tensor in numbers)
     return [torch.nn.functional.pad(tensor, (0, longest - tensor.shape[1])) for tensor in numbers]
 
@@ -150,7 +150,7 @@ def cut(words: list[int], limit: int, ends: Sequence[int]) -> Words:
 
 @contextmanager
 def only_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """In this block `generate` uses these settings, and none of the model's: no forced end, no penalties, no beams."""
+    """In this block `generate` uses only `settings`. It ignores the model's own forced end, penalties and beams."""
     before, model.generation_config = model.generation_config, settings
     try:
         yield

@@ -1,4 +1,4 @@
-"""The end tokens of sources, which with two vocabularies are not those of translations."""
+"""The end tokens of sources. With two vocabularies they differ from the end tokens of translations."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ SENTENCES_READ = 1000
 def source_ends(dataset: Any, model: Any) -> list[int]:
     """The tokens that end the sources of the training set.
 
-    A model knows what ends translations. Where its source has an embedding of its own, the last token of the sources
-    is read: if it is not the same in all of them, they have no end token.
+    A model names only the tokens that end translations. If sources have their own embedding, this function reads the
+    last token of the first sources. If these tokens differ, sources have no end token.
     """
     if not has_two_embeddings(model) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return end_tokens(model)

@@ -1,4 +1,4 @@
-"""What the rewards of a run are like: for its log, for the running mean, and to stop where nothing can be learned.
+"""Statistics of the rewards of a run: for its log and the running mean, and to stop if nothing can be learned.
 
 | key of the log | what it is |
 | --- | --- |
@@ -66,7 +66,7 @@ class RewardStatistics:
             self.sums[name] += float(value)
 
     def add_rewards(self, rewards: Tensor, counts: Tensor, some_differ: bool) -> None:
-        """Of the candidates of a batch, both `[N]`; a candidate with the count 0 is not a sample.
+        """Add rewards and counts of a batch's candidates, both `[N]`. A candidate with the count 0 is not a sample.
 
         `some_differ` says whether something is learned from them: whether a reward differs from what it is compared
         with, the other rewards of its sentence or the running mean.

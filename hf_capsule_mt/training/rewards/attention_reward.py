@@ -1,4 +1,4 @@
-"""The reward `cdr` where the cross-attention of the model that trains says what a translation covers.
+"""The reward `cdr` with coverage from the cross-attention of the model that trains.
 
 Legend: `N` references and samples, `S` source tokens with the end token, `T` target tokens, `H` heads.
 """

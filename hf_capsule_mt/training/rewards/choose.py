@@ -1,4 +1,4 @@
-"""The reward of a name."""
+"""Makes the reward that the setting `reward` names."""
 
 from typing import Any
 

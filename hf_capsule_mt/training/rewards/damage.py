@@ -7,7 +7,7 @@ import numpy as np
 
 UNDAMAGED, EXCHANGED = 0.1, 0.05  # shares of the references that stay, and that belong to another sentence
 MOST_DAMAGED = 0.8  # of the tokens of a reference
-IN_ONE_SPAN = 0.3  # share of the damaged references that lose one span; the others are hit at random places
+IN_ONE_SPAN = 0.3  # share of the damaged references that lose one span; the others change at random places
 
 
 def random_numbers(seed: int, *place: int) -> Any:
@@ -28,7 +28,7 @@ def damage_references(references: Sequence[Sequence[int]], generator: Any) -> li
         elif generator.random() < IN_ONE_SPAN:
             results.append(without_span(reference, generator))
         else:
-            results.append(hit(reference, tokens, generator))
+            results.append(replace_random_tokens(reference, tokens, generator))
     return results
 
 
@@ -39,8 +39,11 @@ def without_span(reference: Sequence[int], generator: Any) -> list[int]:
     return [*reference[:begin], *reference[begin + length :]]
 
 
-def hit(reference: Sequence[int], tokens: Sequence[int], generator: Any) -> list[int]:
-    """The reference with tokens deleted (one half), replaced by one of `tokens`, or by the one before (a quarter)."""
+def replace_random_tokens(reference: Sequence[int], tokens: Sequence[int], generator: Any) -> list[int]:
+    """The reference with changes at random places.
+
+    A change deletes a token (one half), or replaces it by one of `tokens` or by the token before it (a quarter each).
+    """
     is_hit = generator.random(len(reference)) < MOST_DAMAGED * generator.random()
     deed = generator.random(len(reference))
     others = generator.integers(0, len(tokens), size=len(reference))

@@ -1,4 +1,4 @@
-"""What rewards that learn nothing have in common."""
+"""The mixin of rewards that do not learn."""
 
 from typing import Any
 

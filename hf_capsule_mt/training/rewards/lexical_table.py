@@ -60,7 +60,7 @@ def cache_folder(settings: RewardSettings) -> Path:
 
 
 def digest(pairs: TokenPairs, settings: RewardSettings) -> str:
-    """Of the pairs, of the settings that change the folder, and of the code that writes and reads it."""
+    """The digest of the pairs, of the settings that change the folder, and of the code that writes and reads it."""
     result = hashlib.sha256()
     for file in (__file__, lexicon.__file__, coverage_scorer.__file__):
         result.update(Path(file).read_bytes())

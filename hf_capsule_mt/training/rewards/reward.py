@@ -1,4 +1,4 @@
-"""What sequence-level training rewards, as one small interface."""
+"""The interface of a reward for sequence-level training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class Reward(Protocol):
         """Begin to score. The returned function waits for the scores, one a sample, and is called once."""
 
     def after_step(self) -> dict[str, float]:
-        """What the reward learns in a step, if it learns; returns numbers for the log."""
+        """Update a reward that learns, after a step. Returns numbers for the log."""
 
     def state(self) -> dict[str, Any]:
-        """What an exact resume needs; tensors and plain values, saved without pickling."""
+        """The state that an exact resume needs: tensors and plain values, saved without pickling."""
 
     def load(self, state: dict[str, Any]) -> None: ...
 

@@ -148,7 +148,7 @@ def ask(process: "subprocess.Popen[bytes]", content: Any) -> Any:
 
 
 def exit_code(process: "subprocess.Popen[bytes]") -> int:
-    """Of a process whose pipes are closed, so that it ends."""
+    """The exit code of a process whose pipes are closed, so that it ends."""
     try:
         return process.wait(SECONDS_TO_END)
     except subprocess.TimeoutExpired:

@@ -85,9 +85,9 @@ class RewardSettings:
         names = [field.name for field in dataclasses.fields(cls)]
         unknown = [str(name) for name in values or {} if name not in names]
         problems = [f"{name}: is not a setting of rewards; must be one of {', '.join(names)}" for name in unknown]
-        known = {name: value for name, value in (values or {}).items() if name in names}
+        recognised = {name: value for name, value in (values or {}).items() if name in names}
         try:
-            settings = cls(**known)
+            settings = cls(**recognised)
         except ValueError as error:
             problems.append(str(error))
         if problems:

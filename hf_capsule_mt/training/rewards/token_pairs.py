@@ -1,4 +1,4 @@
-"""Training pairs as tokens, in few bytes: what coverage is learned from.
+"""Training pairs as tokens, in few bytes. The rewards learn coverage from them.
 
 Legend: `P` training pairs, `N` tokens of one of their sides.
 """

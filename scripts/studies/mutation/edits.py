@@ -44,8 +44,8 @@ FUNCTIONS = {one: other for pair in _PAIRS for one, other in (pair.split(), pair
 FUNCTIONS |= {"mean": "sum", "log_softmax": "softmax", "softmax": "log_softmax", "triu": "tril", "tril": "triu"}
 # Methods whose call is replaced by what they are called on.
 DROPPED = {"transpose", "permute", "flip", "masked_fill", "masked_fill_", "clamp", "clamp_min", "clamp_max", "detach"}
-# Calls and statements that only say something.
-SAYS = ("logger.", "logging.", "warnings.", "print", "isinstance", "issubclass", "super")
+# Calls that only write messages or check types, which no mutant changes.
+MESSAGE_CALLS = ("logger.", "logging.", "warnings.", "print", "isinstance", "issubclass", "super")
 
 
 class Edit(NamedTuple):
@@ -132,7 +132,7 @@ def _says_something(node: ast.AST) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     if isinstance(node, ast.Call):
-        return ast.unparse(node.func).startswith(SAYS)
+        return ast.unparse(node.func).startswith(MESSAGE_CALLS)
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 

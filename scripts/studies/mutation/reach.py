@@ -8,10 +8,12 @@ import ast
 import re
 from pathlib import Path
 
-# Modules of these folders and of those below them have bare names in tests: pytest adds the folder of each test.
-BARE = ("tests", "scripts")
-# Calls that run code where tracing in the test's own process does not see it.
-ELSEWHERE = re.compile(r"run_script|start_script|run_processes|subprocess|multiprocessing|fork|\bcompile\b|jit\.")
+# Tests import modules of these folders, and of the folders below, by their last name: pytest adds each test's folder.
+TOP_LEVEL_FOLDERS = ("tests", "scripts")
+# Names in a test that runs code in another process or compiles it. Tracing in the test's own process misses it.
+SUBPROCESS_MARKERS = re.compile(
+    r"run_script|start_script|run_processes|subprocess|multiprocessing|fork|\bcompile\b|jit\."
+)
 
 
 class Imports:
@@ -26,7 +28,7 @@ class Imports:
         for file in self.files:
             name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             self._modules[name] = file
-            if file.startswith(tuple(f"{bare}/" for bare in BARE)):
+            if file.startswith(tuple(f"{folder}/" for folder in TOP_LEVEL_FOLDERS)):
                 self._modules.setdefault(name.rpartition(".")[2], file)
         self._trees = {file: ast.parse(text) for file, text in self.files.items()}
         self._lazy = {
@@ -52,7 +54,7 @@ class Imports:
 
     def runs_elsewhere(self, test: str) -> bool:
         """Whether a test starts processes or compiles, so that tracing misses what it runs."""
-        return bool(ELSEWHERE.search(self.files[test]))
+        return bool(SUBPROCESS_MARKERS.search(self.files[test]))
 
     def _imported(self, file: str, tree: ast.Module) -> set[str]:
         imported: set[str] = set()

@@ -1,6 +1,11 @@
 """Damaged references: of every sort, drawn from the seed and the step alone."""
 
-from hf_capsule_mt.training.rewards.damage import damage_references, hit, random_numbers, without_span
+from hf_capsule_mt.training.rewards.damage import (
+    damage_references,
+    random_numbers,
+    replace_random_tokens,
+    without_span,
+)
 
 REFERENCES = [[10 * number + place for place in range(number % 9)] for number in range(400)]
 
@@ -36,7 +41,7 @@ def test_a_span_is_one_piece_and_not_all() -> None:
 
 def test_tokens_are_deleted_replaced_and_repeated() -> None:
     reference = list(range(1000))
-    result = hit(reference, [-5], random_numbers(1, 2))
+    result = replace_random_tokens(reference, [-5], random_numbers(1, 2))
     deleted = len(reference) - len(result)
     replaced = result.count(-5)
     repeated = sum(one == other for one, other in zip(result, result[1:], strict=False) if one != -5)

@@ -1,1 +1,1 @@
-"""What computes rewards, in files that worker processes load without the package and without PyTorch."""
+"""Scorers of rewards. Worker processes load these files without the package and without PyTorch."""

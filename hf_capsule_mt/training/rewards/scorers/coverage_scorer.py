@@ -23,8 +23,8 @@ class CoverageScorer:
 
     A source token `s` covers the share `p(t | s) / (p(t | empty word) + sum over distinct source tokens s' of
     p(t | s'))` of a target token `t`, its posterior in IBM model 1. It covers `t` if the share is at least
-    `threshold`. A token that occurs `n` times in the source and covers `m` target tokens counts as covered at its
-    first `min(n, m)` places, so that a translation which repeats it less often has a lower coverage.
+    `threshold`. If a token occurs `n` times in the source and covers `m` target tokens, its first
+    `min(n, m)` places count as covered. So a translation that repeats it less often has a lower coverage.
     """
 
     def __init__(self, folder: str | Path, threshold: float) -> None:
@@ -44,7 +44,7 @@ class CoverageScorer:
         """`p(target | source)` of each source with each target, `[len(sources), len(targets)]`, float32."""
         cells = sources[:, None] * self.columns + targets[None, :]
         places = np.minimum(np.searchsorted(self.keys, cells), len(self.keys) - 1)
-        # A target that the table has no column for would else be found in the next row.
+        # Without this check a target without a column in the table would match an entry of the next row.
         is_entry = (self.keys[places] == cells) & (targets < self.columns)[None, :]
         return np.where(is_entry, self.probabilities[places], np.float32(0.0))
 
