@@ -14,7 +14,7 @@ from training_run import checkpoints, run
 from transformers import TrainerCallback
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
-from hf_capsule_mt.recipes.results import write_results
+from hf_capsule_mt.recipes.running.results import write_results
 from hf_capsule_mt.training.callbacks.finiteness_watch import Diverged
 from hf_capsule_mt.training.checkpoints.average import average_checkpoints
 
