@@ -39,10 +39,17 @@ END, PAD = 0, 1
 SOURCES = [[9, 23, 4, 31, 17, END], [12, 40, 8, END], [30, 5, 5, 21, 44, 16, 2, END]]
 TARGETS = [[14, 7, 33, 20, END], [41, 3, 26, 11, 9, 38, END], [6, 35, END]]
 
-
-MARIAN_SIZES: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "vocab_size": 47,
     "d_model": 16,
+    "eos_token_id": END,
+    "pad_token_id": PAD,
+    "decoder_start_token_id": PAD,
+    "forced_eos_token_id": None,
+    "dropout": 0.1,
+}
+MARIAN_SIZES: dict[str, Any] = {
+    **COMMON,
     "encoder_layers": 2,
     "decoder_layers": 3,
     "encoder_attention_heads": 4,
@@ -50,12 +57,15 @@ MARIAN_SIZES: dict[str, Any] = {
     "encoder_ffn_dim": 20,
     "decoder_ffn_dim": 28,
     "max_position_embeddings": 24,
-    "eos_token_id": END,
-    "pad_token_id": PAD,
-    "decoder_start_token_id": PAD,
-    "forced_eos_token_id": None,
-    "dropout": 0.1,
     "init_std": 0.3,
+}
+PAST_FUTURE: dict[str, Any] = {
+    "past_capsules": 2,
+    "future_capsules": 3,
+    "redundant_capsules": 1,
+    "capsule_dim": 6,
+    "bow_loss_weight": 0.1,
+    "bca_loss_weight": 0.1,
 }
 
 
@@ -76,14 +86,9 @@ def build_gdr_marian() -> Any:
     """Guided routing with redundant capsules and both auxiliary losses; dynamic routing over the layers."""
     config = GDRMarianConfig(
         **MARIAN_SIZES,
+        **PAST_FUTURE,
         layer_aggregation="dynamic_routing",
         layer_num_capsules=4,
-        past_capsules=2,
-        future_capsules=3,
-        redundant_capsules=1,
-        capsule_dim=6,
-        bow_loss_weight=0.1,
-        bca_loss_weight=0.1,
     )
     return GDRMarianForConditionalGeneration(config)
 
@@ -91,24 +96,13 @@ def build_gdr_marian() -> Any:
 def build_gdr_rnmt() -> Any:
     """Guided routing with both auxiliary losses on two bidirectional layers and a conditional GRU."""
     config = GDRRNMTConfig(
-        vocab_size=47,
-        d_model=16,
+        **COMMON,
+        **PAST_FUTURE,
         recurrent_dim=12,
         attention_dim=20,
         encoder_layers=2,
         decoder_ffn_dim=28,
-        eos_token_id=END,
-        pad_token_id=PAD,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-        dropout=0.1,
         init_std=0.3,
-        past_capsules=2,
-        future_capsules=3,
-        redundant_capsules=1,
-        capsule_dim=6,
-        bow_loss_weight=0.1,
-        bca_loss_weight=0.1,
     )
     return GDRRNMTForConditionalGeneration(config)
 
@@ -116,15 +110,9 @@ def build_gdr_rnmt() -> Any:
 def build_caps_nmt() -> Any:
     """Capsules with all three strategies, and the attention of the hybrid."""
     config = CapsNMTConfig(
-        vocab_size=47,
-        d_model=16,
+        **COMMON,
         encoder_layers=3,
         decoder_layers=2,
-        eos_token_id=END,
-        pad_token_id=PAD,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-        dropout=0.1,
         init_std=0.8,
         num_capsules=4,
         decoder_context="attention",

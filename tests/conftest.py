@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from chromium import Tab, chromium_tab
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -59,6 +60,14 @@ def no_garbage_of_earlier_files() -> None:
     """Objects of earlier files stay to the end. Each training collects garbage, and then skips these objects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Tab]:
+    """A tab that follows frames, for the tests of one file."""
+    with chromium_tab() as tab:
+        tab.watch_frames()
+        yield tab
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,11 +6,10 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from chromium import Tab, chromium_program, chromium_tab
+from chromium import Tab
+from markers import needs_chromium
 
-pytestmark = pytest.mark.skipif(
-    chromium_program() is None, reason="no Chromium is installed: `make test-browser` installs it and runs these tests"
-)
+pytestmark = needs_chromium
 NEVER = "new Promise(() => {})"
 
 
@@ -53,13 +52,6 @@ def server() -> Iterator[Server]:
         yield server
         server.answer.set()
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Tab]:
-    with chromium_tab() as tab:
-        tab.watch_frames()
-        yield tab
 
 
 @pytest.fixture

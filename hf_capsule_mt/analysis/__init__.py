@@ -11,7 +11,7 @@ from hf_capsule_mt.analysis.ablation.variant_scores import (
 from hf_capsule_mt.analysis.activation_spread import ActivationSpread
 from hf_capsule_mt.analysis.adequacy import AdequacyTable, adequacy_table, align_systems
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
-from hf_capsule_mt.analysis.coverage import Coverage, measure_coverage_scales
+from hf_capsule_mt.analysis.coverage_warnings import Coverage, measure_coverage_scales
 from hf_capsule_mt.analysis.explain import Explanation, explain
 from hf_capsule_mt.analysis.heat_map import plot_assignments
 from hf_capsule_mt.analysis.input_shares import InputShares, input_shares

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.coverage import Coverage, coverage_evidence
+from hf_capsule_mt.analysis.coverage_warnings import Coverage, coverage_evidence
 from hf_capsule_mt.analysis.maps import ShownAsMap, past_future_map
 from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, long_frame, text_table
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.coverage import Coverage
+from hf_capsule_mt.analysis.coverage_warnings import Coverage
 from hf_capsule_mt.analysis.explain import EXPLAINED, explain
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 

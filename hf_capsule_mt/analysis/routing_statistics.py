@@ -24,7 +24,7 @@ from hf_capsule_mt.analysis.heat_map import plot_assignments
 from hf_capsule_mt.analysis.routing_sites import RoutingSite, routing_sites
 from hf_capsule_mt.analysis.sentence_words import text_table
 from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
-from hf_capsule_mt.evaluation.routing_statistics import input_entropies, position_diversities
+from hf_capsule_mt.evaluation.entropy_and_diversity import input_entropies, position_diversities
 from hf_capsule_mt.evaluation.texts import check_pairs
 from hf_capsule_mt.modeling.capsules.routing_record import open_record
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches, padded

@@ -7,7 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
-from hf_capsule_mt.analysis.coverage import DEFAULT_THRESHOLD
+from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_THRESHOLD
 from hf_capsule_mt.analysis.explain import EXPLAINED, Explanation, explain
 from hf_capsule_mt.analysis.input_shares import input_shares, input_sites
 from hf_capsule_mt.analysis.maps import ShownAsMap, map_page

@@ -76,7 +76,7 @@ def named_run(text: str, split: str) -> "Run":
     """The run of `[NAME=]PATH`."""
     from hf_capsule_mt.evaluation.comparison.systems import Run
     from hf_capsule_mt.evaluation.sentences import read_sentences
-    from hf_capsule_mt.recipes.finished_run import read_run
+    from hf_capsule_mt.recipes.running.finished_run import read_run
 
     name, place = name_and_place(text)
     path = Path(place)

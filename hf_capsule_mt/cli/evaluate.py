@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.evaluation.scoring.comet import comet_scores
     from hf_capsule_mt.evaluation.scoring.translation_scores import score_translations
     from hf_capsule_mt.evaluation.sentences import read_sentences
-    from hf_capsule_mt.recipes.finished_run import read_run
+    from hf_capsule_mt.recipes.running.finished_run import read_run
 
     references = read_references(arguments.references)
     sources = None if arguments.sources is None else read_sentences(arguments.sources)

@@ -135,7 +135,7 @@ def read_test_set(arguments: argparse.Namespace, systems: list[Any]) -> tuple[li
 
 def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
     """The test set that the runs recorded, which must be the same; their translations become those of the systems."""
-    from hf_capsule_mt.recipes.finished_run import read_run
+    from hf_capsule_mt.recipes.running.finished_run import read_run
 
     test_set: tuple[list[str], list[str], str] | None = None
     for system in systems:

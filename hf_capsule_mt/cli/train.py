@@ -116,7 +116,7 @@ def without_debug(arguments: list[str]) -> tuple[list[str], bool]:
 def train(arguments: list[str]) -> int:
     from hf_capsule_mt.hub import names_on_hub, write_model_card
     from hf_capsule_mt.recipes.recipe import WrongCommandLine, parse_recipe
-    from hf_capsule_mt.recipes.run import RESULTS, Interrupted, run_recipe
+    from hf_capsule_mt.recipes.running.run import RESULTS, Interrupted, run_recipe
     from hf_capsule_mt.training.processes import close_process_group
 
     try:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_capsule_mt.analysis.maps.page import web_file
 from hf_capsule_mt.demo import html
@@ -81,173 +81,260 @@ def import_gradio() -> Any:
     return gradio
 
 
+class LookTab(NamedTuple):
+    """The components of the first tab."""
+
+    model: Any
+    translate: Any
+    translation: Any
+    show: Any
+    edit: Any
+    status: Any
+    coverage: Any
+    threshold: Any
+    picture: Any
+    drawn: Any
+    frame: Any
+    link: Any
+    save: Any
+
+    @property
+    def answers(self) -> list[Any]:
+        """Those that an answer fills, in the order of `look_tab_values`."""
+        boxes = [self.translation, self.status, self.coverage, self.threshold, self.picture]
+        return [*boxes, self.drawn, self.frame, self.link]
+
+
+class CompareTab(NamedTuple):
+    """The components of the second tab."""
+
+    first: Any
+    second: Any
+    compare: Any
+    cards: Any
+    frames: list[Any]
+    link: Any
+
+    @property
+    def answers(self) -> list[Any]:
+        """Those that an answer fills, in the order of `compare_tab_values`."""
+        return [self.cards, *self.frames, self.link]
+
+
 def build_app(page: Page) -> Any:
     """The Gradio app for these models, not yet started; see `start`."""
     gr = import_gradio()
-    names, compared_names = list(page.models), list(page.variants)
-    output = partial(gr.HTML, js_on_load=None)
     with gr.Blocks(title=TITLE, analytics_enabled=False) as app:
         gr.Markdown(INTRODUCTION, elem_id="demo-introduction")
-        source = gr.Textbox(
-            value=page.first_source,
-            label="Sentence",
-            placeholder="Type a sentence and press Enter",
-            max_lines=4,
-            max_length=MOST_COUNTED,
-            elem_id="demo-source",
-        )
-        examples = gr.Dataset(
-            label="Examples: click one",
-            components=[gr.Textbox(visible=False)],
-            samples=[[" → ".join(example)] for example in page.examples],
-            type="index",
-            visible=bool(page.examples),
-        )
+        source, examples = sentence_boxes(gr, page)
         with gr.Tabs(selected=TABS[0]) as tabs:
             with gr.Tab("Look inside", id=TABS[0]):
-                with gr.Row(equal_height=True):
-                    model = gr.Dropdown(
-                        names, value=names[0], label="Model", elem_id="demo-model", scale=4, min_width=NAME_WIDTH
-                    )
-                    translate = gr.Button(
-                        "Translate", variant="primary", elem_id="demo-translate", scale=1, min_width=110
-                    )
-                    translation = gr.Textbox(
-                        label=TRANSLATION[page.models[names[0]].has_coverage],
-                        max_lines=4,
-                        max_length=MOST_COUNTED,
-                        elem_id="demo-translation",
-                        interactive=True,
-                        scale=8,
-                        min_width=300,
-                    )
-                    show = gr.Button("Redraw picture", elem_id="demo-show", scale=1, min_width=110)
-                    edit = gr.Button(visible="hidden", elem_id="demo-edit")  # `page.js` clicks it after an edit
-                status = output(elem_id="demo-status")
-                with gr.Row():
-                    with gr.Column(scale=3, min_width=320):
-                        coverage = output(elem_id="demo-source-words")
-                    with gr.Column(scale=2, min_width=280):
-                        threshold = gr.Slider(
-                            LOWEST,
-                            HIGHEST,
-                            value=DEFAULT,
-                            step=STEP,
-                            label=f"Warn above this score ({LOWEST} to {HIGHEST})",
-                            buttons=[],  # resetting it would be no event
-                            elem_id="demo-threshold",
-                        )
-                pictures = [(one.label, one.key) for one in page.models[names[0]].pictures]
-                picture = gr.Dropdown(pictures, label="Picture", elem_id="demo-picture", visible=len(pictures) > 1)
-                drawn = output(elem_id="demo-drawn")  # `page.js` compares it with the boxes
-                frame = output(elem_id="demo-picture-frame")
-                link = output(elem_id="demo-link")
-                save = gr.Button("Save this view as one HTML file", size="sm", elem_id="demo-save")
+                look = look_tab(gr, page)
             with gr.Tab("Compare two", id=TABS[1]):
-                if len(page.variants) > len(names):
-                    gr.Markdown(ABOUT_UNIFORM)
-                with gr.Row(equal_height=True):
-                    first = gr.Dropdown(
-                        compared_names,
-                        value=page.first_pair[0],
-                        label="First model",
-                        elem_id="demo-first",
-                        scale=3,
-                        min_width=NAME_WIDTH,
-                    )
-                    second = gr.Dropdown(
-                        compared_names,
-                        value=page.first_pair[1],
-                        label="Second model",
-                        elem_id="demo-second",
-                        scale=3,
-                        min_width=NAME_WIDTH,
-                    )
-                    compare = gr.Button("Compare", variant="primary", elem_id="demo-compare", scale=1, min_width=110)
-                cards = output(elem_id="demo-cards")
-                frames = []
-                with gr.Row():
-                    for place in (1, 2):
-                        with gr.Column(min_width=320):
-                            frames.append(output(elem_id=f"demo-frame-{place}"))
-                compared_link = output(elem_id="demo-compared-link")
+                pair = compare_tab(gr, page)
         with gr.Accordion("How to read the pictures", open=False):
             gr.Markdown(HELP)
         address = gr.Textbox(visible=False)
         saved = gr.Textbox(visible=False)
-
-        looked = [translation, status, coverage, threshold, picture, drawn, frame, link, address]
-        warned = [coverage, link, address]
-        side_by_side = [cards, *frames, compared_link, address]
-        boxes = [model, source, translation, threshold, picture]
-
-        def connect(
-            event: Callable[..., Any],
-            answer: Callable[..., Any],
-            inputs: list[Any],
-            outputs: list[Any],
-            **options: Any,
-        ) -> None:
-            done = event(answer, inputs, outputs, **SHARED, **options)
-            done.then(None, [address], None, js=REPLACE_ADDRESS)
-
-        def on_translate(name: Any, text: Any, limit: Any, key: Any) -> list[Any]:
-            return look_tab_values(gr, page, page.translate(name, text, limit, key))
-
-        def on_show(name: Any, text: Any, edited: Any, limit: Any, key: Any) -> list[Any]:
-            return look_tab_values(gr, page, page.show(name, text, edited, limit, key))
-
-        def on_warn(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
-            shown = page.warn(name, text, edited, limit)
-            return [shown.coverage or shown.message, html.link(shown.query), shown.query]
-
-        def on_save(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
-            answer = page.save(name, text, edited, limit)
-            return [answer.message or gr.skip(), answer.file]
-
-        def on_compare(one: Any, other: Any, text: Any, limit: Any) -> list[Any]:
-            return compare_tab_values(page.compare(one, other, text, limit))
-
-        def on_example(place: Any, name: Any, limit: Any, key: Any) -> list[Any]:
-            text, edited = page.example(place)
-            if edited:
-                shown = page.show(name, text, edited, limit, key)._replace(translation=edited)
-            else:
-                shown = page.translate(name, text, limit, key)
-            return [text, *look_tab_values(gr, page, shown)]
-
-        def on_open(request: Any) -> list[Any]:
-            opened = page.open(dict(request.query_params))
-            linked, is_pair = opened.linked, bool(opened.linked.second)
-            return [
-                gr.skip() if linked.model == names[0] else gr.update(value=linked.model),
-                gr.update(selected=TABS[is_pair]),
-                *([gr.update(value=linked.model), gr.update(value=linked.second)] if is_pair else [gr.skip()] * 2),
-                *look_tab_values(gr, page, opened.shown, linked.threshold)[:-1],
-                *compare_tab_values(opened.compared)[:-1],
-            ]
-
-        on_open.__annotations__["request"] = gr.Request  # so Gradio passes it; a type cannot name the local `gr`
-
-        connect(translate.click, on_translate, [model, source, threshold, picture], looked)
-        connect(source.submit, on_translate, [model, source, threshold, picture], looked)
-        connect(model.input, on_translate, [model, source, threshold, picture], looked)
-        connect(show.click, on_show, boxes, looked)
-        connect(translation.submit, on_show, boxes, looked)
-        connect(picture.input, on_show, boxes, looked)
-        live = {"trigger_mode": "always_last", "show_progress": "hidden"}
-        # Not `translation.change`: it also comes when an answer fills the box, and such an answer has its warnings.
-        # Not `translation.input`: in Gradio 6 it comes for typed characters only, not when one deletes or pastes.
-        connect(edit.click, on_warn, boxes[:4], warned, **live)
-        connect(threshold.input, on_warn, boxes[:4], warned, **live)
-        save.click(on_save, boxes[:4], [status, saved], **SHARED).then(None, [saved], None, js=SAVE_FILE)
-        connect(compare.click, on_compare, [first, second, source, threshold], side_by_side)
-        connect(examples.click, on_example, [examples, model, threshold, picture], [source, *looked])
-        app.load(None, [source], [source], js=LINKED_SOURCE)
-        opening = app.load(on_open, None, [model, tabs, first, second, *looked[:-1], *side_by_side[:-1]], **SHARED)
-        of_source = [drawn, translation, status, coverage, frame, link]
-        opening.then(None, [source, *of_source], of_source, js=EMPTY_AFTER_EDIT)
+        connect_look_tab(gr, page, look, source, address, saved)
+        connect_compare_tab(page, pair, source, look.threshold, address)
+        connect_examples(gr, page, look, source, examples, address)
+        connect_opening(gr, page, app, tabs, look, pair, source)
     return app
+
+
+def sentence_boxes(gr: Any, page: Page) -> tuple[Any, Any]:
+    """The box for the sentence, and the list of examples."""
+    source = gr.Textbox(
+        value=page.first_source,
+        label="Sentence",
+        placeholder="Type a sentence and press Enter",
+        max_lines=4,
+        max_length=MOST_COUNTED,
+        elem_id="demo-source",
+    )
+    examples = gr.Dataset(
+        label="Examples: click one",
+        components=[gr.Textbox(visible=False)],
+        samples=[[" → ".join(example)] for example in page.examples],
+        type="index",
+        visible=bool(page.examples),
+    )
+    return source, examples
+
+
+def look_tab(gr: Any, page: Page) -> LookTab:
+    """The content of the first tab: a model, its translation, its warnings and one picture."""
+    names, output = list(page.models), html_output(gr)
+    with gr.Row(equal_height=True):
+        model = gr.Dropdown(names, value=names[0], label="Model", elem_id="demo-model", scale=4, min_width=NAME_WIDTH)
+        translate = gr.Button("Translate", variant="primary", elem_id="demo-translate", scale=1, min_width=110)
+        translation = gr.Textbox(
+            label=TRANSLATION[page.models[names[0]].has_coverage],
+            max_lines=4,
+            max_length=MOST_COUNTED,
+            elem_id="demo-translation",
+            interactive=True,
+            scale=8,
+            min_width=300,
+        )
+        show = gr.Button("Redraw picture", elem_id="demo-show", scale=1, min_width=110)
+        edit = gr.Button(visible="hidden", elem_id="demo-edit")  # `page.js` clicks it after an edit
+    status = output(elem_id="demo-status")
+    with gr.Row():
+        with gr.Column(scale=3, min_width=320):
+            coverage = output(elem_id="demo-source-words")
+        with gr.Column(scale=2, min_width=280):
+            threshold = gr.Slider(
+                LOWEST,
+                HIGHEST,
+                value=DEFAULT,
+                step=STEP,
+                label=f"Warn above this score ({LOWEST} to {HIGHEST})",
+                buttons=[],  # resetting it would be no event
+                elem_id="demo-threshold",
+            )
+    pictures = [(one.label, one.key) for one in page.models[names[0]].pictures]
+    picture = gr.Dropdown(pictures, label="Picture", elem_id="demo-picture", visible=len(pictures) > 1)
+    drawn = output(elem_id="demo-drawn")  # `page.js` compares it with the boxes
+    frame = output(elem_id="demo-picture-frame")
+    link = output(elem_id="demo-link")
+    save = gr.Button("Save this view as one HTML file", size="sm", elem_id="demo-save")
+    return LookTab(
+        model, translate, translation, show, edit, status, coverage, threshold, picture, drawn, frame, link, save
+    )
+
+
+def compare_tab(gr: Any, page: Page) -> CompareTab:
+    """The content of the second tab: two models on the same sentence."""
+    names, output = list(page.variants), html_output(gr)
+    if len(names) > len(page.models):
+        gr.Markdown(ABOUT_UNIFORM)
+    with gr.Row(equal_height=True):
+        first = gr.Dropdown(
+            names,
+            value=page.first_pair[0],
+            label="First model",
+            elem_id="demo-first",
+            scale=3,
+            min_width=NAME_WIDTH,
+        )
+        second = gr.Dropdown(
+            names,
+            value=page.first_pair[1],
+            label="Second model",
+            elem_id="demo-second",
+            scale=3,
+            min_width=NAME_WIDTH,
+        )
+        compare = gr.Button("Compare", variant="primary", elem_id="demo-compare", scale=1, min_width=110)
+    cards = output(elem_id="demo-cards")
+    frames = []
+    with gr.Row():
+        for place in (1, 2):
+            with gr.Column(min_width=320):
+                frames.append(output(elem_id=f"demo-frame-{place}"))
+    link = output(elem_id="demo-compared-link")
+    return CompareTab(first, second, compare, cards, frames, link)
+
+
+def html_output(gr: Any) -> Callable[..., Any]:
+    """Makes components that show HTML."""
+    return partial(gr.HTML, js_on_load=None)
+
+
+def connect(
+    event: Callable[..., Any],
+    answer: Callable[..., Any],
+    inputs: list[Any],
+    outputs: list[Any],
+    **options: Any,
+) -> None:
+    """On an event, `answer` fills the `outputs`; the last of them is the page's address, which the browser shows."""
+    done = event(answer, inputs, outputs, **SHARED, **options)
+    done.then(None, outputs[-1:], None, js=REPLACE_ADDRESS)
+
+
+def connect_look_tab(gr: Any, page: Page, look: LookTab, source: Any, address: Any, saved: Any) -> None:
+    """Translates, draws, warns while one types, and saves a page."""
+    looked, warned = [*look.answers, address], [look.coverage, look.link, address]
+    asked = [look.model, source, look.threshold, look.picture]
+    boxes = [look.model, source, look.translation, look.threshold, look.picture]
+
+    def on_translate(name: Any, text: Any, limit: Any, key: Any) -> list[Any]:
+        return look_tab_values(gr, page, page.translate(name, text, limit, key))
+
+    def on_show(name: Any, text: Any, edited: Any, limit: Any, key: Any) -> list[Any]:
+        return look_tab_values(gr, page, page.show(name, text, edited, limit, key))
+
+    def on_warn(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
+        shown = page.warn(name, text, edited, limit)
+        return [shown.coverage or shown.message, html.link(shown.query), shown.query]
+
+    def on_save(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
+        answer = page.save(name, text, edited, limit)
+        return [answer.message or gr.skip(), answer.file]
+
+    connect(look.translate.click, on_translate, asked, looked)
+    connect(source.submit, on_translate, asked, looked)
+    connect(look.model.input, on_translate, asked, looked)
+    connect(look.show.click, on_show, boxes, looked)
+    connect(look.translation.submit, on_show, boxes, looked)
+    connect(look.picture.input, on_show, boxes, looked)
+    live = {"trigger_mode": "always_last", "show_progress": "hidden"}
+    # Not `translation.change`: it also comes when an answer fills the box, and such an answer has its warnings.
+    # Not `translation.input`: in Gradio 6 it comes for typed characters only, not when one deletes or pastes.
+    connect(look.edit.click, on_warn, boxes[:4], warned, **live)
+    connect(look.threshold.input, on_warn, boxes[:4], warned, **live)
+    look.save.click(on_save, boxes[:4], [look.status, saved], **SHARED).then(None, [saved], None, js=SAVE_FILE)
+
+
+def connect_compare_tab(page: Page, pair: CompareTab, source: Any, threshold: Any, address: Any) -> None:
+    """Compares two models."""
+
+    def on_compare(one: Any, other: Any, text: Any, limit: Any) -> list[Any]:
+        return compare_tab_values(page.compare(one, other, text, limit))
+
+    connect(pair.compare.click, on_compare, [pair.first, pair.second, source, threshold], [*pair.answers, address])
+
+
+def connect_examples(gr: Any, page: Page, look: LookTab, source: Any, examples: Any, address: Any) -> None:
+    """Shows a chosen example in the first tab."""
+
+    def on_example(place: Any, name: Any, limit: Any, key: Any) -> list[Any]:
+        text, edited = page.example(place)
+        if edited:
+            shown = page.show(name, text, edited, limit, key)._replace(translation=edited)
+        else:
+            shown = page.translate(name, text, limit, key)
+        return [text, *look_tab_values(gr, page, shown)]
+
+    inputs = [examples, look.model, look.threshold, look.picture]
+    connect(examples.click, on_example, inputs, [source, *look.answers, address])
+
+
+def connect_opening(gr: Any, page: Page, app: Any, tabs: Any, look: LookTab, pair: CompareTab, source: Any) -> None:
+    """Opens what the link of the page names."""
+    first_name = next(iter(page.models))
+
+    def on_open(request: Any) -> list[Any]:
+        opened = page.open(dict(request.query_params))
+        linked, is_pair = opened.linked, bool(opened.linked.second)
+        return [
+            gr.skip() if linked.model == first_name else gr.update(value=linked.model),
+            gr.update(selected=TABS[is_pair]),
+            *([gr.update(value=linked.model), gr.update(value=linked.second)] if is_pair else [gr.skip()] * 2),
+            *look_tab_values(gr, page, opened.shown, linked.threshold)[:-1],
+            *compare_tab_values(opened.compared)[:-1],
+        ]
+
+    on_open.__annotations__["request"] = gr.Request  # so Gradio passes it; a type cannot name the local `gr`
+
+    app.load(None, [source], [source], js=LINKED_SOURCE)
+    opened_parts = [look.model, tabs, pair.first, pair.second, *look.answers, *pair.answers]
+    opening = app.load(on_open, None, opened_parts, **SHARED)
+    of_source = [look.drawn, look.translation, look.status, look.coverage, look.frame, look.link]
+    opening.then(None, [source, *of_source], of_source, js=EMPTY_AFTER_EDIT)
 
 
 def look_tab_values(gr: Any, page: Page, shown: Shown, threshold: float | None = None) -> list[Any]:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from hf_capsule_mt.analysis import Coverage
-from hf_capsule_mt.analysis.coverage import LEAST_BOW_ACCURACY
+from hf_capsule_mt.analysis.coverage_warnings import LEAST_BOW_ACCURACY
 from hf_capsule_mt.analysis.maps.page import MAP_SCRIPTS, web_file, web_page
 from hf_capsule_mt.demo.look import Look
 from hf_capsule_mt.demo.warnings import (

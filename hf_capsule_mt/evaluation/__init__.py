@@ -7,8 +7,8 @@ from hf_capsule_mt.evaluation.comparison.render import render_comparison
 from hf_capsule_mt.evaluation.comparison.systems import Run, System, group_runs
 from hf_capsule_mt.evaluation.coverage import CoverageDifference, coverage_difference_ratio
 from hf_capsule_mt.evaluation.decoding import translate
+from hf_capsule_mt.evaluation.entropy_and_diversity import assignment_entropy, capsule_diversity
 from hf_capsule_mt.evaluation.overlap import OverlapRates, overlap_rates
-from hf_capsule_mt.evaluation.routing_statistics import assignment_entropy, capsule_diversity
 from hf_capsule_mt.evaluation.scores import CorpusScores, corpus_scores
 from hf_capsule_mt.evaluation.scoring.paper_bleu import PaperBleu, paper_bleu
 from hf_capsule_mt.evaluation.scoring.translation_scores import TranslationScores, score_translations

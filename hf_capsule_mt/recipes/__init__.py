@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
-    from hf_capsule_mt.recipes.run import run_recipe
+    from hf_capsule_mt.recipes.running.run import run_recipe
 
 __all__ = ["Recipe", "parse_recipe", "run_recipe"]
 
@@ -18,4 +18,4 @@ if not TYPE_CHECKING:  # a type checker that saw it would let every misspelt nam
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{'run' if name == 'run_recipe' else 'recipe'}"), name)
+        return getattr(import_module(f"{__name__}.{'running.run' if name == 'run_recipe' else 'recipe'}"), name)

@@ -92,7 +92,7 @@ def whole_recipe(name: str) -> str:
 
 def recorded_recipe(path: Path) -> str:
     """The recipe that the `results.json` of a run records, as the text of a file."""
-    from hf_capsule_mt.recipes.finished_run import read_results  # imports PyTorch
+    from hf_capsule_mt.recipes.running.finished_run import read_results  # imports PyTorch
 
     recipe = read_results(path, path.parent).get("recipe")
     if not isinstance(recipe, dict):

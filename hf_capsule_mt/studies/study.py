@@ -4,6 +4,7 @@ import argparse
 import json
 import multiprocessing
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ class StudyResults:
         self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
         self.content["command"] = command
 
+    @classmethod
+    def of_program(cls, folder: Path, program: str) -> "StudyResults":
+        """The results in a folder, which is made. The command is this `program` with the options of this process."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(folder / "results.json", f"python {program} " + " ".join(sys.argv[1:]))
+
     @property
     def runs(self) -> list[Run]:
         return self.content["runs"]
@@ -56,6 +63,11 @@ class StudyResults:
         unfinished = self.path.with_name(self.path.name + ".part")
         unfinished.write_text(json.dumps(self.content, indent=1) + "\n")
         unfinished.replace(self.path)
+
+    def add_and_report(self, run: Run, report: Callable[["StudyResults"], str]) -> None:
+        """Add a run, and write the report of all runs beside the results."""
+        self.add(run)
+        self.path.with_name("README.md").write_text(report(self))
 
     def by_settings(self) -> list[tuple[dict[str, Any], list[Run]]]:
         """The runs grouped by the `settings` of the study, in the order of their first use."""

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from hf_capsule_mt.data.batches.dataset_lengths import most_tokens, pair_lengths
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
-from hf_capsule_mt.training.stop_on_signal import IgnoreCtrlC
+from hf_capsule_mt.training.callbacks.stop_on_signal import IgnoreCtrlC
 
 logger = logging.get_logger(__name__)
 

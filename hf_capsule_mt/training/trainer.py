@@ -19,16 +19,18 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
 from hf_capsule_mt.training.ablated_routing import AblatedRouting
+from hf_capsule_mt.training.averaging.weight_averager import WeightAverager
 from hf_capsule_mt.training.batch_maker import BatchMaker
+from hf_capsule_mt.training.callbacks.early_stopping import PatientEarlyStopping
+from hf_capsule_mt.training.callbacks.epoch_order import EpochOrder
+from hf_capsule_mt.training.callbacks.finiteness_watch import FinitenessWatch
+from hf_capsule_mt.training.callbacks.stop_on_signal import EvaluationStopped, StopOnSignal
 from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_digests
 from hf_capsule_mt.training.checkpoints.run_position import RunPosition
 from hf_capsule_mt.training.checks import check_trainer
-from hf_capsule_mt.training.cpu_attention import TrainingAttention
-from hf_capsule_mt.training.cpu_dropout import native_dropout_on_cpu
-from hf_capsule_mt.training.cpu_memory import keep_freed_memory
-from hf_capsule_mt.training.early_stopping import PatientEarlyStopping
-from hf_capsule_mt.training.epoch_order import EpochOrder
-from hf_capsule_mt.training.finiteness_watch import FinitenessWatch
+from hf_capsule_mt.training.cpu.attention import TrainingAttention
+from hf_capsule_mt.training.cpu.dropout import native_dropout_on_cpu
+from hf_capsule_mt.training.cpu.memory import keep_freed_memory
 from hf_capsule_mt.training.fsdp import embeddings_in_the_root_unit
 from hf_capsule_mt.training.hub_pusher import HubPusher, carry_code
 from hf_capsule_mt.training.meter import Meter
@@ -36,10 +38,8 @@ from hf_capsule_mt.training.objectives.objective import SequenceObjective
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
 from hf_capsule_mt.training.random_state import preserve_random_state
 from hf_capsule_mt.training.rewards.reward import Reward
-from hf_capsule_mt.training.stop_on_signal import EvaluationStopped, StopOnSignal
 from hf_capsule_mt.training.training_loss import Count, TrainingLoss, check_labels
 from hf_capsule_mt.training.translation_evaluator import TranslationEvaluator
-from hf_capsule_mt.training.weight_averager import WeightAverager
 
 
 class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):

@@ -40,8 +40,8 @@ from benchmarks.measure import commit, device_name
 from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
 from hf_capsule_mt.data import load_corpus, marian_token_ids, pair_lengths, preprocess_pairs, train_tokenizer
 from hf_capsule_mt.modeling.losses.seq2seq import MEMORY_SAVING
-from hf_capsule_mt.training import cpu_dropout
 from hf_capsule_mt.training import trainer as trainer_module
+from hf_capsule_mt.training.cpu import dropout as cpu_dropout
 from hf_capsule_mt.training.versions import versions
 
 KINDS = ("stock", "stock-large", "ours")

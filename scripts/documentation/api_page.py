@@ -20,7 +20,7 @@ SECTIONS = (
     ("hf_capsule_mt.inference", "Fast on a CPU"),
     ("hf_capsule_mt.evaluation.shortlist_report", "Fast on a CPU"),
     ("hf_capsule_mt.analysis", "See routing"),
-    ("hf_capsule_mt.evaluation.routing_statistics", "See routing"),
+    ("hf_capsule_mt.evaluation.entropy_and_diversity", "See routing"),
     ("hf_capsule_mt.evaluation", "Evaluate"),
     ("hf_capsule_mt.data", "Data"),
     ("hf_capsule_mt.training", "Train"),

@@ -171,16 +171,12 @@ def main() -> None:
     args = parser.parse_args()
     keys = ("steps", "batch_size", "learning_rate", "warmup_steps", "d_model", "train_size", "test_size", "max_words")
     settings = {key: getattr(args, key) for key in (*keys, "min_words")}
-    args.output.mkdir(parents=True, exist_ok=True)
-    results = StudyResults(
-        args.output / "results.json", "python scripts/studies/caps_nmt_study.py " + " ".join(sys.argv[1:])
-    )
+    results = StudyResults.of_program(args.output, "scripts/studies/caps_nmt_study.py")
     names = names_of_settings(args.only, SETTINGS, parser)
     done = results.done(settings)
     jobs = [(name, int(seed), settings) for seed in args.seeds.split(",") for name in names]
     for run in run_jobs(run_one, [job for job in jobs if job[:2] not in done], args.jobs):
-        results.add(run)
-        (args.output / "README.md").write_text(report(results))
+        results.add_and_report(run, report)
         print_run(run)
     print(report(results))
 

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
     from transformers import AutoTokenizer
 
-    from hf_capsule_mt.analysis.coverage import DEFAULT_THRESHOLD
+    from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_THRESHOLD
     from hf_capsule_mt.analysis.omissions import damaged_pairs, omission_study
     from hf_capsule_mt.checkpoint_names import reading_checkpoint
     from hf_capsule_mt.modeling.saving.any_model import load_translation_model

@@ -168,7 +168,7 @@ def keep_record(run: Run, records: Path) -> None:
     """
     from hf_capsule_mt.evaluation.scoring.saved_counts import count_sentences, save_counts
     from hf_capsule_mt.hub.model_card import model_card
-    from hf_capsule_mt.recipes.finished_run import COUNTS, read_run
+    from hf_capsule_mt.recipes.running.finished_run import COUNTS, read_run
 
     folder = records / f"multi30k-{run.name}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ how soon the decoder learns to attend to the source. Writes `README.md` with a t
 import argparse
 import platform
 import statistics
-import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -382,10 +381,7 @@ def main() -> None:
     args = parser.parse_args()
     keys = ("steps", "warmup_steps", "warm_steps", "train_size", "test_size", "max_words")
     settings = {**{key: getattr(args, key) for key in keys}, "same_start": True}
-    args.output.mkdir(parents=True, exist_ok=True)
-    results = StudyResults(
-        args.output / "results.json", "python scripts/studies/synthetic_study.py " + " ".join(sys.argv[1:])
-    )
+    results = StudyResults.of_program(args.output, "scripts/studies/synthetic_study.py")
     names = names_of_settings(args.only, SETTINGS, parser) or list(SETTINGS)
     jobs = [(name, int(seed)) for seed in args.seeds.split(",") for name in names]
     if args.again:
@@ -401,8 +397,7 @@ def main() -> None:
         for group in groups:
             for run in run_jobs(run_one, group, args.jobs):
                 if (run["setting"], run["seed"]) not in done:
-                    results.add(run)
-                    (args.output / "README.md").write_text(report(results))
+                    results.add_and_report(run, report)
                 print_run(run)
     print(report(results))
 

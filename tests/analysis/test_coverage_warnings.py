@@ -10,7 +10,7 @@ from small_marian import SMALL_MARIAN
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, explain, train_tokenizer
 from hf_capsule_mt.analysis import Coverage, measure_coverage_scales
-from hf_capsule_mt.analysis.coverage import DEFAULT_SCALE, coverage_evidence
+from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_SCALE, coverage_evidence
 from hf_capsule_mt.data import marian_token_ids, synthetic_lines
 
 SOURCES, TARGETS = synthetic_lines(40, seed=3)
@@ -100,10 +100,10 @@ def test_pairs_that_the_model_cannot_read_are_left_out(trained: tuple[Any, Any])
 
 def test_evidence_without_an_end_is_no_scale(trained: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A target without a word leaves everything out: infinite evidence, which no configuration can hold."""
-    from hf_capsule_mt.analysis import coverage
+    from hf_capsule_mt.analysis import coverage_warnings
 
     evidence = np.array([math.inf, 3.0]), np.array([0.0, 0.0])
-    monkeypatch.setattr(coverage, "sentence_evidence", lambda *arguments: evidence)
+    monkeypatch.setattr(coverage_warnings, "sentence_evidence", lambda *arguments: evidence)
     model, tokenizer = trained
     assert measure_coverage_scales(model, tokenizer, [(SOURCES[0], TARGETS[0])]) == (3.0, DEFAULT_SCALE)
 

@@ -12,7 +12,7 @@ from web_page import WebPage, framed_page
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, train_tokenizer
 from hf_capsule_mt.analysis import Coverage, explain
-from hf_capsule_mt.analysis.coverage import sentence_evidence
+from hf_capsule_mt.analysis.coverage_warnings import sentence_evidence
 from hf_capsule_mt.data import marian_token_ids, synthetic_lines
 
 SOURCE, TARGET = "The unforgettable doctor sees a river.", "Der  unvergessliche Arzt sieht einen Fluss."

@@ -14,7 +14,7 @@ from hf_capsule_mt.analysis.curve_pictures import BLEU_CURVE, LOSS_CURVE, plot_l
 from hf_capsule_mt.analysis.report.corpus_sections import curve_section
 from hf_capsule_mt.analysis.report.learning_curves import finite_record, training_record
 from hf_capsule_mt.evaluation.logged_losses import logged_losses
-from hf_capsule_mt.recipes.results import learning_curves
+from hf_capsule_mt.recipes.running.results import learning_curves
 
 SMOOTHED = {"training": {"label_smoothing_factor": 0.1}, "loss_curve": [[5, 3.0]]}
 

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from chromium import LAPTOP, PHONE, Tab, chromium_program, chromium_tab
+from chromium import LAPTOP, PHONE, Tab, chromium_tab
+from markers import needs_chromium
 from report_systems import NASTY, OPTIONS, capsule_model, damaged, past_future_model, report_pairs, tokenizer
 
 from hf_capsule_mt.analysis import explain
 from hf_capsule_mt.analysis.maps import capsule_map, map_page, past_future_map, routing_map
 from hf_capsule_mt.analysis.report import System, write_report
 
-pytestmark = pytest.mark.skipif(
-    chromium_program() is None, reason="no Chromium is installed: `make test-browser` installs it and runs these tests"
-)
+pytestmark = needs_chromium
 CHOSEN = ".map-past_future .choice[aria-pressed=true]"
 
 

@@ -10,7 +10,7 @@ from web_page import WebPage
 
 from hf_capsule_mt.checkpoint_names import named_place
 from hf_capsule_mt.cli.report import main, make_parser, make_systems, recorded_test_set
-from hf_capsule_mt.recipes import finished_run
+from hf_capsule_mt.recipes.running import finished_run
 
 FAST = ["--samples", "100", "--maps", "1", "--beam", "1", "--metrics", "bleu", "--no-progress", "--no-ablations"]
 

@@ -11,16 +11,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from chromium import LAPTOP, PHONE, Tab, chromium_program, chromium_tab
+from chromium import LAPTOP, PHONE, Tab
 from demo_models import EDITED, NASTY, SOURCE, TRANSLATION, make_page
+from markers import needs_chromium
 
 from hf_capsule_mt.demo.app import build_app, start
 from hf_capsule_mt.demo.links import Linked, query
 
 pytest.importorskip("gradio", reason="Gradio is not installed: `make test-browser` installs it and runs these tests")
-pytestmark = pytest.mark.skipif(
-    chromium_program() is None, reason="no Chromium is installed: `make test-browser` installs it and runs these tests"
-)
+pytestmark = needs_chromium
 PAGE = make_page()
 BOX, TRANSLATED = "#demo-source textarea", "#demo-translation textarea"
 SLIDER = "#demo-threshold input[type=range]"
@@ -35,13 +34,6 @@ def address() -> Iterator[str]:
     _, url, _ = start(app, prevent_thread_lock=True, quiet=True)
     yield url
     app.close(verbose=False)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Tab]:
-    with chromium_tab() as tab:
-        tab.watch_frames()
-        yield tab
 
 
 @pytest.fixture

@@ -114,6 +114,16 @@ class Case:
         return model.eval()
 
 
+def tiny_translator(translation: Any, config: Any) -> Any:
+    """A model of the class `translation` in evaluation mode, for tests of one recurrent family."""
+    torch.manual_seed(5)
+    model = translation(config)
+    spread_weights(model, 1.5)
+    model.generation_config.bad_words_ids = [[PAD]]
+    model.generation_config.max_length = 12
+    return model.eval()
+
+
 SCALED = (ScaledSplitLinear, StackedLinear, HeadCapsules, HeadVotes)
 
 

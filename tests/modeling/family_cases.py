@@ -9,6 +9,7 @@ import torch
 from families import Case as Case
 from families import Family as Family
 from families import spread_weights as spread_weights
+from families import tiny_translator as tiny_translator
 from marian_families import AGGREGATED_MARIAN as AGGREGATED_MARIAN
 from marian_families import ALL_ATTENTIONS as ALL_ATTENTIONS
 from marian_families import GDR_MARIAN as GDR_MARIAN
@@ -19,6 +20,7 @@ from sentence_pairs import PAD as PAD
 from sentence_pairs import Pairs as Pairs
 from sentence_pairs import assert_close as assert_close
 from sentence_pairs import assert_same_gradients as assert_same_gradients
+from sentence_pairs import batch_of as batch_of
 from sentence_pairs import make_pairs as make_pairs
 from sentence_pairs import without_labels as without_labels
 from sentence_pairs import without_target as without_target

@@ -68,6 +68,11 @@ def without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in batch.items() if name != "labels"}
 
 
+def batch_of(model: Any) -> dict[str, Tensor]:
+    """What `forward` reads of sentence pairs for this model, without labels."""
+    return without_labels(make_pairs(model.config).batch())
+
+
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
     """Equal within `tolerance`, absolute and relative; both finite. The logits compared here are of size 1 to 10, and
     a mistake changes them by more than 0.01."""

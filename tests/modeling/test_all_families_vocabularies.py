@@ -1,5 +1,8 @@
 """Vocabularies that grow, shrink and differ."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from family_cases import (
@@ -38,6 +41,15 @@ def assert_new_words_work(model) -> None:
     assert rows.max() < model.config.decoder_vocab_size
 
 
+def assert_loads_the_same(
+    family: Family, model: Any, batch: dict[str, torch.Tensor], logits: torch.Tensor, folder: Path
+) -> None:
+    """Saved and loaded, the model has these logits."""
+    model.save_pretrained(folder)
+    with torch.no_grad():
+        assert_same_output(family, family.translation.from_pretrained(folder)(**batch).logits, logits)
+
+
 @each_of(ONE_VOCABULARY)
 @pytest.mark.parametrize("size", [76, 40])
 def test_resize(case: Case, size: int, tmp_path):
@@ -53,10 +65,7 @@ def test_resize(case: Case, size: int, tmp_path):
     assert model.lm_head.weight is model.get_encoder().embed_tokens.weight is model.get_decoder().embed_tokens.weight
     assert_close(outputs.logits[..., :words], before[..., :words])
     assert_new_words_work(model)
-    model.save_pretrained(tmp_path)
-    loaded = case.family.translation.from_pretrained(tmp_path)
-    with torch.no_grad():
-        assert_same_output(case.family, loaded(**batch).logits, outputs.logits)
+    assert_loads_the_same(case.family, model, batch, outputs.logits, tmp_path)
 
 
 @every_family
@@ -71,9 +80,7 @@ def test_embeddings_that_are_not_tied_stay_apart(family: Family, tmp_path):
         outputs = model(**batch)
     assert outputs.logits.shape[-1] == 76
     assert_close(outputs.logits[..., :40], before)
-    model.save_pretrained(tmp_path)
-    with torch.no_grad():
-        assert_same_output(family, family.translation.from_pretrained(tmp_path)(**batch).logits, outputs.logits)
+    assert_loads_the_same(family, model, batch, outputs.logits, tmp_path)
 
 
 @each_of(TWO_VOCABULARIES)
@@ -94,10 +101,7 @@ def test_resize_both_vocabularies(case: Case, source: int, target: int, tmp_path
     assert outputs.logits.shape[-1] == target
     assert_close(outputs.logits[..., :words], before[..., :words])
     assert_new_words_work(model)
-    model.save_pretrained(tmp_path)
-    loaded = case.family.translation.from_pretrained(tmp_path)
-    with torch.no_grad():
-        assert_same_output(case.family, loaded(**batch).logits, outputs.logits)
+    assert_loads_the_same(case.family, model, batch, outputs.logits, tmp_path)
 
 
 @each_of(TWO_VOCABULARIES)

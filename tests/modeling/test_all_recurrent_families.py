@@ -13,6 +13,7 @@ from family_cases import (
     PAD,
     Case,
     assert_close,
+    batch_of,
     each_of,
     make_pairs,
     without_labels,
@@ -29,10 +30,6 @@ from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 FAMILIES = (GDR_RNMT, CAPS_NMT)
 recurrent_cases = each_of([case for case in CASES if case.family in FAMILIES])
 chosen_recurrent_cases = pytest.mark.parametrize("case", [case for case in CHOSEN if case.family in FAMILIES], ids=str)
-
-
-def batch_of(model: Any) -> dict[str, Tensor]:
-    return without_labels(make_pairs(model.config).batch())
 
 
 @recurrent_cases

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import END, PAD, assert_close, make_pairs, spread_weights, without_labels, without_target
+from family_cases import (
+    END,
+    PAD,
+    assert_close,
+    batch_of,
+    make_pairs,
+    tiny_translator,
+    without_labels,
+    without_target,
+)
 from torch import Tensor
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, sequence_routing
@@ -35,16 +44,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def build(kind: str = "capsules", **changes: Any) -> CapsNMTForConditionalGeneration:
-    torch.manual_seed(5)
-    model = CapsNMTForConditionalGeneration(CapsNMTConfig(**{**SIZES, **KINDS[kind], **changes}))
-    spread_weights(model, 1.5)
-    model.generation_config.bad_words_ids = [[PAD]]
-    model.generation_config.max_length = 12
-    return model.eval()
-
-
-def batch_of(model: Any) -> dict[str, Tensor]:
-    return without_labels(make_pairs(model.config).batch())
+    return tiny_translator(CapsNMTForConditionalGeneration, CapsNMTConfig(**{**SIZES, **KINDS[kind], **changes}))
 
 
 # --- the equations, one sentence and one word at a time ------------------------------------------------------------

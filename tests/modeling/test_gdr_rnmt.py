@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from family_cases import END, PAD, assert_close, make_pairs, spread_weights, without_labels, without_target
-from torch import Tensor
+from family_cases import (
+    END,
+    PAD,
+    assert_close,
+    batch_of,
+    make_pairs,
+    tiny_translator,
+    without_target,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_capsule_mt import GDRRNMTConfig, GDRRNMTForConditionalGeneration
@@ -30,16 +37,7 @@ every_kind = pytest.mark.parametrize("kind", RNMT_PAST_FUTURES)
 
 
 def build(kind: str = "guided_routing", **changes: Any) -> GDRRNMTForConditionalGeneration:
-    torch.manual_seed(5)
-    model = GDRRNMTForConditionalGeneration(GDRRNMTConfig(**{**SIZES, "past_future": kind, **changes}))
-    spread_weights(model, 1.5)
-    model.generation_config.bad_words_ids = [[PAD]]
-    model.generation_config.max_length = 12
-    return model.eval()
-
-
-def batch_of(model: Any) -> dict[str, Tensor]:
-    return without_labels(make_pairs(model.config).batch())
+    return tiny_translator(GDRRNMTForConditionalGeneration, GDRRNMTConfig(**{**SIZES, "past_future": kind, **changes}))
 
 
 def test_a_step_costs_the_same_at_any_length() -> None:

@@ -196,6 +196,38 @@ def assert_gradients_close(
         assert_close(f"gradient of {name}", actual[name], grad, rtol, atol)
 
 
+def assert_finite_with_extreme_values(case: Case, filled: tuple[str, ...], content: float | str) -> None:
+    """Capsules and gradients are finite and keep their type if the `filled` arguments are as large as `content`."""
+    dtype = case.votes.dtype
+    size = (65504.0 if dtype == torch.float16 else 1e30) if content == "largest" else content
+    changes = {name: case.arguments[name].sign() * size for name in filled if name in case.arguments}
+    capsules, gradients = case.changed(**changes).value_and_gradients()
+    assert capsules.dtype == dtype
+    assert_finite("capsules", capsules)
+    for name, grad in gradients.items():
+        assert grad.dtype == dtype
+        assert_finite(f"gradient of {name}", grad)
+
+
+def assert_computed_in_float32(half: Case) -> None:
+    """Capsules and assignments of a case in half precision are those of float32, also under autocast."""
+    single = half.changed(**{name: leaf.detach().float() for name, leaf in half.differentiable().items()})
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        capsules, assignments = half(return_assignments=True)
+    wanted, wanted_assignments = single(return_assignments=True)
+    assert_close("capsules", capsules, wanted.to(half.votes.dtype), rtol=0, atol=0)
+    assert_close("assignments", assignments, wanted_assignments, rtol=0, atol=0)
+
+
+def assert_one_graph(case: Case) -> None:
+    """`torch.compile` makes one graph, which gives the eager values."""
+    torch._dynamo.reset()
+    tensors = {name: value for name, value in case.arguments.items() if isinstance(value, Tensor)}
+    compiled = torch.compile(lambda **given: case(**given, return_assignments=True), fullgraph=True, backend="eager")
+    for actual, expected in zip(compiled(**tensors), case(return_assignments=True), strict=True):
+        assert_close("result", actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def make_sequence_case(
     seed: int,
     own_weights: bool = True,

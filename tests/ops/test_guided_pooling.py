@@ -5,7 +5,15 @@ import itertools
 import pytest
 import routing_oracles as oracles
 import torch
-from routing_cases import assert_close, assert_finite, assert_gradients_close, make_pooling_case
+from routing_cases import (
+    assert_close,
+    assert_computed_in_float32,
+    assert_finite,
+    assert_finite_with_extreme_values,
+    assert_gradients_close,
+    assert_one_graph,
+    make_pooling_case,
+)
 from torch import Tensor
 
 OVER = ("groups", "inputs")
@@ -120,36 +128,18 @@ def test_groups_without_capsules_compete_for_inputs() -> None:
 @pytest.mark.parametrize("over", OVER)
 def test_extreme_values_are_finite_and_keep_their_type(over: str, dtype: torch.dtype, content: float | str) -> None:
     case = make_pooling_case(over, 19, dtype=dtype)
-    size = (65504.0 if dtype == torch.float16 else 1e30) if content == "largest" else content
-    filled = {name: case.arguments[name].sign() * size for name in ("votes", "keys", "guide")}
-    capsules, gradients = case.changed(**filled).value_and_gradients()
-    assert capsules.dtype == dtype
-    assert_finite("capsules", capsules)
-    for name, grad in gradients.items():
-        assert grad.dtype == dtype
-        assert_finite(f"gradient of {name}", grad)
+    assert_finite_with_extreme_values(case, ("votes", "keys", "guide"), content)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("over", OVER)
 def test_half_precision_is_pooled_in_float32(over: str, dtype: torch.dtype) -> None:
-    half = make_pooling_case(over, 23, size=4, dtype=dtype)
-    single = half.changed(**{name: leaf.detach().float() for name, leaf in half.differentiable().items()})
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        capsules, assignments = half(return_assignments=True)
-    wanted, wanted_assignments = single(return_assignments=True)
-    assert_close("capsules", capsules, wanted.to(dtype), rtol=0, atol=0)
-    assert_close("assignments", assignments, wanted_assignments, rtol=0, atol=0)
+    assert_computed_in_float32(make_pooling_case(over, 23, size=4, dtype=dtype))
 
 
 @pytest.mark.parametrize("over", OVER)
 def test_one_graph_gives_the_eager_values(over: str) -> None:
-    torch._dynamo.reset()
-    case = make_pooling_case(over, 29, dtype=torch.float32)
-    tensors = {name: value for name, value in case.arguments.items() if isinstance(value, Tensor)}
-    compiled = torch.compile(lambda **given: case(**given, return_assignments=True), fullgraph=True, backend="eager")
-    for actual, expected in zip(compiled(**tensors), case(return_assignments=True), strict=True):
-        assert_close("result", actual, expected, rtol=1e-5, atol=1e-6)
+    assert_one_graph(make_pooling_case(over, 29, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ import routing_oracles as oracles
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from routing_cases import NETWORK, Case, assert_close, assert_finite, assert_gradients_close, make_sequence_case
+from routing_cases import (
+    NETWORK,
+    Case,
+    assert_close,
+    assert_computed_in_float32,
+    assert_finite,
+    assert_finite_with_extreme_values,
+    assert_gradients_close,
+    assert_one_graph,
+    make_sequence_case,
+)
 from torch import Tensor
 
 from hf_capsule_mt.ops import dynamic_routing, sequence_routing
@@ -138,36 +148,17 @@ def test_all_inputs_masked_gives_zero_capsules_and_finite_gradients(strategies) 
 @pytest.mark.parametrize("scored", [True, False])
 def test_extreme_values_are_finite_and_keep_their_type(scored: bool, dtype: torch.dtype, content: float | str) -> None:
     case = make_sequence_case(19, scored=scored, dtype=dtype)
-    size = (65504.0 if dtype == torch.float16 else 1e30) if content == "largest" else content
-    names = [name for name in ("votes", "input_scores") if name in case.arguments]
-    filled = {name: case.arguments[name].sign() * size for name in names}
-    capsules, gradients = case.changed(**filled).value_and_gradients()
-    assert capsules.dtype == dtype
-    assert_finite("capsules", capsules)
-    for name, grad in gradients.items():
-        assert grad.dtype == dtype
-        assert_finite(f"gradient of {name}", grad)
+    assert_finite_with_extreme_values(case, ("votes", "input_scores"), content)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_routed_in_float32(dtype: torch.dtype) -> None:
-    half = make_sequence_case(23, size=4, dtype=dtype)
-    single = half.changed(**{name: leaf.detach().float() for name, leaf in half.differentiable().items()})
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        capsules, assignments = half(return_assignments=True)
-    wanted, wanted_assignments = single(return_assignments=True)
-    assert_close("capsules", capsules, wanted.to(dtype), rtol=0, atol=0)
-    assert_close("assignments", assignments, wanted_assignments, rtol=0, atol=0)
+    assert_computed_in_float32(make_sequence_case(23, size=4, dtype=dtype))
 
 
 @every_strategy
 def test_one_graph_gives_the_eager_values(strategies) -> None:
-    torch._dynamo.reset()
-    case = make_sequence_case(29, *strategies, dtype=torch.float32)
-    tensors = {name: value for name, value in case.arguments.items() if isinstance(value, Tensor)}
-    compiled = torch.compile(lambda **given: case(**given, return_assignments=True), fullgraph=True, backend="eager")
-    for actual, expected in zip(compiled(**tensors), case(return_assignments=True), strict=True):
-        assert_close("result", actual, expected, rtol=1e-5, atol=1e-6)
+    assert_one_graph(make_sequence_case(29, *strategies, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(

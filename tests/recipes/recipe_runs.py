@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from hf_capsule_mt.recipes import run
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe
+from hf_capsule_mt.recipes.running import run
 
 RECIPES = Path(__file__).resolve().parents[2] / "hf_capsule_mt" / "recipes"
 RECURRENT = ["recurrent_dim", "attention_dim", "decoder_ffn_dim"]

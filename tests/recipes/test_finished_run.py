@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hf_capsule_mt.evaluation import compare_systems, group_runs
-from hf_capsule_mt.recipes.finished_run import read_run
+from hf_capsule_mt.recipes.running.finished_run import read_run
 
 RESULTS: dict[str, Any] = {
     "recipe": {"family": "marian", "config": {"d_model": 16}, "output_dir": "runs/a", "learning_rate": 0.1},

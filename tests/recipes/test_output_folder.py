@@ -6,8 +6,8 @@ import pytest
 from commands import run_script
 from recipe_runs import file_states, run_small, small_arguments, small_recipe
 
-from hf_capsule_mt.recipes.output_folder import check_init_from, check_new_run
-from hf_capsule_mt.recipes.run import run_recipe
+from hf_capsule_mt.recipes.running.output_folder import check_init_from, check_new_run
+from hf_capsule_mt.recipes.running.run import run_recipe
 
 MARIAN = "synthetic/marian"
 

@@ -13,12 +13,12 @@ from transformers import GenerationConfig
 
 from hf_capsule_mt.evaluation import compare_systems
 from hf_capsule_mt.families import FAMILIES_AND_MARIAN
-from hf_capsule_mt.recipes import announcements
 from hf_capsule_mt.recipes.file import flatten_settings, read_settings
-from hf_capsule_mt.recipes.finished_run import read_run
 from hf_capsule_mt.recipes.model import SHAPE, build_config
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe, recipe_parser
-from hf_capsule_mt.recipes.run import run_recipe
+from hf_capsule_mt.recipes.running import announcements
+from hf_capsule_mt.recipes.running.finished_run import read_run
+from hf_capsule_mt.recipes.running.run import run_recipe
 from hf_capsule_mt.recipes.strict_yaml import parse_yaml
 
 FOLDER = Path(__file__).resolve().parents[2] / "hf_capsule_mt" / "recipes"

@@ -14,7 +14,7 @@ from fuzz import contents
 from small_marian import SMALL_MARIAN
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
-from hf_capsule_mt.recipes.run import run_recipe
+from hf_capsule_mt.recipes.running.run import run_recipe
 
 TINY = {
     **SMALL_MARIAN,

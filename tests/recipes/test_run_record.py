@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from hf_capsule_mt.hub import write_model_card
-from hf_capsule_mt.recipes import run as recipe_run
 from hf_capsule_mt.recipes.fields import field_types
-from hf_capsule_mt.recipes.run_settings import (
+from hf_capsule_mt.recipes.running import run as recipe_run
+from hf_capsule_mt.recipes.running.settings import (
     CONTENT,
     EVALUATION,
     LENGTH,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from studies.multi30k_study import DISTILLED, ONE_SEED, SYSTEMS, Run, keep_record, main, planned_runs, run_all
 
-from hf_capsule_mt.recipes.finished_run import read_run
 from hf_capsule_mt.recipes.recipe import parse_recipe
+from hf_capsule_mt.recipes.running.finished_run import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -117,7 +117,7 @@ def test_a_recipe(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 
     monkeypatch.setattr(GivenAssignments, "_assignments", spy)
     measured: list[int] = []
-    from hf_capsule_mt.recipes import run as recipe_run
+    from hf_capsule_mt.recipes.running import run as recipe_run
 
     measure = recipe_run.measure_bow_accuracy
 

@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from training_run import Collate, Signal, checkpoints, corpus, history, run, weights
 from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
 
-from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, weight_averager
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.averaging import weight_averager
+from hf_capsule_mt.training.averaging.exponential_average import AVERAGES
 from hf_capsule_mt.training.checkpoints.average import average_checkpoints
-from hf_capsule_mt.training.exponential_average import AVERAGES
 
 
 class Recorder(TrainerCallback):
@@ -111,8 +112,6 @@ def test_mean_of_the_best_checkpoints(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_fewer_of_the_best_than_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training is not lost for it: what is there is averaged, and without any the trained weights stay."""
-    from hf_capsule_mt.training import weight_averager
-
     said: list[str] = []
     monkeypatch.setattr(weight_averager.logger, "warning", said.append)
     wanted: dict[str, Any] = {"ema_decay": None, "average_checkpoints": 3, "average_best": True, "max_steps": 8}

@@ -9,8 +9,8 @@ from test_trainer import trainer
 from training_run import SIZES
 from transformers import MarianConfig, MarianMTModel, TrainerCallback
 
-from hf_capsule_mt.training import cpu_memory
-from hf_capsule_mt.training.cpu_memory import keep_freed_memory
+from hf_capsule_mt.training.cpu import memory as cpu_memory
+from hf_capsule_mt.training.cpu.memory import keep_freed_memory
 
 MEGABYTES = 64
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ from training_run import checkpoints, run
 from transformers import TrainerCallback
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
-from hf_capsule_mt.recipes.results import write_results
+from hf_capsule_mt.recipes.running.results import write_results
+from hf_capsule_mt.training.callbacks.finiteness_watch import Diverged
 from hf_capsule_mt.training.checkpoints.average import average_checkpoints
-from hf_capsule_mt.training.finiteness_watch import Diverged
 
 
 def test_a_learning_rate_that_is_too_high_is_an_error_of_the_run(tmp_path: Path) -> None:

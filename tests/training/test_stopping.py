@@ -12,8 +12,8 @@ from markers import exhaustive
 from training_run import Signal, checkpoints, ends_like, history, run
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from hf_capsule_mt.training.callbacks.stop_on_signal import StopOnSignal
 from hf_capsule_mt.training.checkpoints.files import last_checkpoint, read_log_history
-from hf_capsule_mt.training.stop_on_signal import StopOnSignal
 
 
 def evaluations(trainer: Any) -> list[int]:

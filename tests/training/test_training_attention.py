@@ -46,7 +46,7 @@ def attentions(model: Any, folder: Path, **arguments: Any) -> tuple[set[str], se
 
 
 def test_stock_models_train_in_bfloat16_by_products(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, logger="hf_capsule_mt.training.cpu_attention"):
+    with caplog.at_level(logging.INFO, logger="hf_capsule_mt.training.cpu.attention"):
         assert attentions(stock(), tmp_path, bf16=True) == ({NAME}, {"sdpa"})
         assert NAME in caplog.text and "attn_implementation" in caplog.text
     assert attentions(stock(), tmp_path) == ({"sdpa"}, {"sdpa"})

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hf_capsule_mt.evaluation.routing_statistics import assignment_entropy, capsule_diversity
+from hf_capsule_mt.evaluation.entropy_and_diversity import assignment_entropy, capsule_diversity
 
 Shares = NDArray[np.floating[Any]]
 MOST_COLUMNS = 24

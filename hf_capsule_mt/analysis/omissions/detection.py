@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hf_capsule_mt.analysis.coverage import MOST_FALSE_WARNINGS
+from hf_capsule_mt.analysis.coverage_warnings import MOST_FALSE_WARNINGS
 from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
 from hf_capsule_mt.analysis.omissions.word_scores import REPEATED, word_scores
 

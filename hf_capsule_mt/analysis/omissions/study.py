@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hf_capsule_mt.analysis.coverage import DEFAULT_THRESHOLD, LEAST_BOW_ACCURACY, MOST_FALSE_WARNINGS
+from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_THRESHOLD, LEAST_BOW_ACCURACY, MOST_FALSE_WARNINGS
 from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
 from hf_capsule_mt.analysis.omissions.detection import (
     Detection,

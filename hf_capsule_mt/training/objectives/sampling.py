@@ -21,7 +21,7 @@ from transformers import GenerationConfig
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 from transformers.utils import ModelOutput
 
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode
+from hf_capsule_mt.modeling.translation_loop import Batch, translated_batches
 from hf_capsule_mt.training.objectives.candidates import Words
 from hf_capsule_mt.training.objectives.model_access import (
     end_tokens,
@@ -95,45 +95,51 @@ class Sampler:
         numbers: list[Tensor] | None,
     ) -> list[Words]:
         """A translation of the sentence of each row; `numbers` has one tensor a row."""
-        most, source = most_positions(model), attention_mask.shape[1]
+        most, ends = most_positions(model), end_tokens(model)
         row_limits = [limits[row] if most is None else min(limits[row], most) for row in rows]
-        translations: list[Words] = [()] * len(rows)
-        for block in in_blocks([source + limit for limit in row_limits], self.budget):
-            sentences = torch.tensor([rows[place] for place in block], device=attention_mask.device)
-            words = self._block(
-                model,
-                repeated(encoded, sentences),
-                attention_mask.index_select(0, sentences),
-                [row_limits[place] for place in block],
-                None if numbers is None else torch.stack([numbers[place] for place in block]),
-            )
-            for place, translation in zip(block, words, strict=True):
-                translations[place] = translation
-        return translations
-
-    def _block(
-        self, model: Any, encoded: ModelOutput, mask: Tensor, limits: list[int], numbers: Tensor | None
-    ) -> list[Words]:
-        ends, length = end_tokens(model), max(limits)
-        draw = DrawnWords(
-            None if numbers is None else numbers.to(mask.device),
-            torch.tensor(limits, device=mask.device),
-            impossible_word(model),
-            ends[0] if ends else None,
-        )
         settings = GenerationConfig(
             do_sample=False,
             num_beams=1,
-            max_new_tokens=length,
+            max_new_tokens=max(row_limits),
             eos_token_id=ends or None,
             pad_token_id=padding_token(model),
             decoder_start_token_id=start_token(model),
         )
-        with only_settings(model, settings), evaluation_mode(model):
-            rows = model.generate(
-                encoder_outputs=encoded, attention_mask=mask, logits_processor=LogitsProcessorList([draw])
+        blocks = self._blocks(model, encoded, attention_mask, rows, row_limits, numbers)
+        translations: list[Words] = [()] * len(rows)
+        with only_settings(model, settings):
+            for place, words in translated_batches(model, blocks, {}):
+                translations[place] = cut(words[0, 1:].tolist(), row_limits[place], ends)
+        return translations
+
+    def _blocks(
+        self,
+        model: Any,
+        encoded: ModelOutput,
+        attention_mask: Tensor,
+        rows: Sequence[int],
+        row_limits: list[int],
+        numbers: list[Tensor] | None,
+    ) -> Iterator[Batch]:
+        """The rows in blocks of similar length, each with what draws its words, and with its own limit."""
+        device, source = attention_mask.device, attention_mask.shape[1]
+        impossible, ends = impossible_word(model), end_tokens(model)
+        for block in in_blocks([source + limit for limit in row_limits], self.budget):
+            sentences = torch.tensor([rows[place] for place in block], device=device)
+            limits = [row_limits[place] for place in block]
+            draw = DrawnWords(
+                None if numbers is None else torch.stack([numbers[place] for place in block]).to(device),
+                torch.tensor(limits, device=device),
+                impossible,
+                ends[0] if ends else None,
             )
-        return [cut(row, limit, ends) for row, limit in zip(rows[:, 1:].tolist(), limits, strict=True)]
+            inputs = {
+                "encoder_outputs": repeated(encoded, sentences),
+                "attention_mask": attention_mask.index_select(0, sentences),
+                "logits_processor": LogitsProcessorList([draw]),
+                "max_new_tokens": max(limits),
+            }
+            yield block, inputs, source
 
 
 def numbers_of(numbers: list[Tensor]) -> list[Tensor]:

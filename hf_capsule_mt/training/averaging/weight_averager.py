@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from hf_capsule_mt.checkpoint_contents import belongs_to_copy_of
 from hf_capsule_mt.outputs import check_folder
+from hf_capsule_mt.training.averaging.exponential_average import ExponentialAverage
 from hf_capsule_mt.training.checkpoints.average import (
     WEIGHTS,
     average_checkpoints,
@@ -19,7 +20,6 @@ from hf_capsule_mt.training.checkpoints.average import (
     regular_checkpoints,
 )
 from hf_capsule_mt.training.checkpoints.files import step_in_name
-from hf_capsule_mt.training.exponential_average import ExponentialAverage
 from hf_capsule_mt.training.processes import from_main
 
 logger = logging.get_logger(__name__)

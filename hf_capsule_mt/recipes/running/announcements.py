@@ -8,10 +8,10 @@ import torch
 
 from hf_capsule_mt.recipes.corpora import print_once
 from hf_capsule_mt.recipes.model import BuiltModel
-from hf_capsule_mt.recipes.output_folder import RESULTS
 from hf_capsule_mt.recipes.recipe import Recipe
-from hf_capsule_mt.recipes.run_record import Start, unused_folder
-from hf_capsule_mt.recipes.run_settings import data_seed
+from hf_capsule_mt.recipes.running.output_folder import RESULTS
+from hf_capsule_mt.recipes.running.record import Start, unused_folder
+from hf_capsule_mt.recipes.running.settings import data_seed
 from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
 
 X86 = ("x86_64", "AMD64")  # where `cpu_has_bfloat16` knows the instructions

@@ -15,23 +15,23 @@ from typing import Any
 from accelerate import PartialState
 from transformers import DataCollatorForSeq2Seq, set_seed
 
-from hf_capsule_mt.recipes.announcements import print_finished, print_seeds, print_start, print_trainer
 from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy, write_coverage_scales
 from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, print_once
 from hf_capsule_mt.recipes.generation_settings import set_generation
 from hf_capsule_mt.recipes.lengths import fit_lengths
 from hf_capsule_mt.recipes.model import BuiltModel, build_model, checkpoint_config, default_config
-from hf_capsule_mt.recipes.output_folder import RECIPE, RESULTS, check_init_from
 from hf_capsule_mt.recipes.recipe import Recipe
-from hf_capsule_mt.recipes.results import (
+from hf_capsule_mt.recipes.running.announcements import print_finished, print_seeds, print_start, print_trainer
+from hf_capsule_mt.recipes.running.output_folder import RECIPE, RESULTS, check_init_from
+from hf_capsule_mt.recipes.running.record import Start, begin_run, now
+from hf_capsule_mt.recipes.running.results import (
     describe_run,
     draw_learning_curves,
     learning_curves,
     score_split,
     write_results,
 )
-from hf_capsule_mt.recipes.run_record import Start, begin_run, now
-from hf_capsule_mt.recipes.run_settings import repeatable_settings
+from hf_capsule_mt.recipes.running.settings import repeatable_settings
 from hf_capsule_mt.recipes.strict_yaml import dump_yaml
 from hf_capsule_mt.training.checkpoints.folder_lock import FolderLock
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from hf_capsule_mt.recipes.fields import RecipeTrainingArguments
-from hf_capsule_mt.recipes.output_folder import RECORD, RESULTS, check_new_run
 from hf_capsule_mt.recipes.recipe import Recipe
-from hf_capsule_mt.recipes.run_settings import (
+from hf_capsule_mt.recipes.running.output_folder import RECORD, RESULTS, check_new_run
+from hf_capsule_mt.recipes.running.settings import (
     LENGTH,
     SCORING,
     WITHOUT_EFFECT,

@@ -1,0 +1,1 @@
+"""One run of a recipe: what it does, prints, records and writes, and reading it back."""

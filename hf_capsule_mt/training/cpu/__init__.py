@@ -1,0 +1,1 @@
+"""Attention, dropout and memory of training on a CPU."""
