@@ -140,7 +140,16 @@ def build_app(page: Page) -> Any:
         connect_compare_tab(page, pair, source, look.threshold, address)
         connect_examples(gr, page, look, source, examples, address)
         connect_opening(gr, page, app, tabs, look, pair, source)
+    app.validate_inputs = partial(check_values, gr, app.validate_inputs)
     return app
+
+
+def check_values(gr: Any, check: Callable[..., None], event: Any, values: list[Any]) -> None:
+    """Gradio's `check` (6.31) that a request has all values. Its message, which goes to the log, has what was typed."""
+    try:
+        check(event, values)
+    except ValueError:
+        raise gr.Error("This page is older than its server: load it again.", print_exception=False) from None
 
 
 def sentence_boxes(gr: Any, page: Page) -> tuple[Any, Any]:

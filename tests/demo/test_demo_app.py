@@ -111,6 +111,22 @@ def test_requests_beyond_the_queue_are_refused(app: Any, address: str, monkeypat
     assert {*codes} == {200, 503} and QUEUE <= codes.count(200) <= QUEUE + 1, "one more is at work"
 
 
+def test_a_request_without_all_values_logs_nothing_typed(
+    app: Any, address: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
+    """Such a request comes from a page that was open while its server was replaced by another version."""
+    (number,) = [number for number, one in app.fns.items() if one.name == "on_translate"][:1]
+    asked = {"data": ["guided", "My secret sentence."], "fn_index": number, "session_hash": "short"}
+    body, kind = json.dumps(asked).encode(), {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(f"{address}gradio_api/queue/join", body, kind), timeout=60)
+    told = urllib.request.urlopen(f"{address}gradio_api/queue/data?session_hash=short", timeout=60)
+    answer = next(line for line in map(bytes.decode, told) if "process_completed" in line)
+    told.close()
+    assert "load it again" in answer and "secret" not in answer
+    said = capfd.readouterr()
+    assert "secret" not in said.out + said.err + caplog.text
+
+
 def test_a_stream_without_a_waiting_request_ends(app: Any, address: str):
     (number,) = [number for number, one in app.fns.items() if one.name == "on_warn"][:1]
     asked = {"data": ["guided", "A letter.", "", 0.5], "fn_index": number, "session_hash": "idle"}
