@@ -4,7 +4,7 @@
     python scripts/update_docs.py serve evaluate  # these pages
     python scripts/update_docs.py open-a-checkpoint  # a notebook
     python scripts/update_docs.py checkpoints     # the code that the shipped checkpoints carry
-    python scripts/update_docs.py screenshots     # demo.png and report.png; only if named, needs Gradio and Chromium
+    python scripts/update_docs.py screenshots     # demo*.png and report.png; only if named, needs Gradio and Chromium
 
 An output that agrees with the one on the page is left as it is. Tests compare all of them with the code.
 """

@@ -145,7 +145,7 @@ def build_app(page: Page) -> Any:
 
 
 def check_values(gr: Any, check: Callable[..., None], event: Any, values: list[Any]) -> None:
-    """Gradio's `check` (6.31) that a request has all values. Its message, which goes to the log, has what was typed."""
+    """Gradio's `check` (6.31) that a request has all values. Its own message goes to the log with what was typed."""
     try:
         check(event, values)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The screenshots of the pages, `demo.png` and `report.png`: the shipped models in Chromium (extras demo, plot)."""
+"""The screenshots of the pages, `demo*.png` and `report.png`: the shipped models in Chromium (extras demo, plot)."""
 
 import base64
 import json
@@ -22,10 +22,12 @@ WIDTH = 1280
 
 
 def take_screenshots() -> None:
-    """Write both files."""
-    with chromium_tab() as tab, demo_address() as address:
-        tab.watch_frames()
-        picture_of_the_demo(tab, address)
+    """Write all files."""
+    with demo_address() as address:
+        for picture in (picture_of_the_demo, picture_of_a_comparison):
+            with chromium_tab() as tab:
+                tab.watch_frames()
+                picture(tab, address)
     with chromium_tab() as tab:
         picture_of_the_report(tab)
 
@@ -53,7 +55,20 @@ def picture_of_the_demo(tab: Tab, address: str) -> None:
     tab.until_quiet()
     left, _, right, _ = box(tab, "#demo-source", "#demo-picture-frame")
     _, _, _, bottom = box(tab, "#demo-picture-frame")
-    cut(tab, DOCS / "demo.png", left - 30, 0, right + 30, bottom + 30)
+    cut(tab, DOCS / "demo.png", left - 30, 0, right + 30, bottom + 10)
+
+
+def picture_of_a_comparison(tab: Tab, address: str) -> None:
+    from hf_capsule_mt.demo.links import Linked, query
+
+    tab.screen((WIDTH, 1700))
+    linked = Linked("tatoeba-en-de-past-future", SENTENCE, second="tatoeba-en-de-capsnmt")
+    tab.call("Page.navigate", url=address + query(linked))
+    tab.until("document.querySelectorAll('#demo-frame-1 iframe, #demo-frame-2 iframe').length === 2")
+    tab.until_quiet()
+    left, top, right, _ = box(tab, "#demo-first", "#demo-cards", "#demo-compare")
+    _, _, _, bottom = box(tab, "#demo-frame-1", "#demo-frame-2")
+    cut(tab, DOCS / "demo-compare.png", left - 30, top - 10, right + 30, bottom + 30)
 
 
 def picture_of_the_report(tab: Tab) -> None:
