@@ -68,7 +68,16 @@ def add_json_option(parser: CommandParser) -> None:
 
 def print_result(arguments: argparse.Namespace, text: str, **result: Any) -> None:
     """Print the `result` of a command as an object of JSON if `--json` asks for it, otherwise the `text`."""
-    print(json.dumps(result, ensure_ascii=False, default=str) if arguments.json else text)
+    print(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False, default=str) if arguments.json else text)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null in place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def finite_number(text: str) -> float:

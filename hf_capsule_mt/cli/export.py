@@ -100,13 +100,14 @@ def export(arguments: argparse.Namespace) -> int:
             print(f"{error_message(error)}; nothing was pushed", file=sys.stderr)
             return 1
         sizes = {path.name: path.stat().st_size for path in files}
-        text = "".join(f"{size:>12,} {name}\n" for name, size in sizes.items())
-        text += f"verified: {arguments.folder} gives the same outputs without this package\n"
+        if not arguments.json:
+            print("".join(f"{size:>12,} {name}\n" for name, size in sizes.items()), end="")
+            print(f"verified: {arguments.folder} gives the same outputs without this package", flush=True)
         result = {"output": arguments.output, "files": sizes, "verified": True, "repository": None, "commit": None}
         if arguments.push is not None:
             warn_of_unknown_license(output)
         if arguments.push is None or arguments.dry_run:
-            print_result(arguments, f"{text}nothing was pushed", **result)
+            print_result(arguments, "nothing was pushed", **result)
             return 0
         api = HfApi()
         repository = api.create_repo(arguments.push, private=arguments.private or None, exist_ok=True).repo_id
@@ -119,7 +120,7 @@ def export(arguments: argparse.Namespace) -> int:
             commit_message="Model with its code",
         )
         result |= {"repository": repository, "commit": commit.oid}
-        print_result(arguments, f"{text}pushed: {commit.oid} of {repository}", **result)
+        print_result(arguments, f"pushed: {commit.oid} of {repository}", **result)
     return 0
 
 

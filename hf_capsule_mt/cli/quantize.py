@@ -10,11 +10,13 @@ the folder of the model is copied too, if you give `--shortlist`.
 import argparse
 from pathlib import Path
 
-from hf_capsule_mt.checkpoint_contents import WEIGHTS, belongs_to_checkpoint
+from hf_capsule_mt.checkpoint_contents import SHORTLIST, WEIGHTS, belongs_to_checkpoint
 from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, add_json_option, print_result, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 from hf_capsule_mt.outputs import check_folder, new_folder
+
+INT8_WEIGHTS = "int8.safetensors"  # of `inference/int8`, which takes seconds to import
 
 
 def make_parser() -> CommandParser:
@@ -29,13 +31,23 @@ def make_parser() -> CommandParser:
 
 def belongs_to_int8_model(path: Path) -> bool:
     """Whether `--overwrite` may replace a file: one of an int8 model, but no float weights."""
-    is_int8_weights = path.name == "int8.safetensors" and path.is_file()
+    is_int8_weights = path.name == INT8_WEIGHTS and path.is_file()
     return is_int8_weights or (belongs_to_checkpoint(path) and not WEIGHTS.fullmatch(path.name))
+
+
+def check_replaced(output: Path, with_shortlist: bool) -> None:
+    """Raises an error for a folder without an int8 model, and for a shortlist that would be lost."""
+    names = [path.name for path in output.iterdir()] if output.is_dir() else []
+    if names and INT8_WEIGHTS not in names:
+        raise ValueError(f"{output} has no int8 model that could be replaced: name a new folder")
+    if SHORTLIST in names and not with_shortlist:
+        raise ValueError(f"{output} holds {SHORTLIST}, which would be lost: add --shortlist, or name a new folder")
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises an error for a model that is missing, and for an output that exists."""
     check_folder(arguments.output, [Path(arguments.model)], arguments.overwrite, belongs_to_int8_model)
+    check_replaced(arguments.output, arguments.shortlist)
     check_models([arguments.model])
 
 

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from hf_capsule_mt.cli.command_line import WRONG_USE, CommandParser, error_message, run_command
+from hf_capsule_mt.cli.command_parser import choice_hint
 
 STATE = "the same command continues from the last checkpoint, or starts again without one"
 DEBUG = "--debug"
@@ -122,7 +123,7 @@ def train(arguments: list[str]) -> int:
     try:
         recipe = parse_recipe(arguments)
     except WrongCommandLine as error:
-        print(f"{error_message(error)} {SEE_HELP}", file=sys.stderr)
+        print(f"{error_message(error)}{choice_hint(str(error))} {SEE_HELP}", file=sys.stderr)
         return WRONG_USE
     folder = Path(str(recipe.training.output_dir))
     results, card = folder / RESULTS, folder / "README.md"

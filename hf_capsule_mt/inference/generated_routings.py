@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
 from hf_capsule_mt.inference.search.choose import search_arguments
+from hf_capsule_mt.modeling.translation_loop import generation_setting
 
 logger = logging.get_logger(__name__)
 
@@ -37,11 +38,13 @@ def generate_with_routings(
     if not output_routings:
         return generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
     _warn_without_dict(model, {"generation_config": next(iter(args), None), **kwargs})
-    words, settings = kwargs.get("input_ids", inputs), model.generation_config
-    # `generate` infers this mask from the padding, unless padding is also an end. The call for the routings needs it.
+    words = kwargs.get("input_ids", inputs)
     if isinstance(words, Tensor) and kwargs.get("attention_mask") is None:
-        pad, end = settings.pad_token_id, settings.eos_token_id
-        if pad not in (None, *(end if isinstance(end, list) else [end])):
+        # `generate` infers this mask from the padding, unless padding is also an end. The call for the routings needs
+        # it too.
+        call = {"generation_config": next(iter(args), None), **kwargs}
+        pad, end = (generation_setting(model, call, name) for name in ("pad_token_id", "eos_token_id"))
+        if pad not in (None, *(end if isinstance(end, list | tuple) else [end])):
             kwargs["attention_mask"] = words.ne(pad).long()
     source = _source_arguments(inputs, kwargs)
     generated = generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))

@@ -84,8 +84,10 @@ def whole_recipe(name: str) -> str:
     others = ", ".join(one.name for one in chain[1:])
     lines = [f"# {short_name} of hf_capsule_mt" + (f", with the settings of {others}." if others else ".")]
     lines += [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    for base in chain[1:]:  # what it says on its first lines, such as which files the corpus has
-        lines += ["#", *itertools.takewhile(lambda line: line.startswith("#"), base.read_text("utf-8").splitlines())]
+    for base in chain[1:]:
+        text = base.read_text(encoding="utf-8")
+        if "output_dir" not in parse_yaml(text, str(base)):  # no recipe, but settings and corpus of several recipes
+            lines += ["#", *itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())]
     values = unflatten_settings(read_settings(path))
     return "\n".join([*lines, *with_comments(dump_yaml(values), comments)]) + "\n"
 

@@ -73,7 +73,7 @@ class RecipeParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         # argparse names an option with both of its spellings: --max_steps/--max-steps.
-        raise WrongCommandLine("command line: " + re.sub(r"^argument (--\w+)/--[\w-]+: ", r"\1: ", message))
+        raise WrongCommandLine("command line: " + re.sub(r"^argument (--[\w.]+)(?:/--[\w.-]+)?: ", r"\1: ", message))
 
 
 def recipe_parser() -> RecipeParser:

@@ -35,6 +35,8 @@ def commands_of(text: str) -> Iterator[Command]:
         words = shlex.split(SUBSTITUTED.sub("substituted", line), comments=True)
         if not words or words[0] in ("for", "done"):
             continue
+        if words[0].startswith("-"):
+            raise ValueError(f"{line!r} begins with an option: the line before it must end in a backslash")
         if "|" in words:
             bar = words.index("|")
             if words[0] != "echo" or "|" in words[bar + 1 :]:

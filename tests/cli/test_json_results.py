@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import ROOT, run_script
 from markers import exhaustive
+
+from hf_capsule_mt.cli.command_line import print_result
 
 MODEL = ROOT / "model_cards" / "tatoeba-en-de-marian"
 
@@ -17,6 +20,13 @@ def run(command: str, *arguments: Any) -> dict[str, Any]:
     ended = run_script("capsule_mt_command.py", command, *map(str, arguments), "--json")
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
+
+
+def test_numbers_that_json_does_not_have_are_null(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"output": Path("new"), "errors": {"float16": float("inf"), "bfloat16": 0.5}, "all": [float("nan"), 1]}
+    print_result(Namespace(json=True), "text", **result)
+    said = capsys.readouterr().out
+    assert json.loads(said) == {"output": "new", "errors": {"float16": None, "bfloat16": 0.5}, "all": [None, 1]}
 
 
 def test_an_average(tmp_path: Path) -> None:
@@ -54,6 +64,14 @@ def test_an_int8_model_replaces_one_only_if_it_may(tmp_path: Path) -> None:
         assert ended.returncode == 1 and f"holds {name}, which would be lost" in ended.stderr
         assert (output / name).read_bytes() == b"mine"
         (output / name).unlink()
+    (output / "shortlist.safetensors").write_bytes(b"mine")
+    ended = run_script("capsule_mt_command.py", "quantize", str(MODEL), "--output", str(output), "--overwrite")
+    assert ended.returncode == 1 and "holds shortlist.safetensors, which would be lost: add --shortl" in ended.stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "README.md").write_text("mine")
+    ended = run_script("capsule_mt_command.py", "quantize", str(MODEL), "--output", str(other), "--overwrite")
+    assert ended.returncode == 1 and "has no int8 model that could be replaced" in ended.stderr
 
 
 def test_a_space(tmp_path: Path) -> None:

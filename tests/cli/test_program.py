@@ -243,6 +243,11 @@ def test_wrong_use_is_one_line(arguments: list[str], said: str, capsys: pytest.C
             "command line: --max_steps: invalid int value: 'abc'",
         ),
         (["synthetic/dla_em", "--max_steps"], "command line: --max_steps: expected one argument"),
+        (
+            ["synthetic/dla_em", "--bf16", "maybe"],
+            "command line: --bf16: Truthy value expected: got maybe but expected one of yes/no, true/false, t/f, y/n, "
+            "1/0 (case insensitive).",
+        ),
         (["--max_steps", "3"], "command line: the following arguments are required: RECIPE"),
         (
             ["synthetic/dla_em", "--foo", "1", "--sed", "2"],
@@ -266,6 +271,8 @@ def test_a_mistyped_choice_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         program.main(["convert", "x", "--family", "gdr_marain", "--output", "y"])
     assert "; did you mean gdr_marian? (capsule-mt convert --help" in capsys.readouterr().err
+    assert program.main(["train", "synthetic/dla_em", "--eval_strategy", "stesp"]) == 2
+    assert "; did you mean steps? (capsule-mt train --help" in capsys.readouterr().err
 
 
 def test_several_problems_of_a_recipe_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

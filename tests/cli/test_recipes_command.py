@@ -74,6 +74,14 @@ def test_show_prints_a_recipe_with_its_comments(capsys: pytest.CaptureFixture[st
     assert "did you mean multi30k/dla_em or synthetic/dla_em or tatoeba/dla_em or wmt14" in capsys.readouterr().err
 
 
+def test_show_says_which_files_the_corpus_has_and_nothing_of_other_recipes() -> None:
+    """dla_linear extends dla_em, whose comment is of EM routing, marian, and common, which names the files."""
+    said = whole_recipe("multi30k/dla_linear")
+    assert "data/multi30k/ must hold train, val and test_2016_flickr, each\n# as .en and .de" in said
+    assert said.count("# Linear combination of the layers") == 1
+    assert "EM routing" not in said and "the baseline" not in said
+
+
 def test_show_prints_the_recipe_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of every run whose card is shipped: it must still be a valid recipe."""
     records = sorted((Path(__file__).resolve().parents[2] / "model_cards" / "trained").glob("*/results.json"))

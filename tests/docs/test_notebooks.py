@@ -14,6 +14,7 @@ from documentation.notebooks import (
     texts_of,
 )
 from documentation.pages import NUMBER, same_output
+from documentation.run import check_imports
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +27,14 @@ def run_again(name: str, folder: Path) -> tuple[list[str], list[str]]:
 
 def bleu_of(table: str, system: str) -> float:
     return float(re.findall(rf"^{system} +([\d.]+)", table, re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in NOTEBOOKS.glob("*.ipynb")))
+def test_what_a_notebook_imports_exists(name: str) -> None:
+    cells = [cell for cell in read_notebook(NOTEBOOKS / name) if cell["cell_type"] == "code"]
+    assert cells
+    for cell in cells:
+        check_imports("".join(cell["source"]))
 
 
 @pytest.mark.exhaustive

@@ -101,3 +101,10 @@ def test_missing_imports_are_noticed() -> None:
     check_imports("import os\nfrom pathlib import Path\nundefined()")
     with pytest.raises(ImportError, match="pathlib has no Pith"):
         check_imports("from pathlib import Pith")
+
+
+def test_a_command_that_was_cut_in_two_is_an_error() -> None:
+    """A shell would run the first part, and then take the options for a program."""
+    assert len(list(commands_of("capsule-mt analyze \\\n  --json\n"))) == 1
+    with pytest.raises(ValueError, match="begins with an option: the line before it must end in a backslash"):
+        list(commands_of("capsule-mt analyze\n--json\n"))

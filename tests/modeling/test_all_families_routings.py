@@ -211,20 +211,32 @@ def test_generation_with_routings_on(case: Case):
 
 
 @chosen_cases
-def test_routings_leave_the_mask_to_generate_where_padding_is_an_end(case: Case):
+@pytest.mark.parametrize("place", ["call", "config", "first", "model"])
+def test_routings_leave_the_mask_to_generate_where_padding_is_an_end(case: Case, place: str):
     """Then the source has no padding for `generate`: each of its tokens is read, with and without routings."""
     model = case.build()
     words = make_pairs(case.config()).batch()["input_ids"]
-    assert words.eq(model.config.pad_token_id).any()
-    for ends in (model.config.pad_token_id, [model.config.eos_token_id, model.config.pad_token_id]):
-        asked = {"eos_token_id": ends, "max_new_tokens": 5, "return_dict_in_generate": True, "output_scores": True}
-        model.generation_config.eos_token_id = ends
-        expected = model.generate(words, **asked)
-        actual = model.generate(words, **asked, output_routings=True)
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    assert words.eq(pad).any()
+    for ends in ({"eos_token_id": pad}, {"eos_token_id": [end, pad]}, {"pad_token_id": end + 7}):
+        asked = {"max_new_tokens": 5, "return_dict_in_generate": True, "output_scores": True}
+        first = []
+        if place == "call":
+            asked |= ends
+        elif place == "model":
+            vars(model.generation_config).update(ends)
+        else:
+            config = GenerationConfig(**{**model.generation_config.to_diff_dict(), **asked, **ends})
+            first, asked = ([config], {}) if place == "first" else ([], {"generation_config": config})
+        expected = model.generate(words, *first, **asked)
+        actual = model.generate(words, *first, **asked, output_routings=True)
         for step, scores in enumerate(expected.scores):
-            assert torch.equal(actual.scores[step], scores)
-        whole = model.generate(words, **asked, output_routings=True, attention_mask=torch.ones_like(words))
-        assert all(torch.equal(actual.routings[site], whole.routings[site]) for site in whole.routings)
+            assert torch.equal(actual.scores[step], scores), ends
+        if "eos_token_id" in ends:
+            whole = model.generate(words, *first, **asked, output_routings=True, attention_mask=torch.ones_like(words))
+            assert all(torch.equal(actual.routings[site], whole.routings[site]) for site in whole.routings)
+        if place == "model":
+            vars(model.generation_config).update({"pad_token_id": pad, "eos_token_id": end})
 
 
 @chosen_cases

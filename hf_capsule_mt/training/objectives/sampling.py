@@ -100,7 +100,7 @@ class Sampler:
         settings = GenerationConfig(
             do_sample=False,
             num_beams=1,
-            max_new_tokens=max(row_limits),
+            max_new_tokens=max(row_limits, default=1),  # each block has its own, see `_blocks`
             eos_token_id=ends or None,
             pad_token_id=padding_token(model),
             decoder_start_token_id=start_token(model),
