@@ -1,10 +1,12 @@
 """Settings of rewards: every rule has an error that names field, value, rule and fix; all errors come at once."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hf_capsule_mt.training import rewards
 from hf_capsule_mt.training.rewards import RewardSettings
 
 
@@ -52,3 +54,9 @@ def test_all_errors_come_at_once() -> None:
 def test_settings_of_a_recipe() -> None:
     assert RewardSettings.from_mapping(None) == RewardSettings()
     assert RewardSettings.from_mapping({"workers": 0}) == RewardSettings(workers=0)
+
+
+def test_the_default_threshold_is_the_one_that_was_measured() -> None:
+    """The page on rewards has the precision and recall of coverage at the default threshold."""
+    page = Path(rewards.__file__).with_name("README.md").read_text(encoding="utf-8")
+    assert f"with the default threshold, {RewardSettings().coverage_threshold}, on " in page
