@@ -95,7 +95,8 @@ def check_folder(folder: Path) -> None:
         if inside:
             last = max(inside, key=lambda one: int(one.name[11:]))
             raise OSError(
-                f"{folder} has no config.json: this training has not ended; take its last checkpoint, {last}"
+                f"{folder} has no config.json: this training has not ended, or nobody called save_model(); take its "
+                f"last checkpoint, {last}"
             )
         raise OSError(f"{folder} is not a checkpoint, because it has no config.json: give that of a trained model")
 

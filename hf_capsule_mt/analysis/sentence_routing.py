@@ -188,6 +188,7 @@ def _site_text(site: dict[str, Any]) -> str:
     lines = [
         f"{site['title']}: how much of each input goes to each group of capsules, as a multiple of the uniform share",
         table_in_blocks(rows),
+        "compare the rows of a group: equal rows mean that routing does not tell the inputs apart",
         f"entropy by iteration {', '.join(f'{value:.3f}' for value in site['entropy'])}; "
         f"uniform {site['uniform_entropy']:.3f}",
     ]

@@ -64,6 +64,7 @@ class Progress:
 def read_lines(files: list[Path]) -> Iterator[str]:
     """The lines of all files, or of standard input. A line ends with a line feed, or with CR and LF."""
     places: list[Path | None] = [*files] or [None]
+    has_tab = False
     for file in places:
         with ExitStack() as stack:
             source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(open(file, "rb"))
@@ -73,6 +74,13 @@ def read_lines(files: list[Path]) -> Iterator[str]:
                 except UnicodeDecodeError as error:
                     name = file or "standard input"
                     raise ValueError(f"{name}, line {number}: must be UTF-8 ({error}); convert it first") from error
+                if "\t" in text and not has_tab:
+                    has_tab = True
+                    print(
+                        f"warning: {file or 'standard input'}, line {number}: has a tab, and is translated as one "
+                        "sentence; of a table take one column, as in cut -f 1",
+                        file=sys.stderr,
+                    )
                 yield text.removesuffix("\n").removesuffix("\r")
 
 

@@ -11,6 +11,7 @@ from hf_capsule_mt.data import CleaningRules, Corpus, load_corpus, preprocess_pa
 from hf_capsule_mt.data.corpora.cache import file_digest
 from hf_capsule_mt.data.corpora.columns import PairColumns
 from hf_capsule_mt.data.corpora.folders import check_outside_corpus
+from hf_capsule_mt.data.corpora.overlap import count_shared_sources
 from hf_capsule_mt.data.corpora.sources import corpus_digest
 from hf_capsule_mt.recipes.fields import DataRecipe, RecipeTrainingArguments
 from hf_capsule_mt.recipes.recipe import Recipe
@@ -48,6 +49,8 @@ def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
     corpora = {split: load_split(options, split) for split in SPLITS if getattr(options, split) is not None}
     for split, corpus in corpora.items():
         print_once(recipe.training, f"{split}: {corpus.name}\n{corpus.report}")
+    if not trained:
+        warn_of_shared_sources(recipe, corpora)
     tokenizer_name = options.tokenizer or recipe.model.init_from
     if tokenizer_name is None and not trained:
         texts = (text for row in corpora["train"].pairs["translation"] for text in row.values())
@@ -66,6 +69,21 @@ def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
         for split, corpus in corpora.items()
     }
     return Data(corpora, pairs, tokenizer)
+
+
+def warn_of_shared_sources(recipe: Recipe, corpora: dict[str, Corpus]) -> None:
+    """Prints a line for each corpus with sentences that the model is also trained on, before its first step."""
+    if recipe.training.process_index != 0 or "train" not in corpora:
+        return
+    for split in ("validation", "test"):
+        if split in corpora:
+            pairs = corpora[split].pairs
+            if shared := count_shared_sources(corpora["train"].pairs, pairs, recipe.data.source):
+                print_once(
+                    recipe.training,
+                    f"warning: {shared} of the {len(pairs)} sources of {split} are also in train, so their scores are "
+                    "better than those of new text",
+                )
 
 
 def load_tokenizer(place: str | Path) -> PreTrainedTokenizerBase:

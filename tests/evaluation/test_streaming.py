@@ -265,13 +265,17 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     assert failed.returncode == 1 and "error: n_best=3" in failed.stderr and "Traceback" not in failed.stderr
 
 
-def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path) -> None:
+def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").write_bytes("eins\r\nzw\rei\u2028\u0085\n\nend".encode())
     (tmp_path / "b").write_bytes(b"good\nb\xfcd\n")
     lines = read_lines([tmp_path / "a", tmp_path / "b"])
     assert [next(lines) for _ in range(5)] == ["eins", "zw\rei\u2028\u0085", "", "end", "good"]
     with pytest.raises(ValueError, match="b, line 2: must be UTF-8 .*0xfc in position 1"):
         next(lines)
+    assert capsys.readouterr().err == ""
+    (tmp_path / "c").write_text("one\ntwo\tzwei\nthree\tdrei\n")
+    assert len(list(read_lines([tmp_path / "c"]))) == 3
+    assert capsys.readouterr().err.startswith(f"warning: {tmp_path / 'c'}, line 2: has a tab")
     assert one_line("a\rb\r\n\tc\u2028\u0085d \x00e ") == "a b c d  e "
 
 

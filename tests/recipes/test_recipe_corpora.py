@@ -36,9 +36,12 @@ def recipe(folder: Path, **content: Any) -> str:
 def test_a_header_of_a_tsv_file_is_reported_and_not_trained_on(tmp_path: Path) -> None:
     rows = "".join(f"{one}\t{two}\n" for one, two in PAIRS)
     (tmp_path / "x.tsv").write_text(f"en\tde\n{rows}")
-    done = run_script("scripts/train.py", recipe(tmp_path, train=str(tmp_path / "x.tsv")))
+    (tmp_path / "y.tsv").write_text(f"en\tde\n{PAIRS[3][0]}\tein Hund\nthe cat\tdie Katze\n")
+    corpora = {"train": str(tmp_path / "x.tsv"), "test": str(tmp_path / "y.tsv")}
+    done = run_script("scripts/train.py", recipe(tmp_path, **corpora))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "dropped, header            1" in done.stdout
+    assert "warning: 1 of the 2 sources of test are also in train" in done.stdout
     report = json.loads((tmp_path / "run" / "results.json").read_text())["cleaning"]["train"]
     assert report == {"read": 13, "kept": 12, "dropped": {"empty": 0, "header": 1}, "repaired": {}}
 

@@ -187,7 +187,8 @@ def _overview(
                 rows,
                 f"The test set has {len(sources)} sentences with {words[0]:.1f} source words and {words[1]:.1f} "
                 "reference words on average. A dash means that it is not known: only the folder of a run has steps "
-                f"and speed. Differences are to the first system, {systems[0].name}.",
+                "and speed. Speeds of two runs can be compared only if the machine did nothing else meanwhile. "
+                f"Differences are to the first system, {systems[0].name}.",
             )
         ],
     )

@@ -39,7 +39,7 @@ class Int8CheckpointConfig(QuantizationConfigMixin):
     def from_dict(cls, config_dict: Any, return_unused_kwargs: bool = False, **kwargs: Any) -> Any:
         raise ValueError(
             "this checkpoint has int8 weights, which from_pretrained does not load: call "
-            "hf_capsule_mt.load_quantized(name)"
+            "hf_capsule_mt.load_quantized(name). A command that does not take it needs the float model"
         )
 
 

@@ -1,0 +1,26 @@
+"""Sources of a test set that are also in the training corpus."""
+
+import datasets
+import pytest
+
+from hf_capsule_mt.data.corpora import overlap
+from hf_capsule_mt.data.corpora.overlap import count_shared_sources
+
+
+def corpus(*sources: str) -> datasets.Dataset:
+    return datasets.Dataset.from_list([{"translation": {"en": text, "de": f"{text} auf Deutsch"}} for text in sources])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 10_000])
+def test_shared_sources_are_counted_as_pairs(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence that is in the test set twice counts twice, and one that is in training twice counts once."""
+    monkeypatch.setattr(overlap, "ROWS", rows)
+    training = corpus("one", "two", "two", "three", "four")
+    assert count_shared_sources(training, corpus("two", "five", "two", "One", "four"), "en") == 3
+    assert count_shared_sources(training, corpus("five"), "en") == 0
+    assert count_shared_sources(training, corpus("two auf Deutsch"), "de") == 0
+
+
+def test_rows_that_cleaning_dropped_do_not_count() -> None:
+    training = corpus("one", "two", "three").filter(lambda row: row["translation"]["en"] != "two")
+    assert count_shared_sources(training, corpus("one", "two"), "en") == 1
