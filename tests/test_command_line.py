@@ -157,7 +157,7 @@ def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:
         (unfinished / f"checkpoint-{step}").mkdir(parents=True)
     for step in (5, 20):
         (unfinished / f"checkpoint-{step}" / "config.json").write_text("{}")
-    last = f"has not ended, or nobody called save_model\\(\\); take its last checkpoint, {unfinished / 'checkpoint-20'}"
+    last = f"or nobody called save_model\\(\\); take its last checkpoint, {unfinished / 'checkpoint-20'}"
     for place, said in (
         (tmp_path, "has no config.json: give that of"),
         (file, "is a file: give the folder"),
