@@ -1,6 +1,7 @@
 """`--json` of the commands that write files: one object of JSON with what was written, and nothing else."""
 
 import json
+import re
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -83,7 +84,11 @@ def test_a_report_and_a_distilled_corpus(tmp_path: Path) -> None:
     assert run("report", f"marian={MODEL}", *options, "-o", page) == {"output": str(page)}
     assert page.is_file()
     corpus = tmp_path / "distilled" / "train"
-    result = run("distill", "--teacher", MODEL, "--corpus", tmp_path / "test", "--output", corpus, "--beam", 1)
+    options = ("--corpus", tmp_path / "test", "--output", corpus, "--beam", 1, "--json")
+    ended = run_script("capsule_mt_command.py", "distill", "--teacher", str(MODEL), *map(str, options))
+    shown = re.findall(r"distilling:.*?(\d+/\d+)", ended.stderr)
+    assert (shown[0], shown[-1]) == ("0/1", "1/1")
+    result = json.loads(ended.stdout)
     assert result["output"] == str(corpus) and corpus.with_name("train.de").read_text() == "Wo ist der Bahnhof?\n"
     saved = json.loads(corpus.with_name("train.distill.json").read_text())["report"]
     assert result == {"output": str(corpus), **saved}

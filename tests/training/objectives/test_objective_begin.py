@@ -9,6 +9,7 @@ import training_run
 from transformers import TrainerCallback
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training.rewards.attention_reward import AttentionCoverageReward
 
 SIZES = training_run.SIZES
 
@@ -75,12 +76,15 @@ class OutOfMemory(training_run.Collate):
         return super().__call__(rows)
 
 
-def test_a_smaller_batch_begins_with_a_new_reward(tmp_path: Path) -> None:
+def test_a_smaller_batch_begins_with_a_new_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto_find_batch_size` begins again after a step: what was known of its rewards is forgotten."""
     options: dict[str, Any] = {"auto_find_batch_size": True, "per_device_train_batch_size": 5}
     trainer, watch = watched(tmp_path, OutOfMemory(), **options, reward_baseline="running_mean")
+    closed: list[Any] = []
+    monkeypatch.setattr(AttentionCoverageReward, "close", lambda self: closed.append(self))
     trainer.train()
     assert trainer.state.global_step == 2 and len(watch.rewards) == 2
+    assert closed == watch.rewards, "each ends, the first when the second takes its place"
     assert watch.weights == pytest.approx([0.0, 0.0, 0.01]) and all(watch.same_model)
 
 

@@ -125,6 +125,17 @@ def test_the_likelihood_has_its_weight(tmp_path: Path):
     assert "input_ids" not in given[0] and given[0]["encoder_outputs"][0].requires_grad
 
 
+def test_the_likelihood_of_accumulated_batches_is_logged_as_their_mean(tmp_path: Path):
+    computed = objective(tmp_path, objective="policy_gradient", likelihood_weight=0.25)
+    inputs, model = {"input_ids": SOURCES, "attention_mask": MASK, "labels": LABELS}, toy_model("marian")
+    for loss in (8.0, 4.0):
+        computed(model, dict(inputs), 0, Share(1, 2), lambda inputs, loss=loss: (torch.tensor(loss), {}))
+    computed.statistics.finish_step(dict)
+    logs = {"loss": 1.0}
+    computed.add_to(logs)
+    assert logs["likelihood_loss"] == 6.0
+
+
 def test_references_may_have_steps_of_their_own(tmp_path: Path):
     """A share of the steps, the same in every run; samples are drawn in the others alone."""
     computed = objective(tmp_path, objective="policy_gradient", likelihood_weight=0.25, likelihood_steps=True)

@@ -1,5 +1,6 @@
 """Workers: the same scores as without them, errors instead of waiting for ever, no process that stays."""
 
+import io
 import os
 import signal
 import subprocess
@@ -183,3 +184,20 @@ def test_the_program_needs_no_folder_of_the_package(scorer: Path) -> None:
     scorer.write_text(f"import sys\ndef make_scorer(options):\n    return lambda _: [{folder!r} in sys.path]\n")
     with closing(ScorerPool(scorer, OPTIONS, 1, 60.0)) as pool:
         assert pool.submit(["x"])() == [[False]]
+
+
+class Pipe(io.BytesIO):
+    """Gives at most three bytes at a time, as a busy pipe may."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(3 if size is None or size < 0 else min(size, 3))
+
+
+def test_messages_that_arrive_in_pieces_are_read_one_by_one() -> None:
+    stream = Pipe()
+    for content in ({"scores": [1.5, 2]}, ["ein Satz"], []):
+        worker.write_message(stream, content)
+    stream.seek(0)
+    assert [worker.read_message(stream) for _ in range(3)] == [{"scores": [1.5, 2]}, ["ein Satz"], []]
+    with pytest.raises(EOFError):
+        worker.read_message(stream)
