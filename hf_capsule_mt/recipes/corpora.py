@@ -11,7 +11,7 @@ from hf_capsule_mt.data import CleaningRules, Corpus, load_corpus, preprocess_pa
 from hf_capsule_mt.data.corpora.cache import file_digest
 from hf_capsule_mt.data.corpora.columns import PairColumns
 from hf_capsule_mt.data.corpora.folders import check_outside_corpus
-from hf_capsule_mt.data.corpora.overlap import count_shared_sources
+from hf_capsule_mt.data.corpora.shared_sources import count_shared_sources
 from hf_capsule_mt.data.corpora.sources import corpus_digest
 from hf_capsule_mt.recipes.fields import DataRecipe, RecipeTrainingArguments
 from hf_capsule_mt.recipes.recipe import Recipe

@@ -3,8 +3,8 @@
 import datasets
 import pytest
 
-from hf_capsule_mt.data.corpora import overlap
-from hf_capsule_mt.data.corpora.overlap import count_shared_sources
+from hf_capsule_mt.data.corpora import shared_sources
+from hf_capsule_mt.data.corpora.shared_sources import count_shared_sources
 
 
 def corpus(*sources: str) -> datasets.Dataset:
@@ -14,7 +14,7 @@ def corpus(*sources: str) -> datasets.Dataset:
 @pytest.mark.parametrize("rows", [1, 2, 10_000])
 def test_shared_sources_are_counted_as_pairs(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence that is in the test set twice counts twice, and one that is in training twice counts once."""
-    monkeypatch.setattr(overlap, "ROWS", rows)
+    monkeypatch.setattr(shared_sources, "ROWS", rows)
     training = corpus("one", "two", "two", "three", "four")
     assert count_shared_sources(training, corpus("two", "five", "two", "One", "four"), "en") == 3
     assert count_shared_sources(training, corpus("five"), "en") == 0
