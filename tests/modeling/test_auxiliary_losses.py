@@ -183,3 +183,15 @@ def test_low_precision_is_close_to_float64(dtype: torch.dtype):
     for term, right in zip(terms, exact, strict=True):
         assert term.dtype == torch.float32
         assert_close(term.double(), right, 8 * torch.finfo(dtype).eps)
+
+
+def test_weights_at_the_start() -> None:
+    """Words: size 1, because capsules and embeddings are small. Agreement: one divided by the width of the states."""
+    torch.manual_seed(6)
+    config = GDRMarianConfig(past_capsules=2, future_capsules=1, capsule_dim=48, d_model=64)
+    module = AuxiliaryLosses(config, 64)
+    expected = {"past_words": 1.0, "future_words": 1.0, "past_states": 1 / 64, "future_states": 1 / 64}
+    for name, size in expected.items():
+        layer = getattr(module, name)
+        layer.init_capsule_weights(0.02)
+        assert layer.weight.std().item() == pytest.approx(size, rel=0.05), name
