@@ -1,11 +1,13 @@
 """Damaged, incomplete or wrongly sized weights: loading them raises an error of one sentence."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import run_script
 from family_cases import FAMILIES, GDR_MARIAN, Case, every_family
 from markers import exhaustive
@@ -150,8 +152,6 @@ def test_the_digest_changes_nothing_else(tmp_path: Path) -> None:
 
 
 def load_file_of_numbers(count: int) -> Any:
-    import torch
-
     return torch.arange(count, dtype=torch.float32)
 
 
@@ -208,3 +208,16 @@ def test_translate_reports_damage_in_one_line(copy_of: Any) -> None:
     done = run_script("scripts/translate.py", "--model", ".", "source.txt", folder=folder)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert f"{WEIGHTS} is damaged" in done.stderr
+
+
+@every_family
+def test_a_bias_of_the_logits_that_is_missing_starts_at_zero(family: Any, copy_of: Any, monkeypatch: Any) -> None:
+    """Memory that nobody wrote would hold anything: here it holds NaN."""
+    folder = copy_of(family)
+    weights = load_file(folder / WEIGHTS)
+    del weights["final_logits_bias"]
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **options: empty(*args, **options).fill_(math.nan))
+    model, _ = family.translation.from_pretrained(folder, output_loading_info=True)
+    assert (model.final_logits_bias == 0).all()
