@@ -1,4 +1,4 @@
-"""Tables that `families.py` does not hold, for the reasons in CONTRIBUTING.md, know the families that it lists."""
+"""The tables outside `families.py` know every family that it lists. CONTRIBUTING.md says why they are outside."""
 
 import ast
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_every_family_has_an_int8_model() -> None:
 
 
 def test_the_fast_searches_are_of_families() -> None:
-    """Each is of a family's model or of a base of int8 models, and only the int8 model of RNMT has none."""
+    """Each belongs to the model of a family, or to a base of int8 models. Only the int8 model of RNMT has none."""
     int8_models = [int8.model for int8 in INT8_FAMILIES.values()]
     assert all(any(issubclass(model, cls) for model in int8_models) for cls in STEP_MAKERS)
     without = [model for model in int8_models if not issubclass(model, tuple(STEP_MAKERS))]

@@ -67,7 +67,7 @@ def add_json_option(parser: CommandParser) -> None:
 
 
 def print_result(arguments: argparse.Namespace, text: str, **result: Any) -> None:
-    """Print the `result` of a command as an object of JSON if `--json` asks for it, otherwise the `text`."""
+    """Print the `result` of a command as JSON with `--json`, otherwise the `text`."""
     print(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False, default=str) if arguments.json else text)
 
 

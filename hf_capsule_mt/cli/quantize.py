@@ -30,7 +30,7 @@ def make_parser() -> CommandParser:
 
 
 def belongs_to_int8_model(path: Path) -> bool:
-    """Whether `--overwrite` may replace a file: one of an int8 model, but no float weights."""
+    """Whether `--overwrite` may replace a file. Files of an int8 model may be replaced, float weights may not."""
     is_int8_weights = path.name == INT8_WEIGHTS and path.is_file()
     return is_int8_weights or (belongs_to_checkpoint(path) and not WEIGHTS.fullmatch(path.name))
 

@@ -220,21 +220,16 @@ def compare_tab(gr: Any, page: Page) -> CompareTab:
     if len(names) > len(page.models):
         gr.Markdown(ABOUT_UNIFORM)
     with gr.Row(equal_height=True):
-        first = gr.Dropdown(
-            names,
-            value=page.first_pair[0],
-            label="First model",
-            elem_id="demo-first",
-            scale=3,
-            min_width=NAME_WIDTH,
-        )
-        second = gr.Dropdown(
-            names,
-            value=page.first_pair[1],
-            label="Second model",
-            elem_id="demo-second",
-            scale=3,
-            min_width=NAME_WIDTH,
+        first, second = (
+            gr.Dropdown(
+                names,
+                value=name,
+                label=f"{place} model",
+                elem_id=f"demo-{place.lower()}",
+                scale=3,
+                min_width=NAME_WIDTH,
+            )
+            for place, name in zip(("First", "Second"), page.first_pair, strict=True)
         )
         compare = gr.Button("Compare", variant="primary", elem_id="demo-compare", scale=1, min_width=110)
     cards = output(elem_id="demo-cards")

@@ -83,7 +83,7 @@ def coverage(scores: Coverage | None, threshold: float) -> str:
 
 
 def _knowledge(scores: Coverage) -> str:
-    """A sentence on the accuracy of the bag of words, on which the scores depend; empty if it was not measured."""
+    """A sentence on the accuracy of the bag of words. The scores depend on it. Empty if it was not measured."""
     if scores.bow_accuracy is None:
         return ""
     return (

@@ -75,7 +75,7 @@ def test_show_prints_a_recipe_with_its_comments(capsys: pytest.CaptureFixture[st
 
 
 def test_show_says_which_files_the_corpus_has_and_nothing_of_other_recipes() -> None:
-    """dla_linear extends dla_em, whose comment is of EM routing, marian, and common, which names the files."""
+    """dla_linear extends dla_em, marian and common. Only the comment of common names the files."""
     said = whole_recipe("multi30k/dla_linear")
     assert "data/multi30k/ must hold train, val and test_2016_flickr, each\n# as .en and .de" in said
     assert said.count("# Linear combination of the layers") == 1

@@ -197,7 +197,7 @@ def assert_gradients_close(
 
 
 def assert_finite_with_extreme_values(case: Case, filled: tuple[str, ...], content: float | str) -> None:
-    """Capsules and gradients are finite and keep their type if the `filled` arguments are as large as `content`."""
+    """Fill the `filled` arguments with `content`. Capsules and gradients are finite and keep their type."""
     dtype = case.votes.dtype
     size = (65504.0 if dtype == torch.float16 else 1e30) if content == "largest" else content
     changes = {name: case.arguments[name].sign() * size for name in filled if name in case.arguments}
