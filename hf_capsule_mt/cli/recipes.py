@@ -7,8 +7,8 @@
 
 A word after `recipes` limits the list to the names and descriptions that contain it. `capsule-mt train NAME` trains a
 recipe of the list. `show` prints a recipe with the settings of the files that it extends, so that the file works in
-any folder. Of a `results.json` it prints the recipe that made the run. Paths in a recipe, such as
-`data/multi30k/train`, start from the folder in which you run it.
+any folder. NAME can also be a recipe of your own, or the `results.json` of a run: of that it prints the recipe. Paths
+in a recipe, such as `data/multi30k/train`, start from the folder in which you run it.
 """
 
 import argparse
@@ -32,12 +32,17 @@ def make_parser() -> CommandParser:
 
 
 def recipes(arguments: argparse.Namespace) -> int:
-    from hf_capsule_mt.recipes.catalogue import catalogue, recorded_recipe, whole_recipe
+    from hf_capsule_mt.recipes.catalogue import catalogue, own_recipe, recorded_recipe, whole_recipe
+    from hf_capsule_mt.recipes.file import RECIPE_ENDINGS
 
     words = arguments.words
     if words[:1] == [SHOW]:
-        is_record = words[1].endswith(".json")
-        print(recorded_recipe(Path(words[1])) if is_record else whole_recipe(words[1]), end="")
+        name = Path(words[1])
+        if name.suffix == ".json":
+            text = recorded_recipe(name)
+        else:
+            text = own_recipe(name) if name.suffix in RECIPE_ENDINGS and name.exists() else whole_recipe(words[1])
+        print(text, end="")
         return 0
     search = " ".join(words)
     entries = catalogue(search)
@@ -70,5 +75,5 @@ def main(argv: list[str] | None = None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.words[:1] == [SHOW] and len(arguments.words) != 2:
-        parser.error("recipes show needs the name of one recipe, such as synthetic/dla_em")
+        parser.error("recipes show needs one recipe: a name such as synthetic/dla_em, or a file")
     return run_command(lambda: recipes(arguments), debug=arguments.debug, needs_package=False)

@@ -92,6 +92,12 @@ def whole_recipe(name: str) -> str:
     return "\n".join([*lines, *with_comments(dump_yaml(values), comments)]) + "\n"
 
 
+def own_recipe(path: Path) -> str:
+    """The recipe in a file that is not the package's, as `whole_recipe`."""
+    values = unflatten_settings(read_settings(path))
+    return f"# {path.as_posix()}, with the settings of the files that it extends.\n{dump_yaml(values)}"
+
+
 def recorded_recipe(path: Path) -> str:
     """The recipe that the `results.json` of a run records, as the text of a file."""
     from hf_capsule_mt.recipes.running.finished_run import read_results  # imports PyTorch

@@ -74,6 +74,18 @@ def test_show_prints_a_recipe_with_its_comments(capsys: pytest.CaptureFixture[st
     assert "did you mean multi30k/dla_em or synthetic/dla_em or tatoeba/dla_em or wmt14" in capsys.readouterr().err
 
 
+def test_show_prints_an_own_recipe_with_what_it_extends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, whole = tmp_path / "mine.yaml", tmp_path / "whole.yaml"
+    mine.write_text("extends: multi30k/dla_em\noutput_dir: runs/mine\nconfig:\n  dropout: 0.3\n", encoding="utf-8")
+    assert recipes.main(["show", str(mine)]) == 0
+    whole.write_text(capsys.readouterr().out, encoding="utf-8")
+    settings = unflatten_settings(read_settings(whole))
+    assert settings == unflatten_settings(read_settings(mine)) and "extends" not in settings
+    assert settings["config"]["dropout"] == 0.3 and settings["config"]["layer_aggregation"] == "em_routing"
+    assert recipes.main(["show", str(tmp_path / "mime.yaml")]) == 1
+    assert "the package has no such recipe" in capsys.readouterr().err
+
+
 def test_show_says_which_files_the_corpus_has_and_nothing_of_other_recipes() -> None:
     """dla_linear extends dla_em, marian and common. Only the comment of common names the files."""
     said = whole_recipe("multi30k/dla_linear")
