@@ -28,6 +28,7 @@ from typing import Any
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
 
 ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = "published.json"  # the test score by the published measure
 BASE = "marian"
 DISTILLED = "distilled"  # the corpus that the Marian of the first seed translates
 # Systems with three seeds, then those with one: recipe and what must be there before.
@@ -164,7 +165,8 @@ def study_metrics() -> list[Any]:
 def keep_record(run: Run, records: Path) -> None:
     """Copy the results of a run to a folder of their own, and write its card.
 
-    The counts of each test sentence go there too, so that `compare` needs neither texts nor weights.
+    The counts of each test sentence go there too, so that `compare` needs neither texts nor weights, and the score by
+    the published measure.
     """
     from hf_capsule_mt.evaluation.scoring.saved_counts import count_sentences, save_counts
     from hf_capsule_mt.hub.model_card import model_card
@@ -178,7 +180,12 @@ def keep_record(run: Run, records: Path) -> None:
     (folder / "README.md").write_text(str(card), encoding="utf-8")
     texts = read_run(run.result.parent)
     if texts.translations is not None and texts.references is not None:
-        save_counts(count_sentences(texts.translations, texts.references, study_metrics()), folder / f"test.{COUNTS}")
+        metrics = study_metrics()
+        counts = count_sentences(texts.translations, texts.references, metrics)
+        save_counts(counts, folder / f"test.{COUNTS}")
+        published = metrics[-1]
+        score = {"score": published.score_of(counts.counts[published.name].sum(0)), "signature": published.signature()}
+        (folder / PUBLISHED).write_text(json.dumps(score, indent=1) + "\n", encoding="utf-8")
 
 
 def state(run: Run) -> str:

@@ -5,7 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from studies.multi30k_study import DISTILLED, ONE_SEED, SYSTEMS, Run, keep_record, main, planned_runs, run_all
+from studies.multi30k_study import (
+    DISTILLED,
+    ONE_SEED,
+    SYSTEMS,
+    Run,
+    keep_record,
+    main,
+    planned_runs,
+    run_all,
+    study_metrics,
+)
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.recipes.running.finished_run import read_run
@@ -97,7 +107,10 @@ def test_the_counts_of_test_sentences_are_kept(tmp_path: Path) -> None:
         "chrF": (6, 18),
         "paper BLEU (multi-bleu)": (6, 10),
     }
-    assert "case:lc|tok:moses-de" in kept.counts.signatures["paper BLEU (multi-bleu)"]
+    signature = kept.counts.signatures["paper BLEU (multi-bleu)"]
+    published = json.loads((tmp_path / "multi30k-marian-seed9" / "published.json").read_text())
+    assert "case:lc|tok:moses-de" in signature and published["signature"] == signature
+    assert published["score"] == study_metrics()[-1].score_of(kept.counts.counts["paper BLEU (multi-bleu)"].sum(0))
 
 
 def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

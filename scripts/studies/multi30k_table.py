@@ -1,0 +1,83 @@
+"""The table of the comparison on Multi30k, from the records of its runs in `model_cards/trained`.
+
+`scripts/update_docs.py comparison` writes it into model_cards/README.md.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from studies.multi30k_study import ONE_SEED, PUBLISHED, SYSTEMS
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "model_cards" / "trained"
+PAGE = ROOT / "model_cards" / "README.md"
+BEGIN, END = "<!-- comparison: written by scripts/update_docs.py -->", "<!-- end of comparison -->"
+FOLDER = re.compile(r"multi30k-(\w+)-seed(\d+)")
+HEADER = (
+    "| system | seeds | parameters | passes | test BLEU | test chrF | published measure | validation loss "
+    "| validation BLEU, greedy |\n"
+    "| --- | --- | ---: | --- | --- | --- | --- | --- | --- |"
+)
+
+Runs = dict[int, dict[str, Any]]  # the results of one system by seed
+
+
+def read_records(records: Path) -> dict[str, Runs]:
+    """The results of all runs, by system and seed."""
+    systems: dict[str, Runs] = {}
+    for file in sorted(records.glob("*/results.json")):
+        if match := FOLDER.fullmatch(file.parent.name):
+            results = json.loads(file.read_text(encoding="utf-8"))
+            results["published"] = json.loads((file.parent / PUBLISHED).read_text(encoding="utf-8"))
+            systems.setdefault(match[1], {})[int(match[2])] = results
+    return systems
+
+
+def mean(values: list[float], digits: int = 2) -> str:
+    """The mean, and behind it the values if there are several."""
+    middle = f"{sum(values) / len(values):.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ({', '.join(f'{value:.{digits}f}' for value in values)})"
+
+
+def along_training(runs: Runs, name: str, digits: int) -> str:
+    """The means over seeds after a quarter, a half, three quarters and the whole of training."""
+    stages = zip(*([one[name] for one in results["evaluations"]] for results in runs.values()), strict=True)
+    return ", ".join(f"{sum(stage) / len(stage):.{digits}f}" for stage in stages)
+
+
+def row(system: str, runs: Runs) -> str:
+    first = next(iter(runs.values()))
+    passes = f"{first['evaluations'][-1]['epoch']:.1f}"
+    if before := first["model"]["init_from"]:
+        passes += f" from {Path(before).name.rpartition('-')[0]}"
+    cells = [
+        f"`{system}`",
+        ", ".join(f"[{seed}](trained/multi30k-{system}-seed{seed}/README.md)" for seed in runs),
+        f"{first['parameters'] / 1e6:.2f}M",
+        passes,
+        mean([results["test"]["bleu"] for results in runs.values()]),
+        mean([results["test"]["chrf"] for results in runs.values()]),
+        mean([results["published"]["score"] for results in runs.values()]),
+        along_training(runs, "eval_loss", 3),
+        along_training(runs, "eval_bleu", 1),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def comparison_table(records: Path = RECORDS) -> str:
+    """The table as Markdown: a row for each system, in the order of the study."""
+    systems = read_records(records)
+    order = [*SYSTEMS, *ONE_SEED]
+    rows = [row(system, dict(sorted(systems[system].items()))) for system in sorted(systems, key=order.index)]
+    return "\n".join([HEADER, *rows])
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with this table in place of the one it has."""
+    before, found, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (found and ended):
+        raise ValueError(f"the page must have the lines {BEGIN!r} and {END!r} around the table")
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"

@@ -1,0 +1,50 @@
+"""The table of the comparison on Multi30k: what it says of the records, and that the page has the current one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies.multi30k_table import BEGIN, END, PAGE, comparison_table, read_records, with_table
+
+
+def write_record(folder: Path, bleu: float, losses: list[float], init_from: str | None = None) -> None:
+    folder.mkdir()
+    evaluations: list[dict[str, Any]] = [
+        {"eval_loss": loss, "eval_bleu": 30.0 + place, "epoch": 26.64 * (place + 1)}
+        for place, loss in enumerate(losses)
+    ]
+    results = {"parameters": 2_158_592, "model": {"init_from": init_from}, "evaluations": evaluations}
+    results["test"] = {"bleu": bleu, "chrf": bleu + 20}
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "published.json").write_text(json.dumps({"score": bleu + 0.5, "signature": "…"}))
+
+
+def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> None:
+    write_record(tmp_path / "multi30k-marian-seed2", 41.0, [2.0, 1.5])
+    write_record(tmp_path / "multi30k-marian-seed1", 40.0, [1.0, 1.0])
+    write_record(tmp_path / "multi30k-gdr_marian-seed1", 39.0, [1.75], "runs/multi30k/marian-seed1")
+    write_record(tmp_path / "multi30k-cpu-marian", 1.0, [9.0])  # no run of the comparison
+    header, rule, *rows = comparison_table(tmp_path).splitlines()
+    assert header.count("|") == rule.count("|") == rows[0].count("|") == 10
+    links = ", ".join(f"[{seed}](trained/multi30k-marian-seed{seed}/README.md)" for seed in (1, 2))
+    assert rows == [
+        f"| `marian` | {links} | 2.16M | 53.3 | 40.50 (40.00, 41.00) | 60.50 (60.00, 61.00) | 41.00 (40.50, 41.50) "
+        "| 1.500, 1.250 | 30.0, 31.0 |",
+        "| `gdr_marian` | [1](trained/multi30k-gdr_marian-seed1/README.md) | 2.16M | 26.6 from marian | 39.00 | 59.00 "
+        "| 39.50 | 1.750 | 30.0 |",
+    ]
+
+
+def test_the_page_has_the_table_of_the_records() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page, comparison_table()) == page, "run scripts/update_docs.py comparison"
+    for system, runs in read_records(PAGE.parent / "trained").items():
+        for seed in runs:
+            assert (PAGE.parent / f"trained/multi30k-{system}-seed{seed}/README.md").is_file()
+
+
+def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
+    assert with_table(f"a\n{BEGIN}\nold\n{END}\nb", "| new |") == f"a\n{BEGIN}\n\n| new |\n\n{END}\nb"
+    with pytest.raises(ValueError, match="must have the lines"):
+        with_table(f"a\n{BEGIN}\nb", "| new |")
