@@ -97,7 +97,7 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
     ```"""
 
     model_type = "gdr_rnmt"
-    keys_to_ignore_at_inference = ["past_key_values", *NO_PREDICTIONS]
+    keys_to_ignore_at_inference = ["past_key_values", "cache", *NO_PREDICTIONS]
     attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "d_model", "num_hidden_layers": "decoder_layers"}
     checked_when_used: ClassVar[tuple[str, ...]] = ("pad_token_id", "decoder_start_token_id")
 

@@ -18,7 +18,7 @@ from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.capsules.source_capsules import SourceContext
 from hf_capsule_mt.modeling.input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
-from hf_capsule_mt.modeling.outputs import CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput
+from hf_capsule_mt.modeling.outputs import CACHE, CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalLayer, InputLinear, WordOrder, word_order
 from hf_capsule_mt.modeling.recurrent.lstm_decoder import LSTMStack
 from hf_capsule_mt.modeling.recurrent.seq2seq import (
@@ -161,7 +161,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         attentions = self._option("output_attentions", output_attentions)
         return CapsuleDecoderOutput(
             last_hidden_state=layers[-1],
-            past_key_values=cache,
+            **{CACHE: cache},
             hidden_states=tuple(layers) if self._option("output_hidden_states", output_hidden_states) else None,
             cross_attentions=(weights.unsqueeze(1),) if attentions and weights is not None else None,
             routings={} if output_routings else None,
@@ -228,7 +228,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
         )
         return CapsuleSeq2SeqModelOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: getattr(decoded, CACHE)},
             decoder_hidden_states=decoded.hidden_states,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=source,

@@ -28,6 +28,7 @@ from hf_capsule_mt.modeling.input_checks import (
 )
 from hf_capsule_mt.modeling.losses.auxiliary import PastFutureLosses
 from hf_capsule_mt.modeling.outputs import (
+    CACHE,
     GDRRNMTDecoderOutput,
     GDRRNMTEncoderOutput,
     GDRSeq2SeqModelOutput,
@@ -163,7 +164,7 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         attentions = self._option("output_attentions", output_attentions)
         return GDRRNMTDecoderOutput(
             last_hidden_state=readout,
-            past_key_values=cache,
+            **{CACHE: cache},
             hidden_states=(words, readout) if self._option("output_hidden_states", output_hidden_states) else None,
             cross_attentions=(recurrence.weights.unsqueeze(1),) if attentions else None,
             routings={} if output_routings else None,
@@ -242,7 +243,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
         )
         outputs = GDRSeq2SeqModelOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: getattr(decoded, CACHE)},
             decoder_hidden_states=decoded.hidden_states,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=source,

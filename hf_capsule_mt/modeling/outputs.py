@@ -14,6 +14,7 @@ from transformers.utils import ModelOutput
 
 from hf_capsule_mt.modeling.capsules.routing_record import RoutingRecord
 
+CACHE = "cache" if hasattr(Seq2SeqModelOutput, "cache") else "past_key_values"  # its name, from Transformers 5.24 on
 Output = TypeVar("Output", bound=ModelOutput)
 
 

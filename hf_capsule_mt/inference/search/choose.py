@@ -20,12 +20,13 @@ from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_step
 from hf_capsule_mt.inference.search.loops import Steps, beam_search, greedy_search, limits_of
 from hf_capsule_mt.inference.search.processors import Processors
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
+from hf_capsule_mt.modeling.outputs import CACHE
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 from hf_capsule_mt.modeling.translation_head import TranslationHead
 
 NOT_PASSED_ON = ("assistant_model", "assistant_tokenizer", "custom_generate", "streamer", "synced_gpus", "tokenizer")
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
-SUPPORTED_ARGUMENTS = {"encoder_outputs", "attention_mask", "use_cache", "past_key_values"}
+SUPPORTED_ARGUMENTS = {"encoder_outputs", "attention_mask", "use_cache", CACHE}
 # A subclass can change the input of a step by these methods. The lean loops do not call them.
 STEP_PREPARATION = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
 
@@ -48,7 +49,8 @@ def search_arguments(model: Any, positional: tuple[Any, ...], keywords: dict[str
         vars(settings).update((name, value) for name, value in values.items() if value is not None)
     if settings.get_generation_mode() not in MODES:
         return {}
-    return {"custom_generate": partial(search, callers_cache=keywords.get("past_key_values"))}
+    cache = keywords.get(CACHE, keywords.get("past_key_values"))
+    return {"custom_generate": partial(search, callers_cache=cache)}
 
 
 def search(
@@ -89,7 +91,7 @@ def _steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> S
 def _is_plain(model: Any, start: Tensor, criteria: Any, settings: Any, model_kwargs: dict[str, Any]) -> bool:
     """Whether the call is a plain search on the CPU, with a model that has no hooks."""
     names = {name for name, value in model_kwargs.items() if value is not None}
-    cache: Any = model_kwargs.get("past_key_values")
+    cache: Any = model_kwargs.get(CACHE)
     return not (
         start.device.type != "cpu"
         or torch.is_grad_enabled()

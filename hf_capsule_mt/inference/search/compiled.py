@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.utils import logging
 
+from hf_capsule_mt.modeling.outputs import CACHE
 from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache
 
 logger = logging.get_logger(__name__)
@@ -41,7 +42,7 @@ def can_compile_beam_search(model: Any, settings: Any, model_kwargs: dict[str, A
     obstacle = ""
     if not CAN_COMPILE_STEPS:
         obstacle = "compilation needs PyTorch 2.11"
-    elif not static and not isinstance(model_kwargs.get("past_key_values"), RecurrentCache):
+    elif not static and not isinstance(model_kwargs.get(CACHE), RecurrentCache):
         obstacle = "this kind of cache moves when beams are reordered"
     elif settings.output_attentions or settings.output_hidden_states:
         # A CUDA graph overwrites the output of the step before.
@@ -52,15 +53,16 @@ def can_compile_beam_search(model: Any, settings: Any, model_kwargs: dict[str, A
 
 
 def beam_search_in_compiled_steps(
-    model: Any, input_ids: Tensor, processors: Any, criteria: Any, settings: Any, past_key_values: Any, **kwargs: Any
+    model: Any, input_ids: Tensor, processors: Any, criteria: Any, settings: Any, **kwargs: Any
 ) -> Any:
     """Transformers' beam search on a copy of `model`, which shares its modules and compiles every call but the first.
 
     The first call fills the caches. Transformers' greedy search does not compile its first call either.
     """
-    if isinstance(past_key_values, EncoderDecoderCache):
-        past_key_values = StaticBeamCache(past_key_values.self_attention_cache, past_key_values.cross_attention_cache)
+    cache = kwargs[CACHE]
+    if isinstance(cache, EncoderDecoderCache):
+        kwargs[CACHE] = StaticBeamCache(cache.self_attention_cache, cache.cross_attention_cache)
     view = copy(model)
     view._prefill = model._prefill
     view._compiled_call_impl = model.get_compiled_call(settings.compile_config)
-    return view._beam_search(input_ids, processors, criteria, settings, past_key_values=past_key_values, **kwargs)
+    return view._beam_search(input_ids, processors, criteria, settings, **kwargs)
