@@ -381,7 +381,7 @@ class CapsNMTConfig(CheckedConfig, PreTrainedConfig):
     model. Building it checks all fields; one `ValueError` lists every problem."""
 
     model_type = "caps_nmt"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers"}
     checked_when_used: ClassVar[tuple[str, ...]] = ("pad_token_id", "decoder_start_token_id")
 

@@ -16,7 +16,7 @@ from typing import Any
 from .capsules import SourceContext, record_routings
 from .configuration_caps_nmt import CapsNMTConfig
 from .input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
-from .outputs import CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput
+from .outputs import CACHE, CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput
 from .recurrent import (
     BidirectionalLayer, InputLinear, LSTMStack, RecurrentForConditionalGeneration, RecurrentModel,
     RecurrentPreTrainedModel, WordEmbedding, WordOrder, cache_to_use, read_encoder_outputs, word_order,
@@ -153,7 +153,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         attentions = self._option("output_attentions", output_attentions)
         return CapsuleDecoderOutput(
             last_hidden_state=layers[-1],
-            past_key_values=cache,
+            **{CACHE: cache},
             hidden_states=tuple(layers) if self._option("output_hidden_states", output_hidden_states) else None,
             cross_attentions=(weights.unsqueeze(1),) if attentions and weights is not None else None,
             routings={} if output_routings else None,
@@ -220,7 +220,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
         )
         return CapsuleSeq2SeqModelOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: getattr(decoded, CACHE)},
             decoder_hidden_states=decoded.hidden_states,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=source,

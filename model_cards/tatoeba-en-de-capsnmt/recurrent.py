@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .capsules import CapsuleModule
 from .checked_arguments import CheckedArguments
 from .input_checks import check_not_empty, check_tokens
+from .outputs import CACHE
 from .saving import CodeExportMixin, SafeLoadingMixin
 from .translation_head import TranslationHead
 from .vocabularies import make_head, tie_base
@@ -580,7 +581,7 @@ class RecurrentPreTrainedModel(CheckedArguments, SafeLoadingMixin, CodeExportMix
     _can_compile_fullgraph = True
 
     _supports_flash_attn = _supports_sdpa = _supports_flex_attn = False
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _keys_to_ignore_on_load_missing: list[str] = []
     _keys_to_ignore_on_save: list[str] = []
 
@@ -672,10 +673,10 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
         return call_with_cells
 
     def create_masks_for_generate(
-        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: RecurrentCache, **kwargs: Any
+        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> Tensor | None:
         """Which new words are real. A recurrence needs no causal mask, and no mask of words that it has read."""
-        if attention_mask is None or not past_key_values.is_initialized:  # the first call checks its length
+        if attention_mask is None or not kwargs[CACHE].is_initialized:  # the first call checks its length
             return attention_mask
         return attention_mask[:, -inputs_embeds.shape[1] :].contiguous()
 
@@ -683,7 +684,7 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         """As in Transformers 5.23, but creates a [`RecurrentCache`], static for `cache_implementation="static"`."""
-        if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
+        if model_kwargs.get(CACHE) is not None or generation_config.use_cache is False:
             return super()._prepare_cache_for_generation(  # type: ignore[misc]
                 generation_config, model_kwargs, *args, **kwargs
             )
@@ -698,7 +699,7 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
         cache = RecurrentCache(static=kind == "static" and CAN_COMPILE_STEPS)
         if generation_config.is_assistant:
             cache.activate_past_recording()
-        model_kwargs["past_key_values"] = cache
+        model_kwargs[CACHE] = cache
         return None
 
 

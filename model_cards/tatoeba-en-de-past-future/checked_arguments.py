@@ -1,5 +1,5 @@
 # Copied from hf_capsule_mt 0.1.0 (modeling/checked_arguments.py), Apache-2.0, for trust_remote_code.
-"""What all models share: a check of argument names, see `argument_names.py`, and gradient checkpointing."""
+"""What all models share: names of arguments, see also `argument_names.py`, and gradient checkpointing."""
 
 import torch
 from collections.abc import Callable
@@ -13,6 +13,8 @@ class CheckedArguments:
     check_argument_names: ClassVar[Callable[[type, Any], None] | None] = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (cache := kwargs.pop("cache", None)) is not None:  # the name of `past_key_values` from Transformers 5.24 on
+            kwargs["past_key_values"] = cache
         if kwargs and CheckedArguments.check_argument_names is not None and not torch.compiler.is_compiling():
             CheckedArguments.check_argument_names(type(self), kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]

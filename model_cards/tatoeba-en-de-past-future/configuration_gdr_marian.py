@@ -582,7 +582,7 @@ class GDRMarianConfig(CapsuleAggregatedMarianConfig):
 
     model_type = "gdr_marian"
     warm_start_model_types: ClassVar[tuple[str, ...]] = ("marian", "capsule_aggregated_marian")
-    keys_to_ignore_at_inference = ["past_key_values", *NO_PREDICTIONS]
+    keys_to_ignore_at_inference = ["past_key_values", "cache", *NO_PREDICTIONS]
 
     layer_aggregation: str = "none"
     past_future: str = "guided_routing"

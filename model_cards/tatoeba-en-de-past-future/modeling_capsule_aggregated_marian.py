@@ -22,7 +22,7 @@ from .capsules import CapsuleModule, LayerAggregation, record_routings, routed_p
 from .checked_arguments import CheckedArguments
 from .configuration_gdr_marian import CapsuleAggregatedMarianConfig
 from .input_checks import check_length, check_not_empty, check_source_mask, check_tokens
-from .outputs import CapsuleDecoderOutput, CapsuleEncoderOutput, CapsuleSeq2SeqModelOutput, with_routings
+from .outputs import CACHE, CapsuleDecoderOutput, CapsuleEncoderOutput, CapsuleSeq2SeqModelOutput, with_routings
 from .saving import CodeExportMixin, SafeLoadingMixin
 from .translation_head import TranslationHead
 from .vocabularies import make_head, replaced_parts, target_vocabulary, tie_base
@@ -70,7 +70,7 @@ class CapsuleAggregatedMarianPreTrainedModel(
     config: CapsuleAggregatedMarianConfig
     config_class = CapsuleAggregatedMarianConfig
     _no_split_modules: Any = ["CapsuleAggregatedMarianEncoderLayer", "CapsuleAggregatedMarianDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     # Only the encoder and the decoder have these, and only they call the methods that read them.
     layers: nn.ModuleList
     layerdrop: float
@@ -189,7 +189,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
             "attention_mask": attention_mask,
             "encoder_hidden_states": encoder_hidden_states,
             "encoder_attention_mask": encoder_attention_mask,
-            "past_key_values": past_key_values,
+            CACHE: past_key_values,
             "inputs_embeds": inputs_embeds,
             "use_cache": use_cache,
         }
@@ -238,12 +238,11 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
                 encoder_outputs=encoder_outputs,
-                past_key_values=past_key_values,
                 inputs_embeds=inputs_embeds,
                 decoder_inputs_embeds=decoder_inputs_embeds,
                 use_cache=use_cache,
                 return_dict=True,
-                **kwargs,
+                **{CACHE: past_key_values, **kwargs},
             )
         return with_routings(CapsuleSeq2SeqModelOutput, outputs, record if output_routings else None)
 

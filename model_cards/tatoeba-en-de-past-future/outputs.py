@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from .capsules import RoutingRecord
 
 
+CACHE = "cache" if hasattr(Seq2SeqModelOutput, "cache") else "past_key_values"  # its name, from Transformers 5.24 on
 Output = TypeVar("Output", bound=ModelOutput)
 
 
