@@ -1,6 +1,7 @@
 """Everything `generate` offers, and that the cache changes nothing."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from family_cases import (
     without_target,
 )
 from markers import exhaustive
+
+from hf_capsule_mt.modeling.outputs import CACHE
 
 BEAMS = {"num_beams": 3, "num_return_sequences": 3}
 
@@ -47,6 +50,24 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
             cache = step.past_key_values
     real = batch["decoder_attention_mask"].bool()
     assert_close(torch.cat(actual, dim=1)[real], expected[real])
+
+
+@chosen_cases
+def test_the_cache_has_two_names(case: Case):
+    """Transformers 5.24 renames `past_key_values` to `cache`. Each version accepts both, and warns of neither."""
+    model = case.build()
+    source, words = inputs_of(case), make_pairs(case.config()).batch()["decoder_input_ids"]
+    steps, returned = {}, []
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        for name in ("past_key_values", "cache"):
+            start = model(**source, decoder_input_ids=words[:, :2], use_cache=True)
+            returned.append(start[CACHE])
+            steps[name] = model(**source, decoder_input_ids=words[:, 2:3], **{name: start[CACHE]}).logits
+        model.generate(**source, max_new_tokens=3, do_sample=True, num_beams=2)
+        without = model(**source, decoder_input_ids=words[:, 2:3]).logits
+    assert returned[0] is not returned[1] and torch.equal(steps["cache"], steps["past_key_values"])
+    assert not torch.allclose(steps["cache"], without), "both names are ignored"
 
 
 @every_case
