@@ -22,7 +22,7 @@ class CheckedArguments:
     def _backward_compatibility_gradient_checkpointing(self) -> None:
         """Switch on checkpointing in every part where the configuration has `gradient_checkpointing=True`.
 
-        Transformers 5.17 to 5.23 removes the setting when the first part is built, so that later parts go without.
+        Transformers 5.17 to 5.24 removes the setting when the first part is built, so that later parts go without.
         """
         model: Any = self
         if getattr(model.config, "gradient_checkpointing", False) and model.supports_gradient_checkpointing:

@@ -21,6 +21,7 @@ from transformers.models.marian.modeling_marian import (
     MarianModel,
     MarianMTModel,
     MarianPreTrainedModel,
+    MarianSinusoidalPositionalEmbedding,
 )
 from transformers.utils import TransformersKwargs, can_return_tuple
 
@@ -30,12 +31,7 @@ from hf_capsule_mt.modeling.capsules.layer_aggregation import LayerAggregation
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
-from hf_capsule_mt.modeling.input_checks import (
-    check_length,
-    check_not_empty,
-    check_source_mask,
-    check_tokens,
-)
+from hf_capsule_mt.modeling.input_checks import check_length, check_not_empty, check_source_mask, check_tokens
 from hf_capsule_mt.modeling.outputs import (
     CACHE,
     CapsuleDecoderOutput,
@@ -77,6 +73,12 @@ class RecordedLayer(nn.Module):
             output = super().__call__(hidden_states, *args, **kwargs)
         layer_outputs.states.append(output)
         return output
+
+
+class FixedPositions(MarianSinusoidalPositionalEmbedding):
+    """As in Marian. Transformers 5.24 would train those of a loaded model, although no checkpoint keeps them."""
+
+    forward = torch.no_grad()(MarianSinusoidalPositionalEmbedding.forward)
 
 
 class CapsuleAggregatedMarianEncoderLayer(RecordedLayer, MarianEncoderLayer):
@@ -152,6 +154,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         self.layers = nn.ModuleList(
             [CapsuleAggregatedMarianEncoderLayer(config, layer_idx=index) for index in range(config.encoder_layers)]
         )
+        self.embed_positions = FixedPositions(config.max_position_embeddings, config.d_model, self.padding_idx)
         self._route_heads("encoder", "self_attn", self.layers)
         self._aggregate_layers("encoder")
         self.post_init()
@@ -183,6 +186,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         self.layers = nn.ModuleList(
             [CapsuleAggregatedMarianDecoderLayer(config, layer_idx=index) for index in range(config.decoder_layers)]
         )
+        self.embed_positions = FixedPositions(config.max_position_embeddings, config.d_model, self.padding_idx)
         self._route_heads("decoder", "self_attn", self.layers)
         self._route_heads("decoder", "encoder_attn", self.layers)
         self._aggregate_layers("decoder")
@@ -209,16 +213,10 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         can_read = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
         if target is not None and can_read:
             check_length("the target", int(past) + target.shape[1], self.max_target_positions)
-        arguments = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "encoder_hidden_states": encoder_hidden_states,
-            "encoder_attention_mask": encoder_attention_mask,
-            CACHE: past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "use_cache": use_cache,
-        }
-        return self._run_stack(super().forward, CapsuleDecoderOutput, output_routings, {**arguments, **kwargs})
+        words = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        source = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
+        arguments = {**words, **source, CACHE: past_key_values, "use_cache": use_cache, **kwargs}
+        return self._run_stack(super().forward, CapsuleDecoderOutput, output_routings, arguments)
 
 
 class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, MarianModel):

@@ -31,6 +31,7 @@ from hf_capsule_mt.training.checks import check_trainer
 from hf_capsule_mt.training.cpu.attention import TrainingAttention
 from hf_capsule_mt.training.cpu.dropout import native_dropout_on_cpu
 from hf_capsule_mt.training.cpu.memory import keep_freed_memory
+from hf_capsule_mt.training.frozen_positions import freeze_positions
 from hf_capsule_mt.training.fsdp import embeddings_in_the_root_unit
 from hf_capsule_mt.training.hub_pusher import HubPusher, carry_code
 from hf_capsule_mt.training.meter import Meter
@@ -74,6 +75,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        freeze_positions(self.model)
         self.new_parameters = new_parameters
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         checked = self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled, sharded
@@ -164,24 +166,24 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             self.new_parameters.split(optimizer, self.model)
         return optimizer
 
-    # Transformers 5.17 to 5.23: no public method surrounds accelerate's `prepare`, which shards the model.
+    # Transformers 5.17 to 5.24: no public method surrounds accelerate's `prepare`, which shards the model.
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         with embeddings_in_the_root_unit(self.model, self.is_fsdp_enabled):
             return super()._prepare_for_training(*args, **kwargs)
 
-    # Transformers 5.17 to 5.23: it trains one more step after the last one, and no callback can leave an epoch out.
+    # Transformers 5.17 to 5.24: it trains one more step after the last one, and no callback can leave an epoch out.
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._finish_interrupted_step()
         self.control.should_training_stop |= self.state.global_step >= self.state.max_steps
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
 
-    # Transformers 5.17 to 5.23: with a checkpoint of the last step it may be all that comes after `on_train_begin`.
+    # Transformers 5.17 to 5.24: with a checkpoint of the last step it may be all that comes after `on_train_begin`.
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self._finish_interrupted_step()
         return super()._finalize_training(*args, **kwargs)
 
-    # Transformers 5.23: no public method loads random states, or logs, evaluates and saves without a step.
+    # Transformers 5.23 and 5.24: no public method loads random states, or logs, evaluates and saves without a step.
     def _finish_interrupted_step(self) -> None:
         """Do what was due after the step of the checkpoint and had not happened yet when it was written."""
         if self.position.has_pending_work:
@@ -192,7 +194,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             step = self._tr_loss, norm, self.model_wrapped, None, self.state.epoch, self._ignored_keys, time.time()
             self._maybe_log_save_evaluate(*step, learning_rate=rate)
 
-    # Transformers 5.17 to 5.23: only it gets the norm of the gradient, and saves after an evaluation.
+    # Transformers 5.17 to 5.24: only it gets the norm of the gradient, and saves after an evaluation.
     def _maybe_log_save_evaluate(
         self, tr_loss: Tensor, grad_norm: Any, model: nn.Module, trial: Any, *args: Any, **kwargs: Any
     ) -> None:
@@ -277,14 +279,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             return None
         return self.batches.evaluation_loader(*self._model_columns(dataset, "evaluation"))
 
-    # Transformers 5.23: no public method removes columns, and the signature of the model decides which.
+    # Transformers 5.23 and 5.24: no public method removes columns, and the signature of the model decides which.
     def _model_columns(self, dataset: Any, description: str) -> tuple[Any, Any]:
         """The data set and the collator, without the columns that the model does not take."""
         if isinstance(dataset, datasets.Dataset):
             return self._remove_unused_columns(dataset, description=description), self.data_collator
         return dataset, self._get_collator_with_removed_columns(self.data_collator, description=description)
 
-    # Transformers 5.17 to 5.23: `evaluate` cannot tell whether the training loop called it. Only such an evaluation
+    # Transformers 5.17 to 5.24: `evaluate` cannot tell whether the training loop called it. Only such an evaluation
     # may be interrupted.
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         before_training = kwargs.get("skip_scheduler", False)  # where there is nothing to save
@@ -304,7 +306,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         sampler = getattr(dataloader, "batch_sampler", None)
         if not isinstance(sampler, TokenBatchSampler):
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
-        # Transformers 5.23: `evaluate` and `predict` pass options of `generate` in `_gen_kwargs` alone.
+        # Transformers 5.23 and 5.24: `evaluate` and `predict` pass options of `generate` in `_gen_kwargs` alone.
         batches, options = map(self._prepare_inputs, dataloader), getattr(self, "_gen_kwargs", {})
         after_batch = partial(self.callback_handler.on_prediction_step, self.args, self.state, self.control)
         calls = self.compute_loss_context_manager, after_batch
@@ -312,7 +314,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         prefix = args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", "eval")
         return self.evaluator.score(output, self.model, self.processing_class, self.compute_metrics, prefix)
 
-    # Transformers 5.17 to 5.23: it writes into `checkpoint-N`, prunes and pushes before `on_save` is called.
+    # Transformers 5.17 to 5.24: it writes into `checkpoint-N`, prunes and pushes before `on_save` is called.
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if not self.stopper.only_signal_asked_to_save:
             self.position.due_at = self.state.global_step
@@ -322,11 +324,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             self._push_from_checkpoint(str(checkpoint))
         self.keeper.remove_old(checkpoint, self.state.best_model_checkpoint)
 
-    # Transformers 5.17 to 5.23: `_save_checkpoint` asks for its folder here; `output_dir` is saved with the arguments.
+    # Transformers 5.17 to 5.24: `_save_checkpoint` asks for its folder here; `output_dir` is saved with the arguments.
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self.keeper.unfinished is None else str(self.keeper.unfinished)
 
-    # Transformers 5.17 to 5.23: of the saving methods only this one gets the weights that FSDP has gathered.
+    # Transformers 5.17 to 5.24: of the saving methods only this one gets the weights that FSDP has gathered.
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder, saves = Path(output_dir or self.args.output_dir), self.args.should_save
         weights = self.model.named_parameters() if state_dict is None else state_dict.items()
@@ -336,14 +338,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if saves:
             write_digests(folder)
 
-    # Transformers 5.23: the sums of the loss since the last log are private, and no checkpoint has them.
+    # Transformers 5.23 and 5.24: the sums of the loss since the last log are private, and no checkpoint has them.
     def _save_run_files(self, folder: Path) -> None:
         sums = {"loss": float(self._tr_loss), "last_logged": self._globalstep_last_logged} | self.meter.state()
         self.position.save(folder, self.state.global_step, sums | self.objective.sums())
         self.averager.save(folder)
         self.objective.save(folder)
 
-    # Transformers 5.23: as above.
+    # Transformers 5.23 and 5.24: as above.
     def _load_sums(self, sums: dict[str, Any]) -> None:
         self._tr_loss = torch.tensor(sums["loss"], device=self.args.device)
         self._globalstep_last_logged = sums["last_logged"]
@@ -352,14 +354,14 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.meter.load(sums, self.args.device)
         self.objective.load_sums(sums)
 
-    # Transformers 5.17 to 5.23: it warns of weights that no checkpoint holds, tied to others or computed from them.
+    # Transformers 5.17 to 5.24: it warns of weights that no checkpoint holds, tied to others or computed from them.
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         not_saved = {*getattr(self.model, "all_tied_weights_keys", ()), *(self.model._keys_to_ignore_on_save or ())}
         for name in not_saved.intersection(load_result.missing_keys):
             load_result.missing_keys.remove(name)
         super()._issue_warnings_after_load(load_result)
 
-    # Transformers 5.17 to 5.23: it pickles the arguments, with the token, into the folder and pushes it at once.
+    # Transformers 5.17 to 5.24: it pickles the arguments, with the token, into the folder and pushes it at once.
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         is_complete = self.keeper.unfinished is None
         if is_complete and self.is_world_process_zero() and self.pusher.is_due(self.push_in_progress):

@@ -530,7 +530,7 @@ class ResizableHead:
         return embeddings
 
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in Transformers, but 5.17 to 5.23 would also resize the head of a target with its own vocabulary."""
+        """As in Transformers, but 5.17 to 5.24 would also resize the head of a target with its own vocabulary."""
         embeddings = self._resized(self.model.get_input_embeddings(), *args, **kwargs)
         self.model.set_input_embeddings(embeddings)
         if self.config.share_encoder_decoder_embeddings and not self.config.tie_word_embeddings:
@@ -683,7 +683,7 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """As in Transformers 5.23, but creates a [`RecurrentCache`], static for `cache_implementation="static"`."""
+        """As in Transformers 5.24, but creates a [`RecurrentCache`], static for `cache_implementation="static"`."""
         if model_kwargs.get(CACHE) is not None or generation_config.use_cache is False:
             return super()._prepare_cache_for_generation(  # type: ignore[misc]
                 generation_config, model_kwargs, *args, **kwargs

@@ -49,7 +49,7 @@ class ResizableHead:
         return embeddings
 
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in Transformers, but 5.17 to 5.23 would also resize the head of a target with its own vocabulary."""
+        """As in Transformers, but 5.17 to 5.24 would also resize the head of a target with its own vocabulary."""
         embeddings = self._resized(self.model.get_input_embeddings(), *args, **kwargs)
         self.model.set_input_embeddings(embeddings)
         if self.config.share_encoder_decoder_embeddings and not self.config.tie_word_embeddings:

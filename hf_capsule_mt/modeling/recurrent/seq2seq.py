@@ -141,7 +141,7 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """As in Transformers 5.23, but creates a [`RecurrentCache`], static for `cache_implementation="static"`."""
+        """As in Transformers 5.24, but creates a [`RecurrentCache`], static for `cache_implementation="static"`."""
         if model_kwargs.get(CACHE) is not None or generation_config.use_cache is False:
             return super()._prepare_cache_for_generation(  # type: ignore[misc]
                 generation_config, model_kwargs, *args, **kwargs
