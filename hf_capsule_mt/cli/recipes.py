@@ -33,7 +33,7 @@ def make_parser() -> CommandParser:
 
 def recipes(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.recipes.catalogue import catalogue, own_recipe, recorded_recipe, whole_recipe
-    from hf_capsule_mt.recipes.file import RECIPE_ENDINGS
+    from hf_capsule_mt.recipes.file import RECIPE_ENDINGS, recipe_path
 
     words = arguments.words
     if words[:1] == [SHOW]:
@@ -41,7 +41,8 @@ def recipes(arguments: argparse.Namespace) -> int:
         if name.suffix == ".json":
             text = recorded_recipe(name)
         else:
-            text = own_recipe(name) if name.suffix in RECIPE_ENDINGS and name.exists() else whole_recipe(words[1])
+            is_own = name.suffix in RECIPE_ENDINGS and recipe_path(words[1]) == name
+            text = own_recipe(name) if is_own else whole_recipe(words[1])
         print(text, end="")
         return 0
     search = " ".join(words)

@@ -144,6 +144,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         if len(source_context) != batch:
             raise ValueError(f"the decoder input has {batch} sentences, the encoder's output {len(source_context)}")
         words = words + source_context.unsqueeze(1).to(words.dtype)
+        past_key_values = kwargs.pop("cache", past_key_values)
         cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         states = None if cache is None else cache.states
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
@@ -159,9 +160,10 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
             if cache is not None:
                 cache.append([after], length)
         attentions = self._option("output_attentions", output_attentions)
+        returned: dict[str, Any] = {CACHE: cache}
         return CapsuleDecoderOutput(
             last_hidden_state=layers[-1],
-            **{CACHE: cache},
+            **returned,
             hidden_states=tuple(layers) if self._option("output_hidden_states", output_hidden_states) else None,
             cross_attentions=(weights.unsqueeze(1),) if attentions and weights is not None else None,
             routings={} if output_routings else None,
@@ -198,6 +200,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every iteration, see [`CapsNMTEncoderOutput`].
         """
+        past_key_values = kwargs.pop("cache", past_key_values)
         with record_routings(output_routings) as record:
             if encoder_outputs is None:
                 encoder_outputs = self.encoder(

@@ -147,6 +147,7 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
             )
         words = self._embed("decoder_", input_ids, inputs_embeds)
         batch, length = words.shape[:2]
+        past_key_values = kwargs.pop("cache", past_key_values)
         cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         mask = word_mask(encoder_attention_mask, encoder_hidden_states)
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
@@ -162,9 +163,10 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         readout = self.readout_dropout(torch.tanh(self.readout(features)))
         has_contents = len(states) > 1
         attentions = self._option("output_attentions", output_attentions)
+        returned: dict[str, Any] = {CACHE: cache}
         return GDRRNMTDecoderOutput(
             last_hidden_state=readout,
-            **{CACHE: cache},
+            **returned,
             hidden_states=(words, readout) if self._option("output_hidden_states", output_hidden_states) else None,
             cross_attentions=(recurrence.weights.unsqueeze(1),) if attentions else None,
             routings={} if output_routings else None,
@@ -215,6 +217,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
         output_past_future (`bool`, *optional*):
             Whether to return the contents of past and future, and the states that guided them.
         """
+        past_key_values = kwargs.pop("cache", past_key_values)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids,

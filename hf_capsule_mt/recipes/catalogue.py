@@ -93,7 +93,7 @@ def whole_recipe(name: str) -> str:
 
 
 def own_recipe(path: Path) -> str:
-    """The recipe in a file that is not the package's, as `whole_recipe`."""
+    """The recipe in a file that is not the package's, as `whole_recipe` but without its comments."""
     values = unflatten_settings(read_settings(path))
     return f"# {path.as_posix()}, with the settings of the files that it extends.\n{dump_yaml(values)}"
 

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
+from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import FixedPositions
 from hf_capsule_mt.training.ablated_routing import AblatedRouting
 from hf_capsule_mt.training.averaging.weight_averager import WeightAverager
 from hf_capsule_mt.training.batch_maker import BatchMaker
@@ -31,7 +33,6 @@ from hf_capsule_mt.training.checks import check_trainer
 from hf_capsule_mt.training.cpu.attention import TrainingAttention
 from hf_capsule_mt.training.cpu.dropout import native_dropout_on_cpu
 from hf_capsule_mt.training.cpu.memory import keep_freed_memory
-from hf_capsule_mt.training.frozen_positions import freeze_positions
 from hf_capsule_mt.training.fsdp import embeddings_in_the_root_unit
 from hf_capsule_mt.training.hub_pusher import HubPusher, carry_code
 from hf_capsule_mt.training.meter import Meter
@@ -75,7 +76,6 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        freeze_positions(self.model)
         self.new_parameters = new_parameters
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         checked = self.args, self.model, self.compute_loss_func is not None, self.is_fsdp_enabled, sharded
@@ -159,7 +159,10 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             self.stopper.restore()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """As in Transformers; a new optimizer gets a group for the new parameters."""
+        """As in Transformers; a new optimizer gets a group for the new parameters. Marian's positions stay fixed."""
+        for module in self.model.modules():
+            if type(module) is MarianSinusoidalPositionalEmbedding:  # of a plain Marian, ours are fixed already
+                module.__class__ = FixedPositions
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)
         if is_new and self.new_parameters is not None:

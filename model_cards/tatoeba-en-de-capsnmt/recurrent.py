@@ -350,13 +350,13 @@ def checked_cache(past_key_values: Any, batch_size: int) -> RecurrentCache:
     """Return `past_key_values`. Raise a ValueError if it is not a recurrent cache of this batch size."""
     if not isinstance(past_key_values, RecurrentCache):
         raise ValueError(
-            f"past_key_values is a {type(past_key_values).__name__}: a recurrent decoder needs a RecurrentCache; "
+            f"the cache is a {type(past_key_values).__name__}: a recurrent decoder needs a RecurrentCache; "
             "leave it out, and the model creates one"
         )
     cached = past_key_values.layer.batch_size
     if cached not in (-1, batch_size):
         raise ValueError(
-            f"past_key_values holds the states of {cached} sentences (beams count), the decoder input has "
+            f"the cache holds the states of {cached} sentences (beams count), the decoder input has "
             f"{batch_size}: both must be the same; use batch_repeat_interleave, batch_select_indices, or a new cache"
         )
     return past_key_values

@@ -368,13 +368,7 @@ MARIAN_COUNTS = (
     "encoder_attention_heads",
     "decoder_attention_heads",
 )
-MARIAN_PROBABILITIES = (
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "encoder_layerdrop",
-    "decoder_layerdrop",
-)
+MARIAN_PROBABILITIES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 MARIAN_FLAGS = (
     "scale_embedding",
     "share_encoder_decoder_embeddings",

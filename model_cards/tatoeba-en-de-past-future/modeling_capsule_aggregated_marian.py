@@ -133,7 +133,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         self.layers = nn.ModuleList(
             [CapsuleAggregatedMarianEncoderLayer(config, layer_idx=index) for index in range(config.encoder_layers)]
         )
-        self.embed_positions = FixedPositions(config.max_position_embeddings, config.d_model, self.padding_idx)
+        self.embed_positions.__class__ = FixedPositions  # a new one would draw random numbers
         self._route_heads("encoder", "self_attn", self.layers)
         self._aggregate_layers("encoder")
         self.post_init()
@@ -165,7 +165,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         self.layers = nn.ModuleList(
             [CapsuleAggregatedMarianDecoderLayer(config, layer_idx=index) for index in range(config.decoder_layers)]
         )
-        self.embed_positions = FixedPositions(config.max_position_embeddings, config.d_model, self.padding_idx)
+        self.embed_positions.__class__ = FixedPositions  # a new one would draw random numbers
         self._route_heads("decoder", "self_attn", self.layers)
         self._route_heads("decoder", "encoder_attn", self.layers)
         self._aggregate_layers("decoder")
@@ -182,11 +182,12 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_routings: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> BaseModelOutput:
         check_tokens("decoder_input_ids", input_ids, target_vocabulary(self.config))
         check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
+        past_key_values = kwargs.pop("cache", past_key_values)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         # A static cache counts on its device. On an accelerator, reading the count would wait at every step.
         can_read = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
@@ -226,13 +227,14 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_routings: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> CapsuleSeq2SeqModelOutput:
         r"""
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`CapsuleSeq2SeqLMOutput`]. A call with `encoder_outputs` has no sites of the encoder.
         """
+        past_key_values = kwargs.pop("cache", past_key_values)
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             outputs = super().forward(
                 input_ids,

@@ -90,7 +90,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         use_cache: bool | None = None,
         output_routings: bool | None = None,
         output_past_future: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> GDRSeq2SeqModelOutput:
         r"""
         output_routings (`bool`, *optional*):
@@ -99,6 +99,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         output_past_future (`bool`, *optional*):
             Whether to return the contents of past and future, and the states that guided them.
         """
+        past_key_values = kwargs.pop("cache", past_key_values)
         # Every call below writes to this record, so none gets `output_routings`.
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             if self.past_future is not None:

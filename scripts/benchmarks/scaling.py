@@ -29,6 +29,7 @@ from transformers import PreTrainedModel
 from benchmarks.measure import synchronize
 from hf_capsule_mt.analysis.figures import new_figure
 from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
+from hf_capsule_mt.modeling.outputs import CACHE
 
 LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
 SECONDS_PER_VISIT = 0.5  # after this time a visit makes only the repeats that it must make
@@ -83,12 +84,13 @@ def decoder_stepper(model: PreTrainedModel, source_length: int, made: int, args:
     mask = torch.ones_like(source)
     with torch.no_grad():
         encoded = model.get_encoder()(input_ids=source, attention_mask=mask, return_dict=True)
-        past = model.model(
+        output = model.model(
             encoder_outputs=encoded,
             attention_mask=mask,
             decoder_input_ids=words(model, made, args),
             use_cache=True,
-        ).past_key_values
+        )
+        past = output[CACHE]
 
     def start() -> Callable[[], None]:
         state = {"token": source[:, :1], "cache": copy.deepcopy(past)}
@@ -99,8 +101,8 @@ def decoder_stepper(model: PreTrainedModel, source_length: int, made: int, args:
                     encoder_outputs=encoded,
                     attention_mask=mask,
                     decoder_input_ids=state["token"],
-                    past_key_values=state["cache"],
                     use_cache=True,
+                    **{CACHE: state["cache"]},
                 )
                 state["token"] = outputs.logits[:, -1:].argmax(dim=-1)
 

@@ -30,19 +30,22 @@ def read_records(records: Path) -> dict[str, Runs]:
     for file in sorted(records.glob("*/results.json")):
         if match := FOLDER.fullmatch(file.parent.name):
             results = json.loads(file.read_text(encoding="utf-8"))
-            results["published"] = json.loads((file.parent / PUBLISHED).read_text(encoding="utf-8"))
+            published = file.parent / PUBLISHED
+            results["published"] = json.loads(published.read_text(encoding="utf-8")) if published.exists() else {}
             systems.setdefault(match[1], {})[int(match[2])] = results
     return systems
 
 
 def mean(values: list[float], digits: int = 2) -> str:
-    """The mean, and behind it the values if there are several."""
+    """The mean, and behind it the values if there are several; a dash for none."""
+    if not values:
+        return "–"
     middle = f"{sum(values) / len(values):.{digits}f}"
     return middle if len(values) == 1 else f"{middle} ({', '.join(f'{value:.{digits}f}' for value in values)})"
 
 
 def along_training(runs: Runs, name: str, digits: int) -> str:
-    """The means over seeds after a quarter, a half, three quarters and the whole of training."""
+    """The means over seeds at each evaluation, in the order of training."""
     stages = zip(*([one[name] for one in results["evaluations"]] for results in runs.values()), strict=True)
     return ", ".join(f"{sum(stage) / len(stage):.{digits}f}" for stage in stages)
 
@@ -59,7 +62,7 @@ def row(system: str, runs: Runs) -> str:
         passes,
         mean([results["test"]["bleu"] for results in runs.values()]),
         mean([results["test"]["chrf"] for results in runs.values()]),
-        mean([results["published"]["score"] for results in runs.values()]),
+        mean([results["published"]["score"] for results in runs.values() if results["published"]]),
         along_training(runs, "eval_loss", 3),
         along_training(runs, "eval_bleu", 1),
     ]

@@ -83,7 +83,7 @@ def test_show_prints_an_own_recipe_with_what_it_extends(tmp_path: Path, capsys: 
     assert settings == unflatten_settings(read_settings(mine)) and "extends" not in settings
     assert settings["config"]["dropout"] == 0.3 and settings["config"]["layer_aggregation"] == "em_routing"
     assert recipes.main(["show", str(tmp_path / "mime.yaml")]) == 1
-    assert "the package has no such recipe" in capsys.readouterr().err
+    assert "mime.yaml: cannot be read (No such file or directory); did you mean" in capsys.readouterr().err
 
 
 def test_show_says_which_files_the_corpus_has_and_nothing_of_other_recipes() -> None:

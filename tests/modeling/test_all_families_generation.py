@@ -54,7 +54,7 @@ def test_steps_with_cache_give_the_full_forward(case: Case, chunks: list[int]):
 
 @chosen_cases
 def test_the_cache_has_two_names(case: Case):
-    """Transformers 5.24 renames `past_key_values` to `cache`. Each version accepts both, and warns of neither."""
+    """Transformers 5.24 renames `past_key_values` to `cache`. With each version both work without a warning."""
     model = case.build()
     source, words = inputs_of(case), make_pairs(case.config()).batch()["decoder_input_ids"]
     steps, returned = {}, []
@@ -64,10 +64,19 @@ def test_the_cache_has_two_names(case: Case):
             start = model(**source, decoder_input_ids=words[:, :2], use_cache=True)
             returned.append(start[CACHE])
             steps[name] = model(**source, decoder_input_ids=words[:, 2:3], **{name: start[CACHE]}).logits
+            start = model.model(**source, decoder_input_ids=words[:, :2], use_cache=True)
+            direct = model.model.forward(**source, decoder_input_ids=words[:, 2:3], **{name: start[CACHE]})
+            assert_close(model.lm_head(direct.last_hidden_state) + model.final_logits_bias, steps[name])
+            start = model(**source, decoder_input_ids=words[:, :2], use_cache=True)
+            model.generate(
+                **source, decoder_input_ids=words[:, :3], max_new_tokens=1, use_cache=True, **{name: start[CACHE]}
+            )
         model.generate(**source, max_new_tokens=3, do_sample=True, num_beams=2)
         without = model(**source, decoder_input_ids=words[:, 2:3]).logits
     assert returned[0] is not returned[1] and torch.equal(steps["cache"], steps["past_key_values"])
     assert not torch.allclose(steps["cache"], without), "both names are ignored"
+    with pytest.raises(ValueError, match="either cache or past_key_values"):
+        model(**source, decoder_input_ids=words, cache=returned[0], past_key_values=returned[1])
 
 
 @every_case

@@ -119,13 +119,13 @@ def test_caches_that_do_not_fit(case: Case) -> None:
     cache = model(**batch, use_cache=True).past_key_values
     fewer = {name: value[:2] for name, value in batch.items()}
     fewer["decoder_attention_mask"] = torch.ones_like(fewer["decoder_input_ids"])
-    with pytest.raises(ValueError, match="past_key_values holds the states of 3 sentences .* decoder input has 2"):
+    with pytest.raises(ValueError, match="the cache holds the states of 3 sentences .* decoder input has 2"):
         model(**fewer, past_key_values=cache)
     inputs = without_target(make_pairs(model.config).batch())
-    with pytest.raises(ValueError, match="past_key_values holds the states of 3 sentences .* decoder input has 6"):
+    with pytest.raises(ValueError, match="the cache holds the states of 3 sentences .* decoder input has 6"):
         model.generate(**inputs, num_beams=2, past_key_values=cache)
     for call in (lambda **extra: model(**batch, **extra), lambda **extra: model.generate(**inputs, **extra)):
-        with pytest.raises(ValueError, match="past_key_values is a DynamicCache"):
+        with pytest.raises(ValueError, match="the cache is a DynamicCache"):
             call(past_key_values=DynamicCache())
 
 

@@ -24,6 +24,7 @@ def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> Non
     write_record(tmp_path / "multi30k-marian-seed2", 41.0, [2.0, 1.5])
     write_record(tmp_path / "multi30k-marian-seed1", 40.0, [1.0, 1.0])
     write_record(tmp_path / "multi30k-gdr_marian-seed1", 39.0, [1.75], "runs/multi30k/marian-seed1")
+    (tmp_path / "multi30k-gdr_marian-seed1" / "published.json").unlink()  # its translations were not at hand
     write_record(tmp_path / "multi30k-cpu-marian", 1.0, [9.0])  # no run of the comparison
     header, rule, *rows = comparison_table(tmp_path).splitlines()
     assert header.count("|") == rule.count("|") == rows[0].count("|") == 10
@@ -32,7 +33,7 @@ def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> Non
         f"| `marian` | {links} | 2.16M | 53.3 | 40.50 (40.00, 41.00) | 60.50 (60.00, 61.00) | 41.00 (40.50, 41.50) "
         "| 1.500, 1.250 | 30.0, 31.0 |",
         "| `gdr_marian` | [1](trained/multi30k-gdr_marian-seed1/README.md) | 2.16M | 26.6 from marian | 39.00 | 59.00 "
-        "| 39.50 | 1.750 | 30.0 |",
+        "| – | 1.750 | 30.0 |",
     ]
 
 

@@ -49,7 +49,7 @@ def search_arguments(model: Any, positional: tuple[Any, ...], keywords: dict[str
         vars(settings).update((name, value) for name, value in values.items() if value is not None)
     if settings.get_generation_mode() not in MODES:
         return {}
-    cache = keywords.get(CACHE, keywords.get("past_key_values"))
+    cache = keywords.get("cache", keywords.get("past_key_values"))
     return {"custom_generate": partial(search, callers_cache=cache)}
 
 
