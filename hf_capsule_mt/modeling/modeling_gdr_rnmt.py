@@ -161,18 +161,16 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
         parts = (words, recurrence.states(0), recurrence.contexts)
         features = torch.cat([part.to(words.dtype) for part in parts], dim=-1)
         readout = self.readout_dropout(torch.tanh(self.readout(features)))
-        has_contents = len(states) > 1
         attentions = self._option("output_attentions", output_attentions)
-        returned: dict[str, Any] = {CACHE: cache}
+        returned: dict[str, Any] = {CACHE: cache, "last_hidden_state": readout}
         return GDRRNMTDecoderOutput(
-            last_hidden_state=readout,
             **returned,
             hidden_states=(words, readout) if self._option("output_hidden_states", output_hidden_states) else None,
             cross_attentions=(recurrence.weights.unsqueeze(1),) if attentions else None,
             routings={} if output_routings else None,
             recurrent_states=recurrence.states(0),
-            past_states=recurrence.states(1) if has_contents else None,
-            future_states=recurrence.states(2) if has_contents else None,
+            past_states=recurrence.states(1) if len(states) > 1 else None,
+            future_states=recurrence.states(2) if len(states) > 1 else None,
         )
 
 

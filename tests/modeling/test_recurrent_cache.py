@@ -140,7 +140,7 @@ def test_an_empty_cache_can_be_reordered() -> None:
 
 
 def test_caches_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="past_key_values is a DynamicCache: a recurrent decoder needs a Recurrent"):
+    with pytest.raises(ValueError, match="the cache is a DynamicCache: a recurrent decoder needs a Recurrent"):
         checked_cache(DynamicCache(), 2)
     cache = RecurrentCache()
     assert checked_cache(cache, 7) is cache
