@@ -182,12 +182,13 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_routings: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         check_tokens("decoder_input_ids", input_ids, target_vocabulary(self.config))
         check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
-        past_key_values = kwargs.pop("cache", past_key_values)
+        named: Any = kwargs
+        past_key_values = named.pop("cache", past_key_values)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         # A static cache counts on its device. On an accelerator, reading the count would wait at every step.
         can_read = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
@@ -227,14 +228,15 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_routings: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> CapsuleSeq2SeqModelOutput:
         r"""
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`CapsuleSeq2SeqLMOutput`]. A call with `encoder_outputs` has no sites of the encoder.
         """
-        past_key_values = kwargs.pop("cache", past_key_values)
+        named: Any = kwargs
+        past_key_values = named.pop("cache", past_key_values)
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             outputs = super().forward(
                 input_ids,

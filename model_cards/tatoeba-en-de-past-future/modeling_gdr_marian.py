@@ -90,7 +90,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         use_cache: bool | None = None,
         output_routings: bool | None = None,
         output_past_future: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> GDRSeq2SeqModelOutput:
         r"""
         output_routings (`bool`, *optional*):
@@ -99,7 +99,8 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         output_past_future (`bool`, *optional*):
             Whether to return the contents of past and future, and the states that guided them.
         """
-        past_key_values = kwargs.pop("cache", past_key_values)
+        named: Any = kwargs
+        past_key_values = named.pop("cache", past_key_values)
         # Every call below writes to this record, so none gets `output_routings`.
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             if self.past_future is not None:
