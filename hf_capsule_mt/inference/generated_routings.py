@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
 from hf_capsule_mt.inference.search.choose import search_arguments
-from hf_capsule_mt.modeling.outputs import CACHE
+from hf_capsule_mt.modeling.outputs import CACHE, one_cache
 from hf_capsule_mt.modeling.translation_loop import generation_setting
 
 logger = logging.get_logger(__name__)
@@ -34,9 +34,9 @@ def generate_with_routings(
     call of the model with the translations as `decoder_input_ids`, see [`CapsuleSeq2SeqLMOutput`]. The position of a
     word is the step that generated it. Positions after an end token are meaningless.
     """
-    for name in {"cache", "past_key_values"} - {CACHE}:
-        if name in kwargs:
-            kwargs[CACHE] = kwargs.pop(name)
+    cache = one_cache(kwargs.pop("past_key_values", None), kwargs)
+    if cache is not None:
+        kwargs[CACHE] = cache
     if output_routings is None:
         output_routings = _configured_output_routings(model, args, kwargs)
     if not output_routings:

@@ -21,7 +21,7 @@ from transformers.masking_utils import sdpa_mask
 NAME = "sdpa_matmul_on_cpu"
 DEFAULT = "sdpa"  # what Transformers chooses, and what `NAME` is elsewhere
 LONGEST = 512  # positions; products were faster from 8 to this length, longer ones were not measured
-# Arguments that change the scores. `sdpa` knows how, or refuses them. `cache` is one before Transformers 5.24.
+# Arguments that change the scores. `sdpa` knows how, or refuses them. `cache` is one of them before 5.24.
 NOT_HANDLED = ("position_bias", "softcap", "cache")
 
 

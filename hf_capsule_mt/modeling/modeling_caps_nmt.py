@@ -18,15 +18,21 @@ from hf_capsule_mt.configuration.configuration_caps_nmt import CapsNMTConfig
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.capsules.source_capsules import SourceContext
 from hf_capsule_mt.modeling.input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
-from hf_capsule_mt.modeling.outputs import CACHE, CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput
+from hf_capsule_mt.modeling.outputs import (
+    CACHE,
+    CapsNMTEncoderOutput,
+    CapsuleDecoderOutput,
+    CapsuleSeq2SeqModelOutput,
+    one_cache,
+)
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalLayer, InputLinear, WordOrder, word_order
+from hf_capsule_mt.modeling.recurrent.cache import cache_to_use
 from hf_capsule_mt.modeling.recurrent.lstm_decoder import LSTMStack
 from hf_capsule_mt.modeling.recurrent.seq2seq import (
     RecurrentForConditionalGeneration,
     RecurrentModel,
     RecurrentPreTrainedModel,
     WordEmbedding,
-    cache_to_use,
     read_encoder_outputs,
 )
 from hf_capsule_mt.modeling.vocabularies import target_vocabulary
@@ -144,7 +150,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         if len(source_context) != batch:
             raise ValueError(f"the decoder input has {batch} sentences, the encoder's output {len(source_context)}")
         words = words + source_context.unsqueeze(1).to(words.dtype)
-        past_key_values = kwargs.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         states = None if cache is None else cache.states
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
@@ -200,7 +206,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every iteration, see [`CapsNMTEncoderOutput`].
         """
-        past_key_values = kwargs.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         with record_routings(output_routings) as record:
             if encoder_outputs is None:
                 encoder_outputs = self.encoder(

@@ -37,6 +37,7 @@ from hf_capsule_mt.modeling.outputs import (
     CapsuleDecoderOutput,
     CapsuleEncoderOutput,
     CapsuleSeq2SeqModelOutput,
+    one_cache,
     with_routings,
 )
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
@@ -208,8 +209,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         check_tokens("decoder_input_ids", input_ids, target_vocabulary(self.config))
         check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
-        named: Any = kwargs
-        past_key_values = named.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         # A static cache counts on its device. On an accelerator, reading the count would wait at every step.
         can_read = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
@@ -256,8 +256,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`CapsuleSeq2SeqLMOutput`]. A call with `encoder_outputs` has no sites of the encoder.
         """
-        named: Any = kwargs
-        past_key_values = named.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             outputs = super().forward(
                 input_ids,

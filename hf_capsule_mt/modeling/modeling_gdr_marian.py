@@ -25,7 +25,7 @@ from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianModel,
     CapsuleAggregatedMarianPreTrainedModel,
 )
-from hf_capsule_mt.modeling.outputs import GDREncoderOutput, GDRSeq2SeqModelOutput, with_routings
+from hf_capsule_mt.modeling.outputs import GDREncoderOutput, GDRSeq2SeqModelOutput, one_cache, with_routings
 
 
 class GDRMarianPreTrainedModel(CapsuleAggregatedMarianPreTrainedModel):
@@ -103,8 +103,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         output_past_future (`bool`, *optional*):
             Whether to return the contents of past and future, and the states that guided them.
         """
-        named: Any = kwargs
-        past_key_values = named.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         # Every call below writes to this record, so none gets `output_routings`.
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             if self.past_future is not None:

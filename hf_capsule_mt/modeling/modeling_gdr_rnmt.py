@@ -32,16 +32,17 @@ from hf_capsule_mt.modeling.outputs import (
     GDRRNMTDecoderOutput,
     GDRRNMTEncoderOutput,
     GDRSeq2SeqModelOutput,
+    one_cache,
     with_routings,
 )
 from hf_capsule_mt.modeling.recurrent.bidirectional_rnn import BidirectionalRNN, InputLinear, word_order
+from hf_capsule_mt.modeling.recurrent.cache import cache_to_use
 from hf_capsule_mt.modeling.recurrent.conditional_gru import ConditionalGRU, masked_source
 from hf_capsule_mt.modeling.recurrent.seq2seq import (
     RecurrentForConditionalGeneration,
     RecurrentModel,
     RecurrentPreTrainedModel,
     WordEmbedding,
-    cache_to_use,
     read_encoder_outputs,
 )
 from hf_capsule_mt.modeling.vocabularies import target_vocabulary
@@ -147,7 +148,7 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
             )
         words = self._embed("decoder_", input_ids, inputs_embeds)
         batch, length = words.shape[:2]
-        past_key_values = kwargs.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         mask = word_mask(encoder_attention_mask, encoder_hidden_states)
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
@@ -215,7 +216,7 @@ class GDRRNMTModel(GDRRNMTPreTrainedModel, RecurrentModel):
         output_past_future (`bool`, *optional*):
             Whether to return the contents of past and future, and the states that guided them.
         """
-        past_key_values = kwargs.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids,

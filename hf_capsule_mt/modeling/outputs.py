@@ -14,7 +14,8 @@ from transformers.utils import ModelOutput
 
 from hf_capsule_mt.modeling.capsules.routing_record import RoutingRecord
 
-CACHE = "cache" if hasattr(Seq2SeqModelOutput, "cache") else "past_key_values"  # its name, from Transformers 5.24 on
+# The name of a cache in the arguments and outputs of Transformers: `cache` from 5.24 on.
+CACHE = "cache" if hasattr(Seq2SeqModelOutput, "cache") else "past_key_values"
 Output = TypeVar("Output", bound=ModelOutput)
 
 
@@ -169,6 +170,14 @@ class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
     bca_loss: Tensor | None = None
     past_contents: Tensor | None = None
     future_contents: Tensor | None = None
+
+
+def one_cache(past_key_values: Any, arguments: Any) -> Any:
+    """The cache of a call under either name; `cache` is taken out of the other arguments."""
+    cache = arguments.pop("cache", None)
+    if cache is not None and past_key_values is not None:
+        raise ValueError("pass either cache or past_key_values, which are one argument")
+    return past_key_values if cache is None else cache
 
 
 def with_routings(

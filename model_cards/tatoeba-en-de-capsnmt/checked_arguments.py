@@ -1,5 +1,5 @@
 # Copied from hf_capsule_mt 0.1.0 (modeling/checked_arguments.py), Apache-2.0, for trust_remote_code.
-"""What all models share: both names of a cache, a check of other names, and gradient checkpointing."""
+"""What all models share: a check of argument names, see `argument_names.py`, and gradient checkpointing."""
 
 import torch
 from collections.abc import Callable
@@ -9,14 +9,10 @@ from typing import Any, ClassVar
 class CheckedArguments:
     """Mixin; list it before `PreTrainedModel`. The check is needed because `forward` accepts any keyword."""
 
-    # The installed package sets this to the function of `argument_names.py`. Code in a checkpoint makes no check.
+    # The installed package sets this. Code in a checkpoint makes no check.
     check_argument_names: ClassVar[Callable[[type, Any], None] | None] = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if (cache := kwargs.pop("cache", None)) is not None:  # the name of `past_key_values` from Transformers 5.24 on
-            if kwargs.get("past_key_values") is not None:
-                raise ValueError("pass either cache or past_key_values, which are one argument")
-            kwargs["past_key_values"] = cache
         if kwargs and CheckedArguments.check_argument_names is not None and not torch.compiler.is_compiling():
             CheckedArguments.check_argument_names(type(self), kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]

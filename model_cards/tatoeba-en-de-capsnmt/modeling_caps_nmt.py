@@ -16,7 +16,7 @@ from typing import Any
 from .capsules import SourceContext, record_routings
 from .configuration_caps_nmt import CapsNMTConfig
 from .input_checks import check_source_mask, padding_mask, target_word_mask, word_mask
-from .outputs import CACHE, CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput
+from .outputs import CACHE, CapsNMTEncoderOutput, CapsuleDecoderOutput, CapsuleSeq2SeqModelOutput, one_cache
 from .recurrent import (
     BidirectionalLayer, InputLinear, LSTMStack, RecurrentForConditionalGeneration, RecurrentModel,
     RecurrentPreTrainedModel, WordEmbedding, WordOrder, cache_to_use, read_encoder_outputs, word_order,
@@ -136,7 +136,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         if len(source_context) != batch:
             raise ValueError(f"the decoder input has {batch} sentences, the encoder's output {len(source_context)}")
         words = words + source_context.unsqueeze(1).to(words.dtype)
-        past_key_values = kwargs.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         states = None if cache is None else cache.states
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
@@ -192,7 +192,7 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
         output_routings (`bool`, *optional*):
             Whether to return the assignment probabilities of every iteration, see [`CapsNMTEncoderOutput`].
         """
-        past_key_values = kwargs.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         with record_routings(output_routings) as record:
             if encoder_outputs is None:
                 encoder_outputs = self.encoder(

@@ -346,20 +346,22 @@ class RecurrentCache(Cache):
         return self.layer.is_initialized
 
 
-def checked_cache(past_key_values: Any, batch_size: int) -> RecurrentCache:
-    """Return `past_key_values`. Raise a ValueError if it is not a recurrent cache of this batch size."""
-    if not isinstance(past_key_values, RecurrentCache):
+def cache_to_use(cache: Any, use_cache: bool, batch_size: int) -> RecurrentCache | None:
+    """The cache for one call of a decoder: the one passed, a new one, or None."""
+    if cache is None:
+        return RecurrentCache() if use_cache else None
+    if not isinstance(cache, RecurrentCache):
         raise ValueError(
-            f"the cache is a {type(past_key_values).__name__}: a recurrent decoder needs a RecurrentCache; "
+            f"the cache is a {type(cache).__name__}: a recurrent decoder needs a RecurrentCache; "
             "leave it out, and the model creates one"
         )
-    cached = past_key_values.layer.batch_size
+    cached = cache.layer.batch_size
     if cached not in (-1, batch_size):
         raise ValueError(
             f"the cache holds the states of {cached} sentences (beams count), the decoder input has "
             f"{batch_size}: both must be the same; use batch_repeat_interleave, batch_select_indices, or a new cache"
         )
-    return past_key_values
+    return cache
 
 
 # modeling/recurrent/lstm_decoder.py
@@ -701,13 +703,6 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
             cache.activate_past_recording()
         model_kwargs[CACHE] = cache
         return None
-
-
-def cache_to_use(past_key_values: Any, use_cache: bool, batch_size: int) -> RecurrentCache | None:
-    """The cache for one call of a decoder: the one passed, a new one, or None."""
-    if past_key_values is None:
-        return RecurrentCache() if use_cache else None
-    return checked_cache(past_key_values, batch_size)
 
 
 def read_encoder_outputs(encoder_outputs: Any) -> tuple[BaseModelOutput, Tensor]:

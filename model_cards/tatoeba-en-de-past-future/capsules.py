@@ -300,14 +300,7 @@ def initial_vote_std(algorithm: str, inputs: int, width: int) -> float:
 class CapsuleRouter(CapsuleModule):
     """Routes votes `[…, I, O, D]` to one vector `[…, O * D]`, the output capsules side by side."""
 
-    def __init__(
-        self,
-        algorithm: str,
-        num_capsules: int,
-        iterations: int,
-        config: Any,
-        site: str,
-    ) -> None:
+    def __init__(self, algorithm: str, num_capsules: int, iterations: int, config: Any, site: str) -> None:
         super().__init__()
         self.algorithm, self.num_capsules, self.iterations = algorithm, num_capsules, iterations
         self.variance_floor = float(config.em_variance_floor)

@@ -22,7 +22,9 @@ from .capsules import CapsuleModule, LayerAggregation, record_routings, routed_p
 from .checked_arguments import CheckedArguments
 from .configuration_gdr_marian import CapsuleAggregatedMarianConfig
 from .input_checks import check_length, check_not_empty, check_source_mask, check_tokens
-from .outputs import CACHE, CapsuleDecoderOutput, CapsuleEncoderOutput, CapsuleSeq2SeqModelOutput, with_routings
+from .outputs import (
+    CACHE, CapsuleDecoderOutput, CapsuleEncoderOutput, CapsuleSeq2SeqModelOutput, one_cache, with_routings,
+)
 from .saving import CodeExportMixin, SafeLoadingMixin
 from .translation_head import TranslationHead
 from .vocabularies import make_head, replaced_parts, target_vocabulary, tie_base
@@ -187,8 +189,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         check_tokens("decoder_input_ids", input_ids, target_vocabulary(self.config))
         check_not_empty("decoder_inputs_embeds", inputs_embeds)
         target = input_ids if input_ids is not None else inputs_embeds
-        named: Any = kwargs
-        past_key_values = named.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         # A static cache counts on its device. On an accelerator, reading the count would wait at every step.
         can_read = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
@@ -235,8 +236,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
             Whether to return the assignment probabilities of every routing site that this call runs; see
             [`CapsuleSeq2SeqLMOutput`]. A call with `encoder_outputs` has no sites of the encoder.
         """
-        named: Any = kwargs
-        past_key_values = named.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             outputs = super().forward(
                 input_ids,

@@ -21,7 +21,7 @@ from .modeling_capsule_aggregated_marian import (
     CapsuleAggregatedMarianEncoder, CapsuleAggregatedMarianForConditionalGeneration, CapsuleAggregatedMarianModel,
     CapsuleAggregatedMarianPreTrainedModel,
 )
-from .outputs import GDREncoderOutput, GDRSeq2SeqModelOutput, with_routings
+from .outputs import GDREncoderOutput, GDRSeq2SeqModelOutput, one_cache, with_routings
 
 
 class GDRMarianPreTrainedModel(CapsuleAggregatedMarianPreTrainedModel):
@@ -99,8 +99,7 @@ class GDRMarianModel(GDRMarianPreTrainedModel, CapsuleAggregatedMarianModel):
         output_past_future (`bool`, *optional*):
             Whether to return the contents of past and future, and the states that guided them.
         """
-        named: Any = kwargs
-        past_key_values = named.pop("cache", past_key_values)
+        past_key_values = one_cache(past_key_values, kwargs)
         # Every call below writes to this record, so none gets `output_routings`.
         with record_routings(output_routings, detached=self._is_checkpointing(output_routings)) as record:
             if self.past_future is not None:

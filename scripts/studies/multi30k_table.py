@@ -36,12 +36,12 @@ def read_records(records: Path) -> dict[str, Runs]:
     return systems
 
 
-def mean(values: list[float], digits: int = 2) -> str:
+def mean(values: list[float]) -> str:
     """The mean, and behind it the values if there are several; a dash for none."""
     if not values:
         return "–"
-    middle = f"{sum(values) / len(values):.{digits}f}"
-    return middle if len(values) == 1 else f"{middle} ({', '.join(f'{value:.{digits}f}' for value in values)})"
+    middle = f"{sum(values) / len(values):.2f}"
+    return middle if len(values) == 1 else f"{middle} ({', '.join(f'{value:.2f}' for value in values)})"
 
 
 def along_training(runs: Runs, name: str, digits: int) -> str:

@@ -68,9 +68,9 @@ def test_the_cache_has_two_names(case: Case):
             direct = model.model.forward(**source, decoder_input_ids=words[:, 2:3], **{name: start[CACHE]})
             assert_close(model.lm_head(direct.last_hidden_state) + model.final_logits_bias, steps[name])
             start = model(**source, decoder_input_ids=words[:, :2], use_cache=True)
-            model.generate(
-                **source, decoder_input_ids=words[:, :3], max_new_tokens=1, use_cache=True, **{name: start[CACHE]}
-            )
+            prefix = {"decoder_input_ids": words[:, :3], "decoder_attention_mask": torch.ones_like(words[:, :3])}
+            expected = model.generate(**source, **prefix, max_new_tokens=4)
+            assert torch.equal(model.generate(**source, **prefix, max_new_tokens=4, **{name: start[CACHE]}), expected)
         model.generate(**source, max_new_tokens=3, do_sample=True, num_beams=2)
         without = model(**source, decoder_input_ids=words[:, 2:3]).logits
     assert returned[0] is not returned[1] and torch.equal(steps["cache"], steps["past_key_values"])

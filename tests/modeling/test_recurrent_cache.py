@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache
 
-from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache, checked_cache
+from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache, cache_to_use
 
 Prefix = tuple[int, ...]
 
@@ -141,13 +141,13 @@ def test_an_empty_cache_can_be_reordered() -> None:
 
 def test_caches_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="the cache is a DynamicCache: a recurrent decoder needs a Recurrent"):
-        checked_cache(DynamicCache(), 2)
+        cache_to_use(DynamicCache(), True, 2)
     cache = RecurrentCache()
-    assert checked_cache(cache, 7) is cache
+    assert cache_to_use(cache, True, 7) is cache
     cache.append([states_of([(1,), (2,)])])
-    assert checked_cache(cache, 2) is cache
+    assert cache_to_use(cache, True, 2) is cache
     with pytest.raises(ValueError, match="holds the states of 2 sentences .* the decoder input has 3"):
-        checked_cache(cache, 3)
+        cache_to_use(cache, True, 3)
 
 
 def test_a_cache_that_keeps_every_step_needs_every_step() -> None:

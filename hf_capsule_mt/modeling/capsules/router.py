@@ -38,14 +38,7 @@ class CapsuleRouter(CapsuleModule):
         site: the name of its assignments in a record.
     """
 
-    def __init__(
-        self,
-        algorithm: str,
-        num_capsules: int,
-        iterations: int,
-        config: Any,
-        site: str,
-    ) -> None:
+    def __init__(self, algorithm: str, num_capsules: int, iterations: int, config: Any, site: str) -> None:
         super().__init__()
         self.algorithm, self.num_capsules, self.iterations = algorithm, num_capsules, iterations
         self.variance_floor = float(config.em_variance_floor)

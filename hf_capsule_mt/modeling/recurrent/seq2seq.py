@@ -21,7 +21,7 @@ from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
 from hf_capsule_mt.modeling.outputs import CACHE
-from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache, checked_cache
+from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache
 from hf_capsule_mt.modeling.recurrent.embeddings import ResizableHead, TwoEmbeddings
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
@@ -159,13 +159,6 @@ class RecurrentForConditionalGeneration(TranslationHead, ResizableHead, Recurren
             cache.activate_past_recording()
         model_kwargs[CACHE] = cache
         return None
-
-
-def cache_to_use(past_key_values: Any, use_cache: bool, batch_size: int) -> RecurrentCache | None:
-    """The cache for one call of a decoder: the one passed, a new one, or None."""
-    if past_key_values is None:
-        return RecurrentCache() if use_cache else None
-    return checked_cache(past_key_values, batch_size)
 
 
 def read_encoder_outputs(encoder_outputs: Any) -> tuple[BaseModelOutput, Tensor]:

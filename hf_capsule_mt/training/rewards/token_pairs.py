@@ -67,8 +67,6 @@ class TokenRows(Sequence[list[int]]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenRows) and self.bounds == other.bounds and self.tokens == other.tokens
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class TokenPairs:
     """Training pairs as token ids without special tokens."""
@@ -95,8 +93,6 @@ class TokenPairs:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenPairs) and (self.sources, self.targets) == (other.sources, other.targets)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def from_dataset(cls, dataset: Any, tokenizer: Any) -> "TokenPairs":
