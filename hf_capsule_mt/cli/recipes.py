@@ -7,8 +7,8 @@
 
 A word after `recipes` limits the list to the names and descriptions that contain it. `capsule-mt train NAME` trains a
 recipe of the list. `show` prints a recipe with the settings of the files that it extends, so that the file works in
-any folder. NAME can also be a recipe of your own, or the `results.json` of a run: of that it prints the recipe. Paths
-in a recipe, such as `data/multi30k/train`, start from the folder in which you run it.
+any folder. NAME can also be a file: your own recipe, or the `results.json` of a run, which records one. Paths in a
+recipe, such as `data/multi30k/train`, start from the folder in which you run it.
 """
 
 import argparse

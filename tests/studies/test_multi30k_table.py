@@ -1,4 +1,4 @@
-"""The table of the comparison on Multi30k: what it says of the records, and that the page has the current one."""
+"""The table of the comparison on Multi30k says what the records say, and the page has it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Training leaves the sinusoids of a loaded Marian as they are: no checkpoint keeps them."""
+"""Training leaves the positions of a loaded Marian as they are."""
 
 from pathlib import Path
 from typing import Any
