@@ -29,6 +29,9 @@ from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_comman
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = "published.json"  # the test score by the published measure
+ANALYSIS = "analysis.json"
+TEST = Path("data/multi30k/test_2016_flickr")
+LENGTHS = ("0", "10", "15", "20")  # source words; few sentences of the test set have more than 20
 BASE = "marian"
 DISTILLED = "distilled"  # the corpus that the Marian of the first seed translates
 # Systems with three seeds, then those with one: recipe and what must be there before.
@@ -45,11 +48,13 @@ SYSTEMS: dict[str, tuple[str, str | None]] = {
     "caps_nmt_kd": ("caps_nmt_kd", DISTILLED),
 }
 ONE_SEED: dict[str, tuple[str, str | None]] = {
+    "dla_em_dropout": ("dla_em_dropout", None),
     "dla_linear": ("dla_linear", None),
     "dla_dynamic_combination": ("dla_dynamic_combination", None),
     "dla_dynamic_routing": ("dla_dynamic_routing", None),
     "heads_em_all": ("heads_em_all", None),
     "gdr_marian_no_losses": ("gdr_marian_no_losses", BASE),
+    "caps_nmt_rate": ("caps_nmt_rate", None),
     "rnmt": ("rnmt", None),
     "gdr_rnmt_pfrnn": ("gdr_rnmt_pfrnn", "rnmt"),
     "gdr_rnmt": ("gdr_rnmt", "rnmt"),
@@ -59,7 +64,7 @@ ONE_SEED: dict[str, tuple[str, str | None]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One training, or the translation of the corpus for distillation; `needs` names the run before it."""
+    """A training, its analysis, or the translation of the corpus for distillation; `needs` names the run before it."""
 
     name: str
     command: list[str]
@@ -91,6 +96,8 @@ def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path,
             options += ["--init_from", str(output / before)]
         command = [*python, str(ROOT / "scripts" / "train.py"), f"multi30k/{recipe}", *options, *extra]
         runs[name] = Run(name, command, output / name / "results.json", before)
+        analysis = analysis_of(name, output)
+        runs[analysis.name] = analysis
         return name
 
     def distilling() -> str:
@@ -106,6 +113,21 @@ def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path,
             if seed == first or system not in ONE_SEED:
                 training(system, seed)
     return list(runs.values())
+
+
+def corpus_file(side: str) -> Path:
+    """A side of the test set, which may be compressed."""
+    plain = TEST.with_suffix(f".{side}")
+    return plain if plain.exists() else plain.with_suffix(f".{side}.gz")
+
+
+def analysis_of(name: str, output: Path) -> Run:
+    """The run that analyzes a finished training."""
+    folder = output / f"{name}-analysis"
+    command = [sys.executable, str(ROOT / "scripts" / "analyze.py"), "--model", str(output / name)]
+    command += ["--sources", str(corpus_file("en")), "--references", str(corpus_file("de")), "--edges", *LENGTHS]
+    command += ["--translations", str(output / name / "test.translations.txt"), "--output", str(folder)]
+    return Run(folder.name, command, folder / ANALYSIS, name)
 
 
 def start(run: Run, log: Path) -> subprocess.Popen:
@@ -160,6 +182,16 @@ def study_metrics() -> list[Any]:
 
     published = make_metric("paper_bleu", lowercase=True, paper_tokenizer="moses", language="de")
     return [make_metric("bleu"), make_metric("chrf"), published]
+
+
+def keep(run: Run, records: Path) -> None:
+    """Keep what a run has made; what distillation translated is corpus text, and stays where it is."""
+    if run.result.name == ANALYSIS:
+        folder = records / f"multi30k-{run.needs}"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(run.result, folder / ANALYSIS)
+    elif run.name != DISTILLED:
+        keep_record(run, records)
 
 
 def keep_record(run: Run, records: Path) -> None:
@@ -223,13 +255,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(*map(state, runs), sep="\n")
         return 0
 
-    def keep(finished: Run) -> None:
-        if finished.name != DISTILLED:
-            keep_record(finished, arguments.records)
-
     study_metrics()  # names a package that is missing before hours of training
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    failed = run_all(runs, arguments.jobs, arguments.output, keep)
+    failed = run_all(runs, arguments.jobs, arguments.output, lambda finished: keep(finished, arguments.records))
     if failed:
         raise ValueError(f"{len(failed)} of {len(runs)} runs did not finish: {', '.join(failed)}")
     return 0

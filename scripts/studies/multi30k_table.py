@@ -1,6 +1,6 @@
-"""The table of the comparison on Multi30k, from the records of its runs in `model_cards/trained`.
+"""The tables of the comparison on Multi30k, from the records of its runs in `model_cards/trained`.
 
-`scripts/update_docs.py comparison` writes it into model_cards/README.md.
+`scripts/update_docs.py comparison` writes them into model_cards/README.md.
 """
 
 import json
@@ -8,12 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from studies.multi30k_study import ONE_SEED, PUBLISHED, SYSTEMS
+from studies.multi30k_analyses import analysis_tables
+from studies.multi30k_study import ANALYSIS, ONE_SEED, PUBLISHED, SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "model_cards" / "trained"
 PAGE = ROOT / "model_cards" / "README.md"
-BEGIN, END = "<!-- comparison: written by scripts/update_docs.py -->", "<!-- end of comparison -->"
+COMPARISON, ANALYSES = "comparison", "analyses"  # places on the page
 FOLDER = re.compile(r"multi30k-(\w+)-seed(\d+)")
 HEADER = (
     "| system | seeds | parameters | passes | test BLEU | test chrF | published measure | validation loss "
@@ -25,15 +26,17 @@ Runs = dict[int, dict[str, Any]]  # the results of one system by seed
 
 
 def read_records(records: Path) -> dict[str, Runs]:
-    """The results of all runs, by system and seed."""
+    """The results of all runs, by system in the order of the study, and by seed."""
     systems: dict[str, Runs] = {}
     for file in sorted(records.glob("*/results.json")):
         if match := FOLDER.fullmatch(file.parent.name):
             results = json.loads(file.read_text(encoding="utf-8"))
-            published = file.parent / PUBLISHED
-            results["published"] = json.loads(published.read_text(encoding="utf-8")) if published.exists() else {}
+            for key, name in (("published", PUBLISHED), ("analysis", ANALYSIS)):
+                kept = file.parent / name
+                results[key] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
             systems.setdefault(match[1], {})[int(match[2])] = results
-    return systems
+    order = [*SYSTEMS, *ONE_SEED]
+    return {system: dict(sorted(systems[system].items())) for system in sorted(systems, key=order.index)}
 
 
 def mean(values: list[float]) -> str:
@@ -69,18 +72,28 @@ def row(system: str, runs: Runs) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def comparison_table(records: Path = RECORDS) -> str:
-    """The table as Markdown: a row for each system, in the order of the study."""
-    systems = read_records(records)
-    order = [*SYSTEMS, *ONE_SEED]
-    rows = [row(system, dict(sorted(systems[system].items()))) for system in sorted(systems, key=order.index)]
-    return "\n".join([HEADER, *rows])
+def comparison_table(systems: dict[str, Runs]) -> str:
+    """The scores as Markdown: a row for each system."""
+    return "\n".join([HEADER, *(row(system, runs) for system, runs in systems.items())])
 
 
-def with_table(page: str, table: str) -> str:
+def marks(place: str) -> tuple[str, str]:
+    """The lines before and after tables on the page."""
+    return f"<!-- {place}: written by scripts/update_docs.py -->", f"<!-- end of {place} -->"
+
+
+def with_table(page: str, place: str, table: str) -> str:
     """The page with this table in place of the one it has."""
-    before, found, rest = page.partition(BEGIN)
-    _, ended, after = rest.partition(END)
+    begin, end = marks(place)
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
     if not (found and ended):
-        raise ValueError(f"the page must have the lines {BEGIN!r} and {END!r} around the table")
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+        raise ValueError(f"the page must have the lines {begin!r} and {end!r} around the table")
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+
+
+def with_tables(page: str, records: Path = RECORDS) -> str:
+    """The page with all tables of the comparison."""
+    systems = read_records(records)
+    page = with_table(page, COMPARISON, comparison_table(systems))
+    return with_table(page, ANALYSES, analysis_tables(systems))

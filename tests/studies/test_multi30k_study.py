@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from studies.multi30k_study import (
+    ANALYSIS,
     DISTILLED,
     ONE_SEED,
     SYSTEMS,
     Run,
+    analysis_of,
+    keep,
     keep_record,
     main,
     planned_runs,
@@ -17,14 +20,20 @@ from studies.multi30k_study import (
     study_metrics,
 )
 
+from hf_capsule_mt.cli.analyze import make_parser as analyze_arguments
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.recipes.running.finished_run import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def all_planned(systems: list[str], seeds: list[int]) -> list[Run]:
+    return planned_runs(systems, seeds, Path("runs"), Path("distilled"), ["--use_cpu"])
+
+
 def planned(systems: list[str], seeds: list[int]) -> dict[str, Run]:
-    return {run.name: run for run in planned_runs(systems, seeds, Path("runs"), Path("distilled"), ["--use_cpu"])}
+    """All but the analyses."""
+    return {run.name: run for run in all_planned(systems, seeds) if run.result.name != ANALYSIS}
 
 
 def test_every_run_is_a_shipped_recipe_with_valid_arguments() -> None:
@@ -47,6 +56,37 @@ def test_a_warm_start_needs_the_baseline_of_its_seed() -> None:
 def test_all_distilled_models_learn_from_one_teacher() -> None:
     runs = planned(["caps_nmt_kd"], [4, 7])
     assert [run.needs for run in runs.values()] == [None, "marian-seed4", DISTILLED, DISTILLED]
+
+
+def test_every_training_has_an_analysis_after_it() -> None:
+    trained = planned(["gdr_marian", "caps_nmt_kd"], [1, 2])
+    planned_too = all_planned(["gdr_marian", "caps_nmt_kd"], [1, 2])
+    analyses = {run.needs: run for run in planned_too if run.result.name == ANALYSIS}
+    assert set(analyses) == set(trained) - {DISTILLED}
+    arguments = analyze_arguments().parse_args(analyses["gdr_marian-seed2"].command[2:])
+    assert arguments.model == "runs/gdr_marian-seed2" and arguments.output == Path("runs/gdr_marian-seed2-analysis")
+    assert arguments.translations == Path("runs/gdr_marian-seed2/test.translations.txt")
+
+
+def test_the_analysis_finds_compressed_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data" / "multi30k"
+    folder.mkdir(parents=True)
+    (folder / "test_2016_flickr.en").touch()
+    (folder / "test_2016_flickr.de.gz").touch()
+    arguments = analyze_arguments().parse_args(analysis_of("a", Path("runs")).command[2:])
+    assert (arguments.sources.name, arguments.references.name) == ("test_2016_flickr.en", "test_2016_flickr.de.gz")
+    assert arguments.sources.exists() and arguments.references.exists()
+
+
+def test_the_analysis_goes_to_the_record_of_its_run(tmp_path: Path) -> None:
+    analysis = analysis_of("marian-seed9", tmp_path / "runs")
+    analysis.result.parent.mkdir(parents=True)
+    analysis.result.write_text('{"length": {}}')
+    keep(analysis, tmp_path / "records")
+    assert (tmp_path / "records" / "multi30k-marian-seed9" / ANALYSIS).read_text() == '{"length": {}}'
+    keep(Run(DISTILLED, [], tmp_path / "train.distill.json"), tmp_path / "records")
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["multi30k-marian-seed9"], "corpus text stays"
 
 
 def program(folder: Path, name: str, code: str, needs: str | None = None) -> Run:
@@ -120,6 +160,9 @@ def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["--list", "--seeds", "1", "--output", str(tmp_path), "--systems", "gdr_marian", "marian_on"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "marian-seed1: finished, test BLEU 31.25",
+        "marian-seed1-analysis: waits",
         "gdr_marian-seed1: begun",
+        "gdr_marian-seed1-analysis: waits",
         "marian_on-seed1: waits",
+        "marian_on-seed1-analysis: waits",
     ]

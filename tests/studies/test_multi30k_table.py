@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies.multi30k_table import BEGIN, END, PAGE, comparison_table, read_records, with_table
+from studies.multi30k_table import PAGE, comparison_table, marks, read_records, with_table, with_tables
 
 
 def write_record(folder: Path, bleu: float, losses: list[float], init_from: str | None = None) -> None:
@@ -26,7 +26,7 @@ def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> Non
     write_record(tmp_path / "multi30k-gdr_marian-seed1", 39.0, [1.75], "runs/multi30k/marian-seed1")
     (tmp_path / "multi30k-gdr_marian-seed1" / "published.json").unlink()  # its translations were not at hand
     write_record(tmp_path / "multi30k-cpu-marian", 1.0, [9.0])  # no run of the comparison
-    header, rule, *rows = comparison_table(tmp_path).splitlines()
+    header, rule, *rows = comparison_table(read_records(tmp_path)).splitlines()
     assert header.count("|") == rule.count("|") == rows[0].count("|") == 10
     links = ", ".join(f"[{seed}](trained/multi30k-marian-seed{seed}/README.md)" for seed in (1, 2))
     assert rows == [
@@ -39,13 +39,17 @@ def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> Non
 
 def test_the_page_has_the_table_of_the_records() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page, comparison_table()) == page, "run scripts/update_docs.py comparison"
+    assert with_tables(page) == page, "run scripts/update_docs.py comparison"
     for system, runs in read_records(PAGE.parent / "trained").items():
         for seed in runs:
             assert (PAGE.parent / f"trained/multi30k-{system}-seed{seed}/README.md").is_file()
 
 
 def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
-    assert with_table(f"a\n{BEGIN}\nold\n{END}\nb", "| new |") == f"a\n{BEGIN}\n\n| new |\n\n{END}\nb"
+    begin, end = marks("comparison")
+    page = f"a\n{begin}\nold\n{end}\nb"
+    assert with_table(page, "comparison", "| new |") == f"a\n{begin}\n\n| new |\n\n{end}\nb"
     with pytest.raises(ValueError, match="must have the lines"):
-        with_table(f"a\n{BEGIN}\nb", "| new |")
+        with_table(f"a\n{begin}\nb", "comparison", "| new |")
+    with pytest.raises(ValueError, match="analyses"):
+        with_table(page, "analyses", "| new |")

@@ -1,0 +1,43 @@
+"""The tables of the analyses hold the means over the seeds that have one."""
+
+from typing import Any
+
+from studies.multi30k_analyses import analysis_tables
+
+LOW_AND_HIGH = {"quantiles": [0.25, 0.5, 0.75]}
+
+
+def run(bleu: float, entropy: list[float] | None = None, variants: dict[str, float] | None = None) -> dict[str, Any]:
+    """What `analyze` writes, with the keys that the tables read."""
+    names = ("repetition", "omission", "length_ratio", "past_overlap", "future_overlap")
+    adequacy = dict(zip(names, (0.02, 0.3, 1.0, None, None), strict=True))
+    groups = [{"name": "1-10", "sentences": 5, "bleu": {"a": {"value": bleu}}}]
+    analysis: dict[str, Any] = {"length": {"groups": groups}, "adequacy": {"systems": [adequacy]}}
+    if entropy is not None:
+        site = {"entropy": entropy, "uniform_entropy": 2.0, "diversity": [-1e-9], "activations": LOW_AND_HIGH}
+        analysis["routing"] = {"sites": [{"site": f"encoder.layers.{layer}.heads", **site} for layer in (0, 1)]}
+        rows = [{"name": name, "bleu": value} for name, value in (variants or {}).items()]
+        analysis["ablations"] = {"rows": rows}
+    return {"analysis": analysis}
+
+
+def rows_of(tables: str, title: str) -> list[str]:
+    return tables.partition(f"**{title}")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()[2:]
+
+
+def test_the_means_are_over_the_seeds_with_an_analysis() -> None:
+    without: dict[str, Any] = {"analysis": {}}
+    tables = analysis_tables({"marian": {1: without, 2: run(40.0), 3: run(41.0)}, "dla_em": {1: without}})
+    assert rows_of(tables, "BLEU by words") == ["| `marian` | 2, 3 | 40.5 | 2.00 | 30.0 | 1.000 | – | – |"]
+    assert "1-10 words (5)" in tables and "Routing" not in tables, "no system routes"
+
+
+def test_sites_of_layers_are_joined_and_missing_variants_are_a_dash() -> None:
+    of_seeds = {
+        1: run(40.0, [2.0, 1.0], {"real": 40.0, "uniform": 30.0, "random": 20.0}),
+        2: run(40.0, [2.0, 1.5], {"real": 42.0, "uniform": 31.0}),
+    }
+    tables = analysis_tables({"heads_em": of_seeds})
+    site = "| `heads_em` | 1, 2 | `encoder.layers.*.heads` | 2.00, 1.25 | 2.00 | 0.00 | 0.25 to 0.75 |"
+    assert rows_of(tables, "Routing") == [site]
+    assert rows_of(tables, "BLEU with other") == ["| `heads_em` | 1, 2 | 41.0 | 30.5 | – | – | – | – | – | – | – |"]
