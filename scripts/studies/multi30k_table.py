@@ -17,9 +17,9 @@ PAGE = ROOT / "model_cards" / "README.md"
 COMPARISON, ANALYSES = "comparison", "analyses"  # places on the page
 FOLDER = re.compile(r"multi30k-(\w+)-seed(\d+)")
 HEADER = (
-    "| system | seeds | parameters | passes | test BLEU | test chrF | published measure | validation loss "
-    "| validation BLEU, greedy |\n"
-    "| --- | --- | ---: | --- | --- | --- | --- | --- | --- |"
+    "| system | seeds | parameters | passes | test BLEU | test chrF | published measure | validation BLEU "
+    "| loss in training | greedy BLEU in training |\n"
+    "| --- | --- | ---: | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 Runs = dict[int, dict[str, Any]]  # the results of one system by seed
@@ -66,6 +66,7 @@ def row(system: str, runs: Runs) -> str:
         mean([results["test"]["bleu"] for results in runs.values()]),
         mean([results["test"]["chrf"] for results in runs.values()]),
         mean([results["published"]["score"] for results in runs.values() if results["published"]]),
+        mean([results["validation"]["bleu"] for results in runs.values()]),
         along_training(runs, "eval_loss", 3),
         along_training(runs, "eval_bleu", 1),
     ]

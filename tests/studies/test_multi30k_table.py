@@ -15,7 +15,7 @@ def write_record(folder: Path, bleu: float, losses: list[float], init_from: str 
         for place, loss in enumerate(losses)
     ]
     results = {"parameters": 2_158_592, "model": {"init_from": init_from}, "evaluations": evaluations}
-    results["test"] = {"bleu": bleu, "chrf": bleu + 20}
+    results |= {"test": {"bleu": bleu, "chrf": bleu + 20}, "validation": {"bleu": bleu + 1}}
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "published.json").write_text(json.dumps({"score": bleu + 0.5, "signature": "…"}))
 
@@ -27,13 +27,13 @@ def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> Non
     (tmp_path / "multi30k-gdr_marian-seed1" / "published.json").unlink()  # its translations were not at hand
     write_record(tmp_path / "multi30k-cpu-marian", 1.0, [9.0])  # no run of the comparison
     header, rule, *rows = comparison_table(read_records(tmp_path)).splitlines()
-    assert header.count("|") == rule.count("|") == rows[0].count("|") == 10
+    assert header.count("|") == rule.count("|") == rows[0].count("|") == 11
     links = ", ".join(f"[{seed}](trained/multi30k-marian-seed{seed}/README.md)" for seed in (1, 2))
     assert rows == [
         f"| `marian` | {links} | 2.16M | 53.3 | 40.50 (40.00, 41.00) | 60.50 (60.00, 61.00) | 41.00 (40.50, 41.50) "
-        "| 1.500, 1.250 | 30.0, 31.0 |",
+        "| 41.50 (41.00, 42.00) | 1.500, 1.250 | 30.0, 31.0 |",
         "| `gdr_marian` | [1](trained/multi30k-gdr_marian-seed1/README.md) | 2.16M | 26.6 from marian | 39.00 | 59.00 "
-        "| – | 1.750 | 30.0 |",
+        "| – | 40.00 | 1.750 | 30.0 |",
     ]
 
 
