@@ -13,6 +13,7 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hf_capsule_mt.cli.check_inputs import asking_hub
 from hf_capsule_mt.cli.command_line import (
@@ -46,6 +47,13 @@ def make_parser() -> CommandParser:
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, but push nothing")
     parser.add_argument("--space", type=Path, metavar="FOLDER", help="only write a Space that shows the model")
+    parser.rare.add_argument(
+        "--languages",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="write a card for a checkpoint that has none; one that it has is kept",
+    )
+    parser.rare.add_argument("--license", default="unknown", help="licence in this card, as an id of the Hub")
     parser.rare.add_argument("--revision", help="branch of the repository to push to; default: main")
     parser.rare.add_argument("--max-shard-size", default="5GB", help="largest size of one file of weights")
     add_json_option(parser)
@@ -90,7 +98,9 @@ def export(arguments: argparse.Namespace) -> int:
     logging.disable_progress_bar()  # Transformers' own bars for loading and saving
     with tempfile.TemporaryDirectory() as temporary:
         output = arguments.output or Path(temporary, "exported")
-        options = {"overwrite": arguments.overwrite, "name": arguments.push}
+        languages = None if arguments.languages is None else tuple(arguments.languages)
+        options: dict[str, Any] = {"overwrite": arguments.overwrite, "name": arguments.push}
+        options |= {"languages": languages, "license": arguments.license}
         folder = Path(arguments.folder)
         try:
             files = export_checkpoint(folder, output, arguments.max_shard_size, **options)
@@ -104,6 +114,7 @@ def export(arguments: argparse.Namespace) -> int:
             print("".join(f"{size:>12,} {name}\n" for name, size in sizes.items()), end="")
             print(f"verified: {arguments.folder} gives the same outputs without this package", flush=True)
         result = {"output": arguments.output, "files": sizes, "verified": True, "repository": None, "commit": None}
+        warn_of_missing_card(folder, output)
         if arguments.push is not None:
             warn_of_unknown_license(output)
         if arguments.push is None or arguments.dry_run:
@@ -130,6 +141,14 @@ def space_text(folder: Path) -> str:
         f"{folder}: push it with hf upload OWNER/NAME {folder} . --repo-type space\nIts requirements.txt names this "
         "version of hf_capsule_mt: if no package index has it, write an address there first"
     )
+
+
+def warn_of_missing_card(source: Path, folder: Path) -> None:
+    """A line on standard error, if the export has no card."""
+    from hf_capsule_mt.checkpoint_contents import CARD
+
+    if not (folder / CARD).is_file():
+        print(f"warning: {source} has no {CARD}; --languages SOURCE TARGET writes a model card", file=sys.stderr)
 
 
 def warn_of_unknown_license(folder: Path) -> None:

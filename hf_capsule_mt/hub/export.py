@@ -19,7 +19,14 @@ from hf_capsule_mt.checkpoint_contents import (
 )
 from hf_capsule_mt.families import MARIAN
 from hf_capsule_mt.hub.credentials import drop_credentials
-from hf_capsule_mt.hub.model_card import loadable_path, with_code_snippet, with_place, with_requirements
+from hf_capsule_mt.hub.model_card import (
+    loadable_path,
+    model_card,
+    unrecorded_results,
+    with_code_snippet,
+    with_place,
+    with_requirements,
+)
 from hf_capsule_mt.hub.verification import verify
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
@@ -39,6 +46,8 @@ def export_checkpoint(
     name: str | None = None,
     stored_dtype: torch.dtype | None = None,
     allow_marian: bool = False,
+    languages: tuple[str, str] | None = None,
+    license: str = "unknown",
 ) -> list[Path]:
     """Writes the model, its code, tokenizer and card to the folder `output`, verifies them, and returns the files.
 
@@ -51,6 +60,9 @@ def export_checkpoint(
     `stored_dtype` rounds the weights, for smaller files. The configuration still says float32: a CPU computes in half
     precision slower, and Transformers loads the type that the configuration names. `allow_marian` exports a Marian of
     Transformers too, which carries no code, so it is not verified.
+
+    A checkpoint without a card, such as one of the trainer of Transformers, gets one if `languages` (source, target) are
+    given. It names `license`, and shows no training.
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
@@ -78,10 +90,13 @@ def export_checkpoint(
             dropped = drop_credentials(folder / file)
             if dropped:
                 logger.warning(f"{file}: removed {', '.join(dropped)}, because it looks like a credential")
-        card = folder / CARD
+        card, place = folder / CARD, name or loadable_path(output)
+        if languages is not None and not card.is_file():
+            about = unrecorded_results(source, languages)
+            title = name or output.name
+            model_card(about, title, license=license, place=place, carries_code=carries_code).save(card)
         if card.is_file():
             text = card.read_text(encoding="utf-8")
-            place = name or loadable_path(output)
             text = with_place(text, place)
             text = with_code_snippet(text, place) if carries_code else text
             card.write_text(with_requirements(text, folder), encoding="utf-8")

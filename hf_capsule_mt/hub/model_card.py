@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import AutoConfig
 
 from hf_capsule_mt.checkpoint_contents import code_files
 from hf_capsule_mt.families import FAMILIES_AND_MARIAN, PLAIN_LOSS_FAMILIES
@@ -113,6 +114,13 @@ def model_card(
         data_source=data_source,
         storage=storage,
     )
+
+
+def unrecorded_results(folder: Path, languages: tuple[str, str]) -> dict[str, Any]:
+    """What the card of a checkpoint needs that no run of this package wrote: it shows no training."""
+    source, target = languages
+    family = AutoConfig.from_pretrained(folder).model_type
+    return {"model": {"family": family}, "data": {"source": source, "target": target}, "recipe": {}}
 
 
 def write_model_card(folder: str | PathLike[str], name: str | None = None, **about: Any) -> Path:

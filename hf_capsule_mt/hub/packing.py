@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_capsule_mt import CapsuleTranslationPipeline
 from hf_capsule_mt.checkpoint_contents import CARD, TRANSLATIONS, belongs_to_checkpoint
 from hf_capsule_mt.hub.export import export_checkpoint
-from hf_capsule_mt.hub.model_card import loadable_path, model_card, with_requirements
+from hf_capsule_mt.hub.model_card import loadable_path, model_card, unrecorded_results, with_requirements
 from hf_capsule_mt.outputs import check_folder, new_folder
 
 MOST_BYTES = 12_000_000
@@ -164,10 +164,8 @@ def _results(run: Path, languages: tuple[str, str] | None) -> dict[str, Any]:
             ) from error
     if languages is None:
         raise ValueError(f"{path} is missing: name the languages for the card, languages=('en', 'de')")
-    family = AutoConfig.from_pretrained(run).model_type
     warnings.warn(f"{path} is missing: the card shows no training, only the checks of this command", stacklevel=3)
-    source, target = languages
-    return {"model": {"family": family}, "data": {"source": source, "target": target}, "recipe": {}}
+    return unrecorded_results(run, languages)
 
 
 def _limit_length(folder: Path, results: dict[str, Any]) -> None:

@@ -189,6 +189,27 @@ def test_the_card_names_where_it_goes(trained, verified, tmp_path, monkeypatch):
     assert text == "".join(one.format(place='"new"') for one in (WITH_PACKAGE, WITHOUT_PACKAGE))
 
 
+def test_a_checkpoint_without_a_card_gets_one_for_its_languages(trained, verified, tmp_path, monkeypatch, capsys):
+    """As the trainer of Transformers leaves it: no card and no results."""
+    (trained / "README.md").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert run_script(monkeypatch, trained, "--output", "without") == 0
+    assert "trained has no README.md; --languages SOURCE TARGET writes a model card" in capsys.readouterr().err
+    assert not (tmp_path / "without" / "README.md").exists()
+    options = ("--languages", "en", "de", "--license", "cc0-1.0")
+    assert run_script(monkeypatch, trained, "--output", "new", *options) == 0
+    assert "no README.md" not in capsys.readouterr().err
+    card = (tmp_path / "new" / "README.md").read_text()
+    assert "license: cc0-1.0\n" in card and "Translates from en to de." in card
+    assert "belongs to the family `caps_nmt`" in card and 'model="new", trust_remote_code=True' in card
+    assert "no record of its training" in card and "## Training" not in card
+
+
+def test_languages_do_not_replace_a_card(trained, verified, tmp_path):
+    export.export_checkpoint(trained, tmp_path / "new", languages=("en", "de"))
+    assert (tmp_path / "new" / "README.md").read_text() == "A card."
+
+
 def test_other_models_are_refused(verified, tmp_path):
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
