@@ -61,8 +61,8 @@ def export_checkpoint(
     precision slower, and Transformers loads the type that the configuration names. `allow_marian` exports a Marian of
     Transformers too, which carries no code, so it is not verified.
 
-    A checkpoint without a card, such as one of the trainer of Transformers, gets one if `languages` (source, target) are
-    given. It names `license`, and shows no training.
+    A checkpoint without a card, such as one of the trainer of Transformers, gets one if `languages` are given, source
+    and target. It names `license`, and shows no training.
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
