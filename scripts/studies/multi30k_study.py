@@ -55,6 +55,7 @@ ONE_SEED: dict[str, tuple[str, str | None]] = {
     "heads_em_all": ("heads_em_all", None),
     "gdr_marian_no_losses": ("gdr_marian_no_losses", BASE),
     "caps_nmt_rate": ("caps_nmt_rate", None),
+    "caps_nmt_wide": ("caps_nmt_wide", None),
     "rnmt": ("rnmt", None),
     "gdr_rnmt_pfrnn": ("gdr_rnmt_pfrnn", "rnmt"),
     "gdr_rnmt": ("gdr_rnmt", "rnmt"),
