@@ -18,7 +18,7 @@ COMPARISON, ANALYSES = "comparison", "analyses"  # places on the page
 FOLDER = re.compile(r"multi30k-(\w+)-seed(\d+)")
 HEADER = (
     "| system | seeds | parameters | passes | test BLEU | test chrF | published measure | validation BLEU "
-    "| loss in training | greedy BLEU in training |\n"
+    "| validation loss, by quarter | greedy validation BLEU, by quarter |\n"
     "| --- | --- | ---: | --- | --- | --- | --- | --- | --- | --- |"
 )
 
