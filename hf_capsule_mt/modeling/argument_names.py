@@ -9,7 +9,7 @@ from typing import Any
 from transformers.utils import TransformersKwargs
 
 # Arguments that every model of Transformers accepts, beside those in the signature of its `forward`.
-TRANSFORMERS_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "return_dict"})
+TRANSFORMERS_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "return_dict", "cache"})
 
 # Arguments of other encoder-decoders. A caller that works with any model may pass them.
 OTHER_MODELS_ARGUMENTS = frozenset(

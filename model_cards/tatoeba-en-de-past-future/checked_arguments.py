@@ -1,5 +1,5 @@
 # Copied from hf_capsule_mt 0.1.0 (modeling/checked_arguments.py), Apache-2.0, for trust_remote_code.
-"""What all models share: a check of argument names, see `argument_names.py`, and gradient checkpointing."""
+"""What all models share: a check of argument names, and gradient checkpointing."""
 
 import torch
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 class CheckedArguments:
     """Mixin; list it before `PreTrainedModel`. The check is needed because `forward` accepts any keyword."""
 
-    # The installed package sets this. Code in a checkpoint makes no check.
+    # The installed package sets this, see its `argument_names.py`. Code in a checkpoint makes no check.
     check_argument_names: ClassVar[Callable[[type, Any], None] | None] = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,8 @@ import torch
 from family_cases import Case, assert_close, chosen_cases, every_family, make_pairs, richest_of_chosen, without_target
 from markers import exhaustive
 
+from hf_capsule_mt.modeling.argument_names import check_argument_names
+
 SLIPS = {
     "output_routing": "output_routings",
     "output_hidden_state": "output_hidden_states",
@@ -28,6 +30,15 @@ def test_a_misspelt_argument_is_an_error(family: Any, slip: str):
             model.model(**{name: value for name, value in batch.items() if name != "labels"}, **{slip: None})
     with pytest.raises((TypeError, ValueError), match=slip):
         model.generate(**without_target(batch), **{slip: True})
+
+
+@every_family
+def test_both_names_of_the_cache_are_arguments(family: Any, monkeypatch: pytest.MonkeyPatch):
+    """Each step of decoding passes one of them, and a search for similar names takes time."""
+    monkeypatch.setattr("difflib.get_close_matches", lambda *_, **__: pytest.fail("searched for a similar name"))
+    model = Case(family, family.chosen[0]).build()
+    check_argument_names(type(model), ["cache", "past_key_values"])
+    check_argument_names(type(model.model), ["cache", "past_key_values"])
 
 
 @every_family

@@ -71,12 +71,15 @@ def test_the_cache_has_two_names(case: Case):
             prefix = {"decoder_input_ids": words[:, :3], "decoder_attention_mask": torch.ones_like(words[:, :3])}
             expected = model.generate(**source, **prefix, max_new_tokens=4)
             assert torch.equal(model.generate(**source, **prefix, max_new_tokens=4, **{name: start[CACHE]}), expected)
+            assert start[CACHE].get_seq_length() == expected.shape[1] - 1, "generate has not used it"
         model.generate(**source, max_new_tokens=3, do_sample=True, num_beams=2)
         without = model(**source, decoder_input_ids=words[:, 2:3]).logits
     assert returned[0] is not returned[1] and torch.equal(steps["cache"], steps["past_key_values"])
     assert not torch.allclose(steps["cache"], without), "both names are ignored"
     with pytest.raises(ValueError, match="either cache or past_key_values"):
         model(**source, decoder_input_ids=words, cache=returned[0], past_key_values=returned[1])
+    with pytest.raises(ValueError, match="either cache or past_key_values"):
+        model.generate(**source, cache=returned[0], past_key_values=returned[1])
 
 
 @every_case

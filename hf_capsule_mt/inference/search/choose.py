@@ -20,7 +20,7 @@ from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_step
 from hf_capsule_mt.inference.search.loops import Steps, beam_search, greedy_search, limits_of
 from hf_capsule_mt.inference.search.processors import Processors
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
-from hf_capsule_mt.modeling.outputs import CACHE
+from hf_capsule_mt.modeling.outputs import CACHE, one_cache
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 from hf_capsule_mt.modeling.translation_head import TranslationHead
 
@@ -49,7 +49,7 @@ def search_arguments(model: Any, positional: tuple[Any, ...], keywords: dict[str
         vars(settings).update((name, value) for name, value in values.items() if value is not None)
     if settings.get_generation_mode() not in MODES:
         return {}
-    cache = keywords.get("cache", keywords.get("past_key_values"))
+    cache = one_cache(keywords.get("past_key_values"), dict(keywords))
     return {"custom_generate": partial(search, callers_cache=cache)}
 
 
