@@ -51,9 +51,11 @@ def make_parser() -> CommandParser:
         "--languages",
         nargs=2,
         metavar=("SOURCE", "TARGET"),
-        help="write a card for a checkpoint that has none; one that it has is kept",
+        help="write a card for a checkpoint that has none and no results.json; a card that it has is kept",
     )
-    parser.rare.add_argument("--license", default="unknown", help="licence in this card, as an id of the Hub")
+    parser.rare.add_argument(
+        "--license", help="licence in a card that is written, as an id of the Hub; default: that of the recipe"
+    )
     parser.rare.add_argument("--revision", help="branch of the repository to push to; default: main")
     parser.rare.add_argument("--max-shard-size", default="5GB", help="largest size of one file of weights")
     add_json_option(parser)
@@ -114,7 +116,7 @@ def export(arguments: argparse.Namespace) -> int:
             print("".join(f"{size:>12,} {name}\n" for name, size in sizes.items()), end="")
             print(f"verified: {arguments.folder} gives the same outputs without this package", flush=True)
         result = {"output": arguments.output, "files": sizes, "verified": True, "repository": None, "commit": None}
-        warn_of_missing_card(folder, output)
+        warn_of_card(folder, output, is_described=bool(arguments.languages or arguments.license))
         if arguments.push is not None:
             warn_of_unknown_license(output)
         if arguments.push is None or arguments.dry_run:
@@ -143,12 +145,14 @@ def space_text(folder: Path) -> str:
     )
 
 
-def warn_of_missing_card(source: Path, folder: Path) -> None:
-    """A line on standard error, if the export has no card."""
+def warn_of_card(source: Path, folder: Path, is_described: bool) -> None:
+    """A line on standard error, if the export has no card, or if the options for one have no effect."""
     from hf_capsule_mt.checkpoint_contents import CARD
 
     if not (folder / CARD).is_file():
         print(f"warning: {source} has no {CARD}; --languages SOURCE TARGET writes a model card", file=sys.stderr)
+    elif is_described and (source / CARD).is_file():
+        print(f"warning: {CARD} of {source} is kept: --languages and --license change nothing", file=sys.stderr)
 
 
 def warn_of_unknown_license(folder: Path) -> None:

@@ -22,6 +22,7 @@ from hf_capsule_mt.hub.credentials import drop_credentials
 from hf_capsule_mt.hub.model_card import (
     loadable_path,
     model_card,
+    run_results,
     unrecorded_results,
     with_code_snippet,
     with_place,
@@ -47,7 +48,7 @@ def export_checkpoint(
     stored_dtype: torch.dtype | None = None,
     allow_marian: bool = False,
     languages: tuple[str, str] | None = None,
-    license: str = "unknown",
+    license: str | None = None,
 ) -> list[Path]:
     """Writes the model, its code, tokenizer and card to the folder `output`, verifies them, and returns the files.
 
@@ -61,8 +62,9 @@ def export_checkpoint(
     precision slower, and Transformers loads the type that the configuration names. `allow_marian` exports a Marian of
     Transformers too, which carries no code, so it is not verified.
 
-    A checkpoint without a card, such as one of the trainer of Transformers, gets one if `languages` are given, source
-    and target. It names `license`, and shows no training.
+    A checkpoint without a card gets one from its `results.json`. One without both, such as that of the trainer of
+    Transformers, gets a card that shows no training if `languages` are given, source and target. `license` is the
+    licence in such a card, by default that of the recipe, or unknown.
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
@@ -91,10 +93,12 @@ def export_checkpoint(
             if dropped:
                 logger.warning(f"{file}: removed {', '.join(dropped)}, because it looks like a credential")
         card, place = folder / CARD, name or loadable_path(output)
-        if languages is not None and not card.is_file():
-            about = unrecorded_results(source, languages)
-            title = name or output.name
-            model_card(about, title, license=license, place=place, carries_code=carries_code).save(card)
+        if not card.is_file():
+            about = run_results(source) or (languages and unrecorded_results(source, languages))
+            if about:
+                license = license or str(about["recipe"].get("license", "unknown"))
+                title = name or output.name
+                model_card(about, title, license=license, place=place, carries_code=carries_code).save(card)
         if card.is_file():
             text = card.read_text(encoding="utf-8")
             text = with_place(text, place)

@@ -116,6 +116,20 @@ def model_card(
     )
 
 
+def run_results(folder: Path) -> dict[str, Any] | None:
+    """`results.json` of a run of this package; None without the file."""
+    path = folder / "results.json"
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): a finished capsule-mt train writes it; without the file, the card "
+            "shows no training"
+        ) from error
+
+
 def unrecorded_results(folder: Path, languages: tuple[str, str]) -> dict[str, Any]:
     """What the card of a checkpoint needs that no run of this package wrote: it shows no training."""
     source, target = languages

@@ -16,7 +16,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from hf_capsule_mt import CapsuleTranslationPipeline
 from hf_capsule_mt.checkpoint_contents import CARD, TRANSLATIONS, belongs_to_checkpoint
 from hf_capsule_mt.hub.export import export_checkpoint
-from hf_capsule_mt.hub.model_card import loadable_path, model_card, unrecorded_results, with_requirements
+from hf_capsule_mt.hub.model_card import (
+    loadable_path,
+    model_card,
+    run_results,
+    unrecorded_results,
+    with_requirements,
+)
 from hf_capsule_mt.outputs import check_folder, new_folder
 
 MOST_BYTES = 12_000_000
@@ -152,16 +158,10 @@ def pack_checkpoint(
 
 
 def _results(run: Path, languages: tuple[str, str] | None) -> dict[str, Any]:
-    """`results.json` of a run of this package; of another checkpoint what its card needs."""
-    path = run / "results.json"
-    if path.exists():
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{path} cannot be read ({error}): a finished capsule-mt train writes it; without the file, the card "
-                "shows no training"
-            ) from error
+    """The results of a run of this package; of another checkpoint what its card needs."""
+    results, path = run_results(run), run / "results.json"
+    if results is not None:
+        return results
     if languages is None:
         raise ValueError(f"{path} is missing: name the languages for the card, languages=('en', 'de')")
     warnings.warn(f"{path} is missing: the card shows no training, only the checks of this command", stacklevel=3)

@@ -205,9 +205,28 @@ def test_a_checkpoint_without_a_card_gets_one_for_its_languages(trained, verifie
     assert "no record of its training" in card and "## Training" not in card
 
 
-def test_languages_do_not_replace_a_card(trained, verified, tmp_path):
+def test_a_checkpoint_with_results_gets_a_card_of_its_training(trained, verified, tmp_path, monkeypatch, capsys):
+    """As a run leaves it whose card was deleted: the card does not say that there is no record."""
+    (trained / "README.md").unlink()
+    recorded = Path(__file__).parents[2] / "model_cards" / "trained" / "multi30k-caps_nmt-seed1" / "results.json"
+    results = json.loads(recorded.read_text())
+    (trained / "results.json").write_text(json.dumps(results | {"recipe": results["recipe"] | {"license": "mit"}}))
+    assert run_script(monkeypatch, trained, "--output", tmp_path / "new") == 0
+    assert "no README.md" not in capsys.readouterr().err
+    card = (tmp_path / "new" / "README.md").read_text()
+    assert "license: mit\n" in card and "## Training" in card and "no record of its training" not in card
+    options = ("--license", "cc0-1.0", "--languages", "nl", "fr", "--overwrite")
+    assert run_script(monkeypatch, trained, "--output", tmp_path / "new", *options) == 0
+    card = (tmp_path / "new" / "README.md").read_text()
+    assert "license: cc0-1.0\n" in card and "Translates from en to de." in card
+
+
+def test_languages_and_licence_do_not_replace_a_card(trained, verified, tmp_path, monkeypatch, capsys):
     export.export_checkpoint(trained, tmp_path / "new", languages=("en", "de"))
     assert (tmp_path / "new" / "README.md").read_text() == "A card."
+    for options in (("--languages", "en", "de"), ("--license", "mit")):
+        assert run_script(monkeypatch, trained, "--output", tmp_path / "new", "--overwrite", *options) == 0
+        assert "is kept: --languages and --license change nothing" in capsys.readouterr().err
 
 
 def test_other_models_are_refused(verified, tmp_path):
