@@ -49,11 +49,13 @@ def make_parser() -> CommandParser:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises an error for input that is missing."""
+    from hf_capsule_mt.evaluation.sentences import corpus_side
+
     if not arguments.run.is_dir():
         raise OSError(f"{arguments.run}: no such folder; give the output folder of a finished training")
     check_files([arguments.sentences])
     if arguments.test is not None:
-        check_files(_side(arguments.test, language) for language in (arguments.source, arguments.target))
+        check_files(corpus_side(arguments.test, language) for language in (arguments.source, arguments.target))
 
 
 def pack(arguments: argparse.Namespace) -> int:
@@ -85,15 +87,9 @@ def pack(arguments: argparse.Namespace) -> int:
 
 
 def _read_side(prefix: Path, language: str) -> list[str]:
-    from hf_capsule_mt.evaluation.sentences import read_sentences
+    from hf_capsule_mt.evaluation.sentences import corpus_side, read_sentences
 
-    return read_sentences(_side(prefix, language))
-
-
-def _side(prefix: Path, language: str) -> Path:
-    """The file of one side of a corpus."""
-    names = [Path(f"{prefix}.{language}{ending}") for ending in ("", ".gz")]
-    return next((name for name in names if name.is_file()), names[0])
+    return read_sentences(corpus_side(prefix, language))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -104,13 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_corpus(prefix: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """The sources and targets of `prefix.en` and `prefix.de`, or of those names with `.gz`."""
-    from hf_capsule_mt.evaluation.sentences import read_sentences
+    from hf_capsule_mt.evaluation.sentences import corpus_side, read_sentences
 
-    sides = []
-    for language in (arguments.source, arguments.target):
-        names = [Path(f"{prefix}.{language}{ending}") for ending in ("", ".gz")]
-        path = next((name for name in names if name.is_file()), names[0])
-        sides.append(read_sentences(path))
+    sides = [read_sentences(corpus_side(prefix, language)) for language in (arguments.source, arguments.target)]
     if len(sides[0]) != len(sides[1]):
         raise ValueError(f"{prefix}: {len(sides[0])} sources and {len(sides[1])} targets: the numbers must be equal")
     return sides[0], sides[1]

@@ -1,6 +1,7 @@
-"""The tables of what `analyze` found of the runs on Multi30k: by length, adequacy, routing, other assignments.
+"""Tables of the analyses of the runs on Multi30k: by length, adequacy, routing, other assignments.
 
-Each takes the runs of each system, and has the means over those that have an analysis.
+Each function takes the analyses of each system by seed. A cell is the mean over seeds, and over layers where the name
+of a site has `*`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,17 +13,17 @@ VARIANTS = ("real", "uniform", "random", "shuffled")
 ITERATIONS = ("1", "2", "3", "4", "5")
 
 
-def mean(values: Sequence[float | None], digits: int = 2) -> str:
+def mean_or_dash(values: Sequence[float | None], digits: int = 2) -> str:
     """The mean; a dash if a value is missing or there are none."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
+    present = [value for value in values if value is not None]
+    if not present or len(present) < len(values):
         return NONE
-    return f"{sum(known) / len(known):.{digits}f}"
+    return f"{sum(present) / len(present):.{digits}f}"
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text, and whose others are numbers."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 2) -> str:
+    """A table with its first columns left-aligned, and the others right-aligned."""
+    lines = [header, [*["---"] * text_columns, *["---:"] * (len(header) - text_columns)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -35,23 +36,28 @@ def length_groups(analyses: Analyses) -> list[list[dict[str, Any]]]:
     return [list(entries) for entries in zip(*(one["length"]["groups"] for one in analyses.values()), strict=True)]
 
 
+def adequacy_cell(analyses: Analyses, name: str, factor: float = 1.0, digits: int = 2) -> str:
+    values = [one["adequacy"]["systems"][0][name] for one in analyses.values()]
+    return mean_or_dash([None if value is None else factor * value for value in values], digits)
+
+
 def length_and_adequacy(systems: dict[str, Analyses]) -> str:
     groups = length_groups(next(iter(systems.values())))
     names = [f"{group[0]['name']} words ({group[0]['sentences']})" for group in groups]
     rows = []
     for system, analyses in systems.items():
         of_lengths = [
-            mean([value["value"] for entry in entries for value in entry["bleu"].values()], 1)
+            mean_or_dash([value["value"] for entry in entries for value in entry["bleu"].values()], 1)
             for entries in length_groups(analyses)
         ]
-        measured = [one["adequacy"]["systems"][0] for one in analyses.values()]
-
-        def column(name: str, factor: float = 1.0, digits: int = 2, measured: list[dict[str, Any]] = measured) -> str:
-            return mean([None if one[name] is None else factor * one[name] for one in measured], digits)
-
-        adequacy = [column("repetition", 100), column("omission", 100, 1), column("length_ratio", digits=3)]
-        overlaps = [column("past_overlap"), column("future_overlap")]
-        rows.append([f"`{system}`", seeds_of(analyses), *of_lengths, *adequacy, *overlaps])
+        adequacy = [
+            adequacy_cell(analyses, "repetition", 100),
+            adequacy_cell(analyses, "omission", 100, 1),
+            adequacy_cell(analyses, "length_ratio", digits=3),
+            adequacy_cell(analyses, "past_overlap"),
+            adequacy_cell(analyses, "future_overlap"),
+        ]
+        rows.append([f"`{system}`", seeds_of(analyses), *of_lengths, *adequacy])
     header = ["system", "seeds", *names, "repetition %", "omission %", "length ratio", "r_OL past", "r_OL future"]
     return markdown(header, rows)
 
@@ -71,27 +77,28 @@ def routing(systems: dict[str, Analyses]) -> str:
                 name = ".".join("*" if piece.isdigit() else piece for piece in site["site"].split("."))
                 sites.setdefault(name, []).append(site)
         for name, entries in sites.items():
-            cells = [curve([one["entropy"] for one in entries]), mean([one["uniform_entropy"] for one in entries])]
+            uniform = mean_or_dash([one["uniform_entropy"] for one in entries])
+            cells = [curve([one["entropy"] for one in entries]), uniform]
             activations = [one["activations"] for one in entries]
-            low, high = (mean([one["quantiles"][end] for one in activations]) for end in (0, -1))
+            low, high = (mean_or_dash([one["quantiles"][end] for one in activations]) for end in (0, -1))
             cells += [curve([one["diversity"] for one in entries]), f"{low} to {high}"]
             rows.append([f"`{system}`", seeds_of(analyses), f"`{name}`", *cells])
     curves = ["entropy by iteration", "uniform", "diversity by iteration", "activations, 1 % to 99 %"]
-    return markdown(["system", "seeds", "site", *curves], rows)
+    return markdown(["system", "seeds", "site", *curves], rows, text_columns=3)
+
+
+def variant_scores(analyses: Analyses, table: str, names: Sequence[str]) -> list[str]:
+    """BLEU with each variant of a table; a dash where a seed has no such variant."""
+    tables = [one.get(table, {}).get("rows", []) for one in analyses.values()]
+    scores = [{row["name"]: row["bleu"] for row in rows} for rows in tables]
+    return [mean_or_dash([one.get(name) for one in scores], 1) for name in names]
 
 
 def variants(systems: dict[str, Analyses]) -> str:
     rows = []
     for system, analyses in systems.items():
-
-        def scores(table: str, names: Sequence[str], analyses: Analyses = analyses) -> list[str]:
-            tables = [one.get(table, {}).get("rows", []) for one in analyses.values()]
-            found = [{row["name"]: row["bleu"] for row in rows_of_one} for rows_of_one in tables]
-            return [mean([one.get(name) for one in found], 1) for name in names]
-
-        rows.append(
-            [f"`{system}`", seeds_of(analyses), *scores("ablations", VARIANTS), *scores("iterations", ITERATIONS)]
-        )
+        scores = variant_scores(analyses, "ablations", VARIANTS) + variant_scores(analyses, "iterations", ITERATIONS)
+        rows.append([f"`{system}`", seeds_of(analyses), *scores])
     iterations = [f"{number} it." for number in ITERATIONS]
     return markdown(["system", "seeds", "as trained", *VARIANTS[1:], *iterations], rows)
 
@@ -111,7 +118,7 @@ def analysis_tables(systems: dict[str, dict[int, dict[str, Any]]]) -> str:
             system: {seed: run["analysis"] for seed, run in runs.items() if key in run["analysis"]}
             for system, runs in systems.items()
         }
-        found = {system: analyses for system, analyses in analyzed.items() if analyses}
-        if found:
-            pieces += [f"**{title}**", table(found)]
+        present = {system: analyses for system, analyses in analyzed.items() if analyses}
+        if present:
+            pieces += [f"**{title}**", table(present)]
     return "\n\n".join(pieces)

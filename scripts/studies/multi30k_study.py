@@ -4,12 +4,13 @@
     python scripts/studies/multi30k_study.py --list
     python scripts/compare.py model_cards/trained/multi30k-*-seed?/results.json --format markdown
 
-Each run is one recipe of `multi30k/`, in a folder and with a log of its own below `--output`. Arguments after `--` go
-to every training. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the
-first seed. A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same
-command continues the study. Ctrl-C stops all runs with a checkpoint. As a run ends, its results and its card go to a
-folder in `--records`. A run that fails is named with its log, and those that build on it are left out; the others go
-on.
+Each training is one recipe of `multi30k/`, in a folder and with a log of its own below `--output`. After it `analyze`
+measures the model on the test set; that needs matplotlib. Arguments after `--` go to every training; leave `--test`
+as it is. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the first
+seed. A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same
+command continues the study. Ctrl-C stops all runs with a checkpoint. As a run ends, its results, its card and its
+analysis go to a folder in `--records`. A run that fails is named with its log, and those that build on it are left
+out; the others go on.
 """
 
 import argparse
@@ -25,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.analyze import check_pictures
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
+from hf_capsule_mt.evaluation.sentences import corpus_side
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = "published.json"  # the test score by the published measure
@@ -116,17 +119,12 @@ def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path,
     return list(runs.values())
 
 
-def corpus_file(side: str) -> Path:
-    """A side of the test set, which may be compressed."""
-    plain = TEST.with_suffix(f".{side}")
-    return plain if plain.exists() else plain.with_suffix(f".{side}.gz")
-
-
 def analysis_of(name: str, output: Path) -> Run:
     """The run that analyzes a finished training."""
     folder = output / f"{name}-analysis"
     command = [sys.executable, str(ROOT / "scripts" / "analyze.py"), "--model", str(output / name)]
-    command += ["--sources", str(corpus_file("en")), "--references", str(corpus_file("de")), "--edges", *LENGTHS]
+    command += ["--sources", str(corpus_side(TEST, "en")), "--references", str(corpus_side(TEST, "de"))]
+    command += ["--edges", *LENGTHS]
     command += ["--translations", str(output / name / "test.translations.txt"), "--output", str(folder)]
     return Run(folder.name, command, folder / ANALYSIS, name)
 
@@ -256,7 +254,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(*map(state, runs), sep="\n")
         return 0
 
-    study_metrics()  # names a package that is missing before hours of training
+    study_metrics()  # these two name a package that is missing before hours of training
+    check_pictures()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     failed = run_all(runs, arguments.jobs, arguments.output, lambda finished: keep(finished, arguments.records))
     if failed:

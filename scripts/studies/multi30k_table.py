@@ -39,7 +39,7 @@ def read_records(records: Path) -> dict[str, Runs]:
     return {system: dict(sorted(systems[system].items())) for system in sorted(systems, key=order.index)}
 
 
-def mean(values: list[float]) -> str:
+def mean_and_values(values: list[float]) -> str:
     """The mean, and behind it the values if there are several; a dash for none."""
     if not values:
         return "–"
@@ -63,10 +63,10 @@ def row(system: str, runs: Runs) -> str:
         ", ".join(f"[{seed}](trained/multi30k-{system}-seed{seed}/README.md)" for seed in runs),
         f"{first['parameters'] / 1e6:.2f}M",
         passes,
-        mean([results["test"]["bleu"] for results in runs.values()]),
-        mean([results["test"]["chrf"] for results in runs.values()]),
-        mean([results["published"]["score"] for results in runs.values() if results["published"]]),
-        mean([results["validation"]["bleu"] for results in runs.values()]),
+        mean_and_values([results["test"]["bleu"] for results in runs.values()]),
+        mean_and_values([results["test"]["chrf"] for results in runs.values()]),
+        mean_and_values([results["published"]["score"] for results in runs.values() if results["published"]]),
+        mean_and_values([results["validation"]["bleu"] for results in runs.values()]),
         along_training(runs, "eval_loss", 3),
         along_training(runs, "eval_bleu", 1),
     ]

@@ -60,8 +60,8 @@ def test_all_distilled_models_learn_from_one_teacher() -> None:
 
 def test_every_training_has_an_analysis_after_it() -> None:
     trained = planned(["gdr_marian", "caps_nmt_kd"], [1, 2])
-    planned_too = all_planned(["gdr_marian", "caps_nmt_kd"], [1, 2])
-    analyses = {run.needs: run for run in planned_too if run.result.name == ANALYSIS}
+    all_runs = all_planned(["gdr_marian", "caps_nmt_kd"], [1, 2])
+    analyses = {run.needs: run for run in all_runs if run.result.name == ANALYSIS}
     assert set(analyses) == set(trained) - {DISTILLED}
     arguments = analyze_arguments().parse_args(analyses["gdr_marian-seed2"].command[2:])
     assert arguments.model == "runs/gdr_marian-seed2" and arguments.output == Path("runs/gdr_marian-seed2-analysis")
