@@ -69,3 +69,10 @@ def _check_hub_model(name: str, revision: str | None) -> None:
         if isinstance(error, LocalEntryNotFoundError):
             reason = "the Hub cannot be reached, and the cache has no such model"
         raise OSError(f"{missing_folder(name)}, and loading it from the Hub failed: {reason}") from error
+
+
+def corpus_side(prefix: str | Path, language: str) -> Path:
+    """The file of one side of a corpus: `prefix.en`, or `prefix.en.gz` if only that exists."""
+    plain = Path(f"{prefix}.{language}")
+    compressed = Path(f"{plain}.gz")
+    return compressed if compressed.is_file() and not plain.is_file() else plain

@@ -14,7 +14,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from hf_capsule_mt.cli.check_inputs import check_files
+from hf_capsule_mt.cli.check_inputs import check_files, corpus_side
 from hf_capsule_mt.cli.command_line import (
     CommandParser,
     add_json_option,
@@ -49,8 +49,6 @@ def make_parser() -> CommandParser:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises an error for input that is missing."""
-    from hf_capsule_mt.evaluation.sentences import corpus_side
-
     if not arguments.run.is_dir():
         raise OSError(f"{arguments.run}: no such folder; give the output folder of a finished training")
     check_files([arguments.sentences])
@@ -87,7 +85,7 @@ def pack(arguments: argparse.Namespace) -> int:
 
 
 def _read_side(prefix: Path, language: str) -> list[str]:
-    from hf_capsule_mt.evaluation.sentences import corpus_side, read_sentences
+    from hf_capsule_mt.evaluation.sentences import read_sentences
 
     return read_sentences(corpus_side(prefix, language))
 

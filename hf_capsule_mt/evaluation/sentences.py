@@ -7,13 +7,6 @@ from pathlib import Path
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 
 
-def corpus_side(prefix: str | Path, language: str) -> Path:
-    """The file of one side of a corpus: `prefix.en`, or `prefix.en.gz` if only that exists."""
-    plain = Path(f"{prefix}.{language}")
-    compressed = Path(f"{plain}.gz")
-    return compressed if compressed.is_file() and not plain.is_file() else plain
-
-
 def read_sentences(path: str | Path) -> list[str]:
     """The lines of a file. A line ends with a line feed, or with CR and LF.
 

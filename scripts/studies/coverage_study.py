@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.cli.check_inputs import corpus_side
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, finite_number, run_command
 
 ALIGNED_AT_ONCE = 50_000  # pairs; IBM model 1 needs about 40 bytes for each pair of words
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_corpus(prefix: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """The sources and targets of `prefix.en` and `prefix.de`, or of those names with `.gz`."""
-    from hf_capsule_mt.evaluation.sentences import corpus_side, read_sentences
+    from hf_capsule_mt.evaluation.sentences import read_sentences
 
     sides = [read_sentences(corpus_side(prefix, language)) for language in (arguments.source, arguments.target)]
     if len(sides[0]) != len(sides[1]):

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.cli.analyze import check_pictures
+from hf_capsule_mt.cli.check_inputs import corpus_side
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
-from hf_capsule_mt.evaluation.sentences import corpus_side
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = "published.json"  # the test score by the published measure
