@@ -116,7 +116,7 @@ def export(arguments: argparse.Namespace) -> int:
             print("".join(f"{size:>12,} {name}\n" for name, size in sizes.items()), end="")
             print(f"verified: {arguments.folder} gives the same outputs without this package", flush=True)
         result = {"output": arguments.output, "files": sizes, "verified": True, "repository": None, "commit": None}
-        warn_of_card(folder, output, is_described=bool(arguments.languages or arguments.license))
+        warn_of_card(folder, output, languages, arguments.license)
         if arguments.push is not None:
             warn_of_unknown_license(output)
         if arguments.push is None or arguments.dry_run:
@@ -145,14 +145,20 @@ def space_text(folder: Path) -> str:
     )
 
 
-def warn_of_card(source: Path, folder: Path, is_described: bool) -> None:
+def warn_of_card(source: Path, folder: Path, languages: Any, license: str | None) -> None:
     """A line on standard error, if the export has no card, or if the options for one have no effect."""
     from hf_capsule_mt.checkpoint_contents import CARD
 
+    warning = None
     if not (folder / CARD).is_file():
-        print(f"warning: {source} has no {CARD}; --languages SOURCE TARGET writes a model card", file=sys.stderr)
-    elif is_described and (source / CARD).is_file():
-        print(f"warning: {CARD} of {source} is kept: --languages and --license change nothing", file=sys.stderr)
+        warning = f"{source} has no {CARD}; --languages SOURCE TARGET writes a model card"
+    elif (source / CARD).is_file():
+        if languages or license:
+            warning = f"{CARD} of {source} is kept: --languages and --license change nothing"
+    elif languages and (source / "results.json").is_file():
+        warning = f"the languages in {CARD} are those of results.json: --languages changes nothing"
+    if warning is not None:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def warn_of_unknown_license(folder: Path) -> None:

@@ -143,10 +143,9 @@ def write_model_card(folder: str | PathLike[str], name: str | None = None, **abo
     Without a `name`, the snippets load the Hub repository that the run pushed to, or otherwise the folder.
     """
     folder = Path(folder)
-    try:
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} holds no results of a run: results.json cannot be read ({error})") from error
+    results = run_results(folder)
+    if results is None:
+        raise ValueError(f"{folder} holds no results of a run: results.json cannot be read (no such file)")
     path = folder / "README.md"
     pushed = _name_of_push(results)
     place = name or pushed or loadable_path(folder)

@@ -206,7 +206,7 @@ def test_a_checkpoint_without_a_card_gets_one_for_its_languages(trained, verifie
 
 
 def test_a_checkpoint_with_results_gets_a_card_of_its_training(trained, verified, tmp_path, monkeypatch, capsys):
-    """As a run leaves it whose card was deleted: the card does not say that there is no record."""
+    """A run whose card was deleted. The new card shows its training."""
     (trained / "README.md").unlink()
     recorded = Path(__file__).parents[2] / "model_cards" / "trained" / "multi30k-caps_nmt-seed1" / "results.json"
     results = json.loads(recorded.read_text())
@@ -219,6 +219,7 @@ def test_a_checkpoint_with_results_gets_a_card_of_its_training(trained, verified
     assert run_script(monkeypatch, trained, "--output", tmp_path / "new", *options) == 0
     card = (tmp_path / "new" / "README.md").read_text()
     assert "license: cc0-1.0\n" in card and "Translates from en to de." in card
+    assert "those of results.json: --languages changes nothing" in capsys.readouterr().err
 
 
 def test_languages_and_licence_do_not_replace_a_card(trained, verified, tmp_path, monkeypatch, capsys):
