@@ -1,7 +1,7 @@
 """Tables of the analyses of the runs on Multi30k: by length, adequacy, routing, other assignments.
 
-Each function takes the analyses of each system by seed. A cell is the mean over seeds, and over layers where the name
-of a site has `*`.
+Each function takes the analyses of each system by seed. A cell is the mean over seeds. Where the name of a site has
+`*`, it is the mean over layers too.
 """
 
 from collections.abc import Callable, Sequence
