@@ -56,7 +56,8 @@ class CapsuleTranslationPipeline(Pipeline):
             For models of this package, and texts that are not split.
         return_coverage: adds `coverage`, that of [`explain`] as a dictionary of lists. It has the source `words`, and
             how likely each is `untranslated` or `repeated`. `warnings` has a line for each word that probably is, and
-            `bow_accuracy` says how reliable they are. For models with past and future and a bag-of-words loss.
+            `bow_accuracy` says how reliable they are. `sentence_score` ranks whole translations. For models with past
+            and future and a bag-of-words loss.
         src_lang, tgt_lang: languages, for tokenizers that mark them; by default those of `translation_xx_to_yy`.
         Others, such as `num_beams`, go to `model.generate`. Unless a setting limits the length, a translation has at
             most twice the tokens of the longest source in its batch and 50.

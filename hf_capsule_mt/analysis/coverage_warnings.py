@@ -41,6 +41,7 @@ class Coverage:
     that a word was left out is minus the logarithm of its largest credit. The evidence that it was repeated is minus
     the logarithm of what its credit for a second target word lacks to 1. A score is `evidence / (evidence + scale)`,
     from 0 to 1. The scales are `coverage_scales` of the model's configuration, see [`measure_coverage_scales`].
+    `sentence_score` is the score of the words' mean evidence of omission. It ranks whole translations.
 
     Args:
         words: the source words.
@@ -63,6 +64,11 @@ class Coverage:
             tuple(map(float, 1.0 - scale / (scale + one))) for scale, one in zip(scales, evidence, strict=True)
         )
         return cls(tuple(words), untranslated, repeated, getattr(config, "bow_accuracy", None))
+
+    @property
+    def sentence_score(self) -> float:
+        """How likely the translation leaves something out, from 0 to 1: ranks translations, has no threshold."""
+        return mean_evidence_score(self.untranslated)
 
     @property
     def is_reliable(self) -> bool:
@@ -114,6 +120,7 @@ class Coverage:
             "words": list(self.words),
             "untranslated": list(self.untranslated),
             "repeated": list(self.repeated),
+            "sentence_score": self.sentence_score,
             "bow_accuracy": self.bow_accuracy,
             "is_reliable": self.is_reliable,
             "warnings": self.warnings(threshold),
@@ -125,7 +132,16 @@ class Coverage:
             [word, f"{untranslated:.2f}", f"{repeated:.2f}"]
             for word, untranslated, repeated in zip(self.words, self.untranslated, self.repeated, strict=True)
         ]
-        return f"{text_table(rows)}\n({self.reliability})"
+        return f"{text_table(rows)}\nsentence score {self.sentence_score:.2f}\n({self.reliability})"
+
+
+def mean_evidence_score(scores: Sequence[float]) -> float:
+    """The score of the mean evidence behind `scores`, which have one scale; 0.0 without scores."""
+    if not scores:
+        return 0.0
+    # `score / (1 - score)` is the evidence in units of the scale.
+    mean = sum(score / (1.0 - score) if score < 1.0 else math.inf for score in scores) / len(scores)
+    return 1.0 - 1.0 / (1.0 + mean)
 
 
 def coverage_evidence(

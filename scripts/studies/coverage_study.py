@@ -182,10 +182,14 @@ The accuracy of the model's bag of words {accuracy}: it {shown}.
 Rows of `credit` (left out) and `repeated` with the default threshold are the warnings of the package. For `repeated`
 the reference says the constituent twice, for all others it is deleted. `best word` is in nats. First come the
 thresholds of the command, then the one that each score has from the validation corpus, with which the contrasts are
-measured too. `precision` and `recall` are those of warnings above the threshold. Precision counts the warnings of as
-many whole references as damaged ones: where omissions are rarer, fewer warnings are right. `false` is the number of
-warnings for a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference
-fewer words can cover a source word.
+measured too.
+
+`sentence AUC` ranks references by the mean evidence of the source words, which is `sentence_score` of the coverage.
+For `best word` and `future` it ranks by the mean score. `largest word AUC` ranks references by their largest score.
+`precision` and `recall` are those of warnings above the threshold. Precision counts the warnings of as many whole
+references as damaged ones: where omissions are rarer, fewer warnings are right. `false` is the number of warnings for
+a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference fewer words can
+cover a source word.
 
     python scripts/studies/coverage_study.py {command}
 """

@@ -145,9 +145,15 @@ def test_coverage_counts_credits(tokenizer: Any):
     scaled = explain(net, tokenizer, SOURCE, TARGET).coverage
     for scale, scores, numbers in zip((3.0, 5.0), (scaled.untranslated, scaled.repeated), evidence, strict=True):
         assert scores == pytest.approx([one / (one + scale) for one in numbers], rel=1e-4)
+    mean = float(np.mean(evidence[0]))
+    assert scaled.sentence_score == pytest.approx(mean / (mean + 3.0), rel=1e-4) == scaled.as_dict()["sentence_score"]
+    assert (
+        Coverage.joined([]).sentence_score == 0.0
+        and Coverage(("a", "b"), (1.0, 0.5), (0.0, 0.0)).sentence_score == 1.0
+    )
     lines = coverage.warnings(0.0)
     assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.0) == []
-    assert len(str(coverage).splitlines()) == 8
+    assert len(str(coverage).splitlines()) == 9
 
 
 def test_warnings_say_how_far_the_model_can_be_believed(tokenizer: Any):

@@ -113,7 +113,7 @@ def test_auc_counts_ordered_pairs() -> None:
 def scored(whole: tuple[float, ...], damaged: tuple[float, ...], omitted: set[int] | None) -> ScoredPair:
     kept = None if omitted is None else frozenset(range(len(whole))) - frozenset(omitted)
     pair = DamagedPair("a b c", "A B C", "A B", "number", "C", None if omitted is None else frozenset(omitted), kept)
-    return ScoredPair(pair, whole, damaged)
+    return ScoredPair("credit", pair, whole, damaged)
 
 
 def test_warnings_are_counted_as_they_are_defined() -> None:
@@ -121,13 +121,21 @@ def test_warnings_are_counted_as_they_are_defined() -> None:
     quality = measure_detection(both, 0.5)
     assert quality.precision == pytest.approx(1 / 3), "one of three warnings is for an omitted word"
     assert (quality.recall, quality.false_warnings) == (0.5, 0.5)
-    assert quality.sentence_auc == 0.75, "0.9 and 0.4 against 0.6 and 0.3"
+    assert quality.largest_auc == 0.75, "0.9 and 0.4 against 0.6 and 0.3"
     assert quality.word_auc == 7 / 8, "0.9 and 0.4 against 0.1, 0.7, 0.2 and 0.1"
     silent = measure_detection(both, 0.95)
     assert silent.precision is None and silent.recall == silent.false_warnings == 0
     assert measure_detection([scored((0.1,), (0.9,), None)], 0.5).word_auc is None
     with pytest.raises(ValueError, match="no pairs"):
         measure_detection([], 0.5)
+
+
+@pytest.mark.parametrize(("kind", "auc_of_means"), [("credit", 1.0), ("best word", 0.0)])
+def test_the_score_of_a_sentence_has_the_mean_evidence(kind: str, auc_of_means: float) -> None:
+    """Odds of 4, 0 and 4 are more than 4, 2.3 and 1. The mean of these scores is smaller, and the largest is equal."""
+    one = ScoredPair(kind, scored((), (), set()).pair, whole=(0.8, 0.7, 0.5), damaged=(0.8, 0.0, 0.8))
+    quality = measure_detection([one], 0.5)
+    assert (quality.sentence_auc, quality.largest_auc) == (auc_of_means, 0.5)
 
 
 def test_the_best_threshold_is_the_smallest_within_the_limit() -> None:
@@ -206,7 +214,7 @@ def test_the_best_word_of_a_source_word_covers_it(checkpoint: Path) -> None:
     assert best_word_scores(model, tokenizer, source, target) == pytest.approx(means, abs=1e-5)
     assert 0 < max(means) < math.inf
     scores = word_scores(model, tokenizer, SENTENCES[0], REFERENCES[0])
-    assert tuple(scores) == SCORES and {len(one) for one in scores.values()} == {len(SENTENCES[0].split())}
+    assert list(scores) == list(SCORES) and {len(one) for one in scores.values()} == {len(SENTENCES[0].split())}
 
 
 def test_the_study_learns_links_and_writes_its_results(checkpoint: Path, tmp_path: Path) -> None:

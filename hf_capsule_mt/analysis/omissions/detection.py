@@ -1,7 +1,7 @@
 """How well the coverage scores of a model find what damaged references leave out or repeat.
 
-A score belongs to one source word, see `word_scores.py`. A warning is a score above a threshold. The score of a
-sentence is its largest one.
+A score belongs to one source word, see `word_scores.py`. A warning is a score above a threshold. `SCORES` says how the
+scores of the words make the score of a sentence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,17 @@ from typing import Any
 
 from hf_capsule_mt.analysis.coverage_warnings import MOST_FALSE_WARNINGS
 from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
-from hf_capsule_mt.analysis.omissions.word_scores import REPEATED, word_scores
+from hf_capsule_mt.analysis.omissions.word_scores import REPEATED, SCORES, word_scores
 
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """The scores of the source words of a pair: with the whole reference, and with a damaged one."""
+    """The scores of the source words of a pair: with the whole reference, and with a damaged one.
 
+    `kind` is one of `SCORES`.
+    """
+
+    kind: str
     pair: DamagedPair
     whole: tuple[float, ...]
     damaged: tuple[float, ...]
@@ -29,6 +33,7 @@ class Detection:
     Args:
         pairs: number of pairs.
         sentence_auc: how likely the score of a damaged reference is above that of a whole one.
+        largest_auc: how likely the largest score of a word is larger for a damaged reference than for a whole one.
         word_auc: how likely, in damaged references, the score of an omitted source word is above that of a kept one;
             None without alignments. Words without a link are neither.
         threshold: scores above it are warnings.
@@ -41,6 +46,7 @@ class Detection:
 
     pairs: int
     sentence_auc: float
+    largest_auc: float
     word_auc: float | None
     threshold: float
     precision: float | None
@@ -67,7 +73,7 @@ def score_pairs(
         )
         for name, scores in whole.items():
             damaged = longer if name == REPEATED else shorter
-            scored.setdefault(name, []).append(ScoredPair(pair, scores, damaged[name]))
+            scored.setdefault(name, []).append(ScoredPair(name, pair, scores, damaged[name]))
     return scored
 
 
@@ -97,7 +103,10 @@ def measure_detection(scored: Sequence[ScoredPair], threshold: float) -> Detecti
     warnings = false + sum(map(len, warned))
     return Detection(
         pairs=len(scored),
-        sentence_auc=auc([max(one.damaged) for one in scored], [max(one.whole) for one in scored]),
+        sentence_auc=auc(
+            [SCORES[one.kind](one.damaged) for one in scored], [SCORES[one.kind](one.whole) for one in scored]
+        ),
+        largest_auc=auc([max(one.damaged) for one in scored], [max(one.whole) for one in scored]),
         word_auc=word_auc,
         threshold=threshold,
         precision=sum(map(len, correct)) / warnings if warnings else None,

@@ -26,6 +26,7 @@ COLUMNS = (
     "deleted by",
     "pairs",
     "sentence AUC",
+    "largest word AUC",
     "word AUC",
     "threshold",
     "precision",
@@ -76,7 +77,15 @@ class OmissionStudy:
         """The cells of the table, with its header. `false` counts warnings for each whole reference."""
         rows = [list(COLUMNS)]
         for *names, one in self.measurements:
-            numbers = (one.sentence_auc, one.word_auc, one.threshold, one.precision, one.recall, one.false_warnings)
+            numbers = (
+                one.sentence_auc,
+                one.largest_auc,
+                one.word_auc,
+                one.threshold,
+                one.precision,
+                one.recall,
+                one.false_warnings,
+            )
             rows.append([*names, str(one.pairs), *("–" if number is None else f"{number:.3f}" for number in numbers)])
         return rows
 

@@ -4,16 +4,25 @@ Legend: `S` source tokens, `T` target tokens, `V` target vocabulary.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
 
+from hf_capsule_mt.analysis.coverage_warnings import mean_evidence_score
 from hf_capsule_mt.analysis.explain import explain
 from hf_capsule_mt.analysis.sentence_words import encode_words
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 CREDIT, BEST_WORD, FUTURE, REPEATED = "credit", "best word", "future", "repeated"
-SCORES = (CREDIT, BEST_WORD, FUTURE, REPEATED)
+# Each kind, with the score of a sentence from those of its words.
+SCORES: dict[str, Callable[[Sequence[float]], float]] = {
+    CREDIT: mean_evidence_score,
+    BEST_WORD: fmean,
+    FUTURE: fmean,
+    REPEATED: mean_evidence_score,
+}
 
 
 def word_scores(model: Any, tokenizer: Any, source: str, target: str) -> dict[str, tuple[float, ...]]:
