@@ -54,10 +54,10 @@ class CapsuleTranslationPipeline(Pipeline):
         return_routings: adds `routings`: those that the model returns with `output_routings=True` for this source and
             this translation as labels. Tensors by routing site, or with `"lists"` nested lists, which JSON can hold.
             For models of this package, and texts that are not split.
-        return_coverage: adds `coverage`, that of [`explain`] as a dictionary of lists. It has the source `words`, and
+        return_coverage: adds `coverage`, that of [`explain`] as a dictionary. It has the source `words`, and
             how likely each is `untranslated` or `repeated`. `warnings` has a line for each word that probably is, and
-            `bow_accuracy` says how reliable they are. `sentence_score` ranks whole translations. For models with past
-            and future and a bag-of-words loss.
+            `bow_accuracy` says how reliable they are. The higher `omission_score`, the more likely something was left
+            out. For models with past and future and a bag-of-words loss.
         src_lang, tgt_lang: languages, for tokenizers that mark them; by default those of `translation_xx_to_yy`.
         Others, such as `num_beams`, go to `model.generate`. Unless a setting limits the length, a translation has at
             most twice the tokens of the longest source in its batch and 50.

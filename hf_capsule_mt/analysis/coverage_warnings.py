@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Coverage:
     that a word was left out is minus the logarithm of its largest credit. The evidence that it was repeated is minus
     the logarithm of what its credit for a second target word lacks to 1. A score is `evidence / (evidence + scale)`,
     from 0 to 1. The scales are `coverage_scales` of the model's configuration, see [`measure_coverage_scales`].
-    `sentence_score` is the score of the words' mean evidence of omission. It ranks whole translations.
+    `omission_score` is the score of the mean of these evidences of omission, over all source words.
 
     Args:
         words: the source words.
@@ -66,8 +67,11 @@ class Coverage:
         return cls(tuple(words), untranslated, repeated, getattr(config, "bow_accuracy", None))
 
     @property
-    def sentence_score(self) -> float:
-        """How likely the translation leaves something out, from 0 to 1: ranks translations, has no threshold."""
+    def omission_score(self) -> float:
+        """From 0 to 1: the higher, the more likely the translation leaves something out. It is no probability.
+
+        Compare texts of similar length, because the mean is over all their words. Ignore it if `is_reliable` is False.
+        """
         return mean_evidence_score(self.untranslated)
 
     @property
@@ -120,7 +124,7 @@ class Coverage:
             "words": list(self.words),
             "untranslated": list(self.untranslated),
             "repeated": list(self.repeated),
-            "sentence_score": self.sentence_score,
+            "omission_score": self.omission_score,
             "bow_accuracy": self.bow_accuracy,
             "is_reliable": self.is_reliable,
             "warnings": self.warnings(threshold),
@@ -132,16 +136,13 @@ class Coverage:
             [word, f"{untranslated:.2f}", f"{repeated:.2f}"]
             for word, untranslated, repeated in zip(self.words, self.untranslated, self.repeated, strict=True)
         ]
-        return f"{text_table(rows)}\nsentence score {self.sentence_score:.2f}\n({self.reliability})"
+        return f"{text_table(rows)}\nomission score {self.omission_score:.2f}\n({self.reliability})"
 
 
 def mean_evidence_score(scores: Sequence[float]) -> float:
     """The score of the mean evidence behind `scores`, which have one scale; 0.0 without scores."""
-    if not scores:
-        return 0.0
-    # `score / (1 - score)` is the evidence in units of the scale.
-    mean = sum(score / (1.0 - score) if score < 1.0 else math.inf for score in scores) / len(scores)
-    return 1.0 - 1.0 / (1.0 + mean)
+    # A score is `1 - 1 / (1 + evidence)`, with the evidence in units of the scale.
+    return 1.0 - harmonic_mean([1.0 - score for score in scores]) if scores else 0.0
 
 
 def coverage_evidence(

@@ -146,14 +146,13 @@ def test_coverage_counts_credits(tokenizer: Any):
     for scale, scores, numbers in zip((3.0, 5.0), (scaled.untranslated, scaled.repeated), evidence, strict=True):
         assert scores == pytest.approx([one / (one + scale) for one in numbers], rel=1e-4)
     mean = float(np.mean(evidence[0]))
-    assert scaled.sentence_score == pytest.approx(mean / (mean + 3.0), rel=1e-4) == scaled.as_dict()["sentence_score"]
-    assert (
-        Coverage.joined([]).sentence_score == 0.0
-        and Coverage(("a", "b"), (1.0, 0.5), (0.0, 0.0)).sentence_score == 1.0
-    )
+    assert scaled.omission_score == pytest.approx(mean / (mean + 3.0), rel=1e-4) == scaled.as_dict()["omission_score"]
+    assert Coverage.joined([]).omission_score == 0.0
+    assert Coverage(("a", "b"), (1.0, 0.5), (0.0, 0.0)).omission_score == 1.0
     lines = coverage.warnings(0.0)
     assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.0) == []
     assert len(str(coverage).splitlines()) == 9
+    assert f"\nomission score {coverage.omission_score:.2f}\n" in str(coverage)
 
 
 def test_warnings_say_how_far_the_model_can_be_believed(tokenizer: Any):

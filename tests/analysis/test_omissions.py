@@ -110,10 +110,12 @@ def test_auc_counts_ordered_pairs() -> None:
         auc([], [0.1])
 
 
-def scored(whole: tuple[float, ...], damaged: tuple[float, ...], omitted: set[int] | None) -> ScoredPair:
+def scored(
+    whole: tuple[float, ...], damaged: tuple[float, ...], omitted: set[int] | None, kind: str = "credit"
+) -> ScoredPair:
     kept = None if omitted is None else frozenset(range(len(whole))) - frozenset(omitted)
     pair = DamagedPair("a b c", "A B C", "A B", "number", "C", None if omitted is None else frozenset(omitted), kept)
-    return ScoredPair("credit", pair, whole, damaged)
+    return ScoredPair(kind, pair, whole, damaged)
 
 
 def test_warnings_are_counted_as_they_are_defined() -> None:
@@ -130,10 +132,12 @@ def test_warnings_are_counted_as_they_are_defined() -> None:
         measure_detection([], 0.5)
 
 
-@pytest.mark.parametrize(("kind", "auc_of_means"), [("credit", 1.0), ("best word", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "auc_of_means"), [("credit", 1.0), ("repeated", 1.0), ("best word", 0.0), ("future", 0.0)]
+)
 def test_the_score_of_a_sentence_has_the_mean_evidence(kind: str, auc_of_means: float) -> None:
-    """Odds of 4, 0 and 4 are more than 4, 2.3 and 1. The mean of these scores is smaller, and the largest is equal."""
-    one = ScoredPair(kind, scored((), (), set()).pair, whole=(0.8, 0.7, 0.5), damaged=(0.8, 0.0, 0.8))
+    """Evidence of 4, 0 and 4 scales is more than 4, 2.3 and 1. The mean score is smaller, and the largest is equal."""
+    one = scored(whole=(0.8, 0.7, 0.5), damaged=(0.8, 0.0, 0.8), omitted={1}, kind=kind)
     quality = measure_detection([one], 0.5)
     assert (quality.sentence_auc, quality.largest_auc) == (auc_of_means, 0.5)
 
@@ -226,8 +230,16 @@ def test_the_study_learns_links_and_writes_its_results(checkpoint: Path, tmp_pat
     done = run_script("scripts/studies/coverage_study.py", *given)
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "study" / "results.json").read_text())
-    assert {one["scored_by"] for one in results["measurements"]} == {"model", "other source", "untrained model"}
+    assert {one["scored_by"] for one in results["measurements"]} == {
+        "model",
+        "model, validation",
+        "other source",
+        "untrained model",
+    }
     assert results["measurements"][0]["word_auc"] is not None and set(results["chosen_thresholds"]) == set(SCORES)
-    assert "| credit | model | all | 1 |" in (tmp_path / "study" / "README.md").read_text()
+    first = results["measurements"][0]
+    numbers = [first["sentence_auc"], first["largest_auc"], first["word_auc"]]
+    cells = " | ".join(f"{number:.3f}" for number in numbers)
+    assert f"| credit | model | all | 1 | {cells} |" in (tmp_path / "study" / "README.md").read_text()
     again = run_script("scripts/studies/coverage_study.py", *given)
     assert again.returncode == 1 and "results.json exists" in again.stderr

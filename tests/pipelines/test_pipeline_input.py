@@ -86,6 +86,7 @@ def test_blank_text_has_the_empty_translation(blank: str) -> None:
         "words": [],
         "untranslated": [],
         "repeated": [],
+        "omission_score": 0.0,
         "bow_accuracy": None,
         "is_reliable": True,
         "warnings": [],

@@ -17,7 +17,7 @@ from hf_capsule_mt.analysis.omissions.word_scores import REPEATED, SCORES, word_
 class ScoredPair:
     """The scores of the source words of a pair: with the whole reference, and with a damaged one.
 
-    `kind` is one of `SCORES`.
+    `kind` is a name in `SCORES`.
     """
 
     kind: str
@@ -28,7 +28,7 @@ class ScoredPair:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well scores find omissions. 0.5 is chance for both AUCs.
+    """How well scores find omissions. 0.5 is chance for each AUC.
 
     Args:
         pairs: number of pairs.

@@ -20,27 +20,25 @@ from hf_capsule_mt.analysis.omissions.detection import (
 from hf_capsule_mt.analysis.omissions.word_scores import CREDIT, REPEATED
 from hf_capsule_mt.analysis.sentence_words import text_table
 
-COLUMNS = (
-    "score",
-    "of",
-    "deleted by",
-    "pairs",
-    "sentence AUC",
-    "largest word AUC",
-    "word AUC",
-    "threshold",
-    "precision",
-    "recall",
-    "false",
-)
-TRAINED, OTHER_SOURCE, UNTRAINED = "model", "other source", "untrained model"
+# The columns of numbers, with their fields of `Detection`.
+NUMBERS = {
+    "sentence AUC": "sentence_auc",
+    "largest word AUC": "largest_auc",
+    "word AUC": "word_auc",
+    "threshold": "threshold",
+    "precision": "precision",
+    "recall": "recall",
+    "false": "false_warnings",
+}
+COLUMNS = ("score", "of", "deleted by", "pairs", *NUMBERS)
+TRAINED, VALIDATION, OTHER_SOURCE, UNTRAINED = "model", "model, validation", "other source", "untrained model"
 
 
 class Measurement(NamedTuple):
     """The quality of one score: which one, whose, for which deletions."""
 
     score: str  # of `SCORES`
-    scored_by: str  # `model`, or a contrast
+    scored_by: str  # `model`, on the test or the validation pairs, or a contrast
     deleted_by: str  # a rule, or `all`
     quality: Detection
 
@@ -54,7 +52,7 @@ class OmissionStudy:
 
     Args:
         measurements: of the model at the given thresholds of warnings, then at the threshold that validation pairs
-            chose, then of the contrasts.
+            chose, also on these pairs, then of the contrasts.
         bow_accuracy: of the model's configuration.
         shows_warnings: whether `Coverage.warnings` shows warnings at this accuracy.
         chosen_thresholds: by score; empty without validation pairs.
@@ -77,15 +75,7 @@ class OmissionStudy:
         """The cells of the table, with its header. `false` counts warnings for each whole reference."""
         rows = [list(COLUMNS)]
         for *names, one in self.measurements:
-            numbers = (
-                one.sentence_auc,
-                one.largest_auc,
-                one.word_auc,
-                one.threshold,
-                one.precision,
-                one.recall,
-                one.false_warnings,
-            )
+            numbers = [getattr(one, field) for field in NUMBERS.values()]
             rows.append([*names, str(one.pairs), *("–" if number is None else f"{number:.3f}" for number in numbers)])
         return rows
 
@@ -132,6 +122,8 @@ def omission_study(
         shown = (CREDIT, REPEATED) if chosen else tuple(scored)
         measurements += measure(TRAINED, scored, dict.fromkeys(shown, threshold), rules=threshold == thresholds[0])
     measurements += measure(TRAINED, scored, chosen)
+    if validation:
+        measurements += measure(VALIDATION, on_validation, chosen, rules=False)
     if contrasts:
         limits = chosen or dict.fromkeys(scored, thresholds[0])
         for name, net, targets in (
