@@ -140,8 +140,8 @@ class Coverage:
 
 
 def mean_evidence_score(scores: Sequence[float]) -> float:
-    """The score of the mean evidence behind `scores`, which have one scale; 0.0 without scores."""
-    # A score is `1 - 1 / (1 + evidence)`, with the evidence in units of the scale.
+    """The score of the mean of the evidence behind `scores`. They have one scale. Without scores it is 0.0."""
+    # With evidence in units of the scale, a score is `1 - 1 / (1 + evidence)`.
     return 1.0 - harmonic_mean([1.0 - score for score in scores]) if scores else 0.0
 
 

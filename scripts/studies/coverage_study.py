@@ -184,9 +184,10 @@ the reference says the constituent twice, for all others it is deleted. `best wo
 thresholds of the command, then the one that each score has from the validation corpus, with which the contrasts are
 measured too.
 
-`sentence AUC` is of one score for each reference: for `credit` the `omission_score` of the coverage, for `repeated`
-the same mean of the evidence of repetition, for the others the mean score of the words. `largest word AUC` is of the
-largest score of a word.
+`sentence AUC` has one score for each reference. For `credit` that is the `omission_score` of the coverage. For
+`repeated` it is the same score of the evidence of repetition. For the others it is the mean of the words' scores.
+`largest word AUC` has the largest score of a word instead.
+
 `precision` and `recall` are those of warnings above the threshold. Precision counts the warnings of as many whole
 references as damaged ones: where omissions are rarer, fewer warnings are right. `false` is the number of warnings for
 a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference fewer words can
