@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from studies.multi30k_analyses import analysis_tables
+from studies.multi30k_differences import difference_table
 from studies.multi30k_study import ANALYSIS, ONE_SEED, PUBLISHED, SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "model_cards" / "trained"
 PAGE = ROOT / "model_cards" / "README.md"
-COMPARISON, ANALYSES = "comparison", "analyses"  # places on the page
+COMPARISON, DIFFERENCES, ANALYSES = "comparison", "differences", "analyses"  # places on the page
 FOLDER = re.compile(r"multi30k-(\w+)-seed(\d+)")
 HEADER = (
     "| system | seeds | parameters | passes | test BLEU | test chrF | published measure | validation BLEU "
@@ -97,4 +98,5 @@ def with_tables(page: str, records: Path = RECORDS) -> str:
     """The page with all tables of the comparison."""
     systems = read_records(records)
     page = with_table(page, COMPARISON, comparison_table(systems))
+    page = with_table(page, DIFFERENCES, difference_table(systems))
     return with_table(page, ANALYSES, analysis_tables(systems))
