@@ -10,6 +10,11 @@ from hf_capsule_mt.analysis.ablation.variant_scores import (
 )
 from hf_capsule_mt.analysis.activation_spread import ActivationSpread
 from hf_capsule_mt.analysis.adequacy import AdequacyTable, adequacy_table, align_systems
+from hf_capsule_mt.analysis.attention_statistics import (
+    AttentionStatistics,
+    LayerAttention,
+    attention_statistics,
+)
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
 from hf_capsule_mt.analysis.coverage_warnings import Coverage, measure_coverage_scales
 from hf_capsule_mt.analysis.explain import Explanation, explain
@@ -21,10 +26,12 @@ from hf_capsule_mt.analysis.routing_statistics import RoutingStatistics, SiteSta
 __all__ = [
     "ActivationSpread",
     "AdequacyTable",
+    "AttentionStatistics",
     "CapsuleAttention",
     "Coverage",
     "Explanation",
     "InputShares",
+    "LayerAttention",
     "LengthScores",
     "RoutingStatistics",
     "SiteStatistics",
@@ -33,6 +40,7 @@ __all__ = [
     "ablation_scores",
     "adequacy_table",
     "align_systems",
+    "attention_statistics",
     "capsule_attention",
     "explain",
     "measure_coverage_scales",

@@ -7,6 +7,7 @@
 Tables:
 
     routing     entropy and diversity by iteration, spread of activations (DLA, section 4.4)
+    attention   entropy of the attention of each layer and head; near 0 it reads one position only
     length      BLEU and length of the translations by source length
     adequacy    repetition, omission, length ratio; r_OL of models with past and future; CDR with --alignments
     ablations   scores with uniform, random and shuffled assignments
@@ -34,8 +35,8 @@ from hf_capsule_mt.cli.command_line import (
 from hf_capsule_mt.cli.metric_options import shows_progress
 from hf_capsule_mt.outputs import check_folder, new_folder
 
-TABLES = ("routing", "length", "adequacy", "ablations", "iterations")
-WITHOUT_ROUTING = ("length", "adequacy")
+TABLES = ("routing", "attention", "length", "adequacy", "ablations", "iterations")
+WITHOUT_ROUTING = ("attention", "length", "adequacy")
 
 
 def make_parser() -> CommandParser:
@@ -182,16 +183,19 @@ class Analysis:
 
     def tables(self) -> tuple[str, ...]:
         """The tables that were asked for, or all that the model has."""
+        from hf_capsule_mt.analysis.attention_statistics import has_attention
         from hf_capsule_mt.analysis.routing_sites import routing_sites
 
         if self.arguments.tables:
             return tuple(self.arguments.tables)
+        missing = set() if has_attention(self.model) else {"attention"}
         try:
             sites = routing_sites(self.model)
         except ValueError:
-            return WITHOUT_ROUTING
-        has_iterations = any(site.has_iterations for site in sites)
-        return tuple(name for name in TABLES if has_iterations or name != "iterations")
+            return tuple(name for name in WITHOUT_ROUTING if name not in missing)
+        if not any(site.has_iterations for site in sites):
+            missing.add("iterations")
+        return tuple(name for name in TABLES if name not in missing)
 
     def translations_by_name(self) -> dict[str, list[str]]:
         """The translations by the name of the model."""
@@ -205,6 +209,11 @@ class Analysis:
         from hf_capsule_mt import routing_statistics
 
         return routing_statistics(self.model, self.tokenizer, self.sources, self.references, **self.progress)
+
+    def attention(self) -> Any:
+        from hf_capsule_mt import attention_statistics
+
+        return attention_statistics(self.model, self.tokenizer, self.sources, self.references, **self.progress)
 
     def length(self) -> Any:
         from hf_capsule_mt import scores_by_length

@@ -87,6 +87,23 @@ def routing(systems: dict[str, Analyses]) -> str:
     return markdown(["system", "seeds", "site", *curves], rows, text_columns=3)
 
 
+def attention(systems: dict[str, Analyses]) -> str:
+    """The entropy as a share of that of equal weights, mean over the heads, one number for each layer."""
+    kinds = ("encoder self-attention", "decoder self-attention", "cross-attention")
+    rows = []
+    for system, analyses in systems.items():
+        cells = []
+        for kind in kinds:
+            of_seeds = [[one for one in run["attention"]["layers"] if one["kind"] == kind] for run in analyses.values()]
+            shares = [
+                [100 * sum(one["entropy"]) / len(one["entropy"]) / one["uniform_entropy"] for one in layers]
+                for layers in of_seeds
+            ]
+            cells.append(curve(shares, 0))
+        rows.append([f"`{system}`", seeds_of(analyses), *cells])
+    return markdown(["system", "seeds", *kinds], rows)
+
+
 def variant_scores(analyses: Analyses, table: str, names: Sequence[str]) -> list[str]:
     """BLEU with each variant of a table; a dash where a seed has no such variant."""
     tables = [one.get(table, {}).get("rows", []) for one in analyses.values()]
@@ -106,6 +123,7 @@ def variants(systems: dict[str, Analyses]) -> str:
 TITLES: dict[str, tuple[str, Callable[[dict[str, Analyses]], str]]] = {
     "length": ("BLEU by words of the source (and sentences), and adequacy", length_and_adequacy),
     "routing": ("Routing", routing),
+    "attention": ("Entropy of attention, % of that of equal weights, by layer", attention),
     "ablations": ("BLEU with other assignments, and with other numbers of iterations", variants),
 }
 

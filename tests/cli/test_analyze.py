@@ -14,6 +14,7 @@ from hf_capsule_mt import (
     CapsNMTForConditionalGeneration,
     GDRMarianConfig,
     GDRMarianForConditionalGeneration,
+    attention_statistics,
     coverage_difference_ratio,
     overlap_rates,
     read_alignments,
@@ -57,13 +58,14 @@ def test_all_tables_of_a_model_with_past_and_future(folder: Path, capsys: pytest
     assert main(arguments(folder, "gdr", "--edges", "0", "5", "--output", str(output))) == 0
     printed = capsys.readouterr().out
     written = json.loads((output / "analysis.json").read_text())
-    assert list(written) == ["routing", "length", "adequacy", "ablations", "iterations"]
+    assert list(written) == ["routing", "attention", "length", "adequacy", "ablations", "iterations"]
     for name in written:
         assert (output / f"{name}.png").is_file() and f"{name}\n" in printed
     model = GDRMarianForConditionalGeneration.from_pretrained(folder / "gdr")
     tokenizer = AutoTokenizer.from_pretrained(folder / "gdr")
     pairs = [(folder / name).read_text().splitlines() for name in ("test.en", "test.de")]
     assert written["routing"] == json.loads(json.dumps(routing_statistics(model, tokenizer, *pairs).as_dict()))
+    assert written["attention"] == json.loads(json.dumps(attention_statistics(model, tokenizer, *pairs).as_dict()))
     overlap = written["adequacy"]["systems"][0]["past_overlap"]
     assert overlap == pytest.approx(overlap_rates(model, tokenizer, *pairs).past)
     assert written["length"]["systems"] == ["gdr"]
@@ -76,6 +78,8 @@ def test_all_tables_of_a_model_with_past_and_future(folder: Path, capsys: pytest
 def test_a_model_without_routing_has_the_other_tables(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert main(arguments(folder, "pooling", "--format", "json")) == 0
     assert list(json.loads(capsys.readouterr().out)) == ["length", "adequacy"]
+    assert main(arguments(folder, "pooling", "--tables", "attention")) == 1
+    assert "CapsNMTForConditionalGeneration has no attention" in capsys.readouterr().err
     assert main(arguments(folder, "pooling", "--tables", "routing")) == 1
     assert "routes nothing (source_aggregation='pooling'" in capsys.readouterr().err
 

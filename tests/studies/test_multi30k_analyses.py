@@ -41,3 +41,15 @@ def test_sites_of_layers_are_joined_and_missing_variants_are_a_dash() -> None:
     site = "| `heads_em` | 1, 2 | `encoder.layers.*.heads` | 2.00, 1.25 | 2.00 | 0.00 | 0.25 to 0.75 |"
     assert rows_of(tables, "Routing") == [site]
     assert rows_of(tables, "BLEU with other") == ["| `heads_em` | 1, 2 | 41.0 | 30.5 | – | – | – | – | – | – | – |"]
+
+
+def test_attention_is_the_mean_of_heads_and_seeds() -> None:
+    of_seeds: dict[int, dict[str, Any]] = {}
+    for seed, entropy in ((1, [0.0, 0.5]), (3, [0.5, 1.0])):
+        layers = [
+            {"kind": "encoder self-attention", "layer": layer, "entropy": values, "uniform_entropy": 2.0}
+            for layer, values in enumerate((entropy, [2.0, 2.0]))
+        ]
+        of_seeds[seed] = {"analysis": {"attention": {"layers": layers}}}
+    tables = analysis_tables({"marian": of_seeds})
+    assert rows_of(tables, "Entropy of attention") == ["| `marian` | 1, 3 | 25, 100 | – | – |"]

@@ -3,15 +3,14 @@
 Legend: `N` references and samples, `S` source tokens with the end token, `T` target tokens, `H` heads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
+from hf_capsule_mt.modeling.eager_attention import eager_attention
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches
 from hf_capsule_mt.training.rewards.fixed_reward import FixedReward
 from hf_capsule_mt.training.rewards.reward import SampledBatch
@@ -94,18 +93,3 @@ class AttentionCoverageReward(FixedReward):
             )
         weights: Any = layers[layer]  # [N, H, T, S]
         return weights.float().mean(dim=1) * is_target.to(device).unsqueeze(2)
-
-
-@contextmanager
-def eager_attention(model: nn.Module) -> Iterator[None]:
-    """In this block attention is computed by the implementation that returns its weights."""
-    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    configs: dict[int, Any] = {id(part.config): part.config for part in parts}
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    try:
-        for config in configs.values():
-            config._attn_implementation_internal = "eager"
-        yield
-    finally:
-        for key, config in configs.items():
-            config._attn_implementation_internal = before[key]
