@@ -94,12 +94,12 @@ def attention(systems: dict[str, Analyses]) -> str:
     for system, analyses in systems.items():
         cells = []
         for kind in kinds:
-            of_seeds = [[one for one in run["attention"]["layers"] if one["kind"] == kind] for run in analyses.values()]
-            shares = [
-                [100 * sum(one["entropy"]) / len(one["entropy"]) / one["uniform_entropy"] for one in layers]
-                for layers in of_seeds
-            ]
-            cells.append(curve(shares, 0))
+            of_seeds = []
+            for run in analyses.values():
+                layers = [one for one in run["attention"]["layers"] if one["kind"] == kind]
+                means = [sum(one["entropy"]) / len(one["entropy"]) for one in layers]
+                of_seeds.append([100 * mean / one["uniform_entropy"] for mean, one in zip(means, layers, strict=True)])
+            cells.append(curve(of_seeds, 0))
         rows.append([f"`{system}`", seeds_of(analyses), *cells])
     return markdown(["system", "seeds", *kinds], rows)
 
