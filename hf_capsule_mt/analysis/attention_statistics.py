@@ -17,11 +17,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.figures import add_legend, line_style, new_figure, save_figure
+from hf_capsule_mt.analysis.pair_batches import pair_batches
 from hf_capsule_mt.analysis.sentence_words import text_table
-from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
-from hf_capsule_mt.evaluation.texts import check_pairs
-from hf_capsule_mt.modeling.eager_attention import eager_attention
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches, padded
+from hf_capsule_mt.modeling.attention_implementation import attention_implementation
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 # The outputs of a model with attention weights, one tensor for each layer.
 STACKS = ("encoder_attentions", "decoder_attentions", "cross_attentions")
@@ -50,7 +49,7 @@ class LayerAttention:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """By head, the entropy as a share of that of equal weights: 1 reads all alike, 0 reads one position only."""
+        """By head, the entropy divided by that of equal weights. A head with 0 reads one position only."""
         return tuple(value / self.uniform_entropy if self.uniform_entropy else 0.0 for value in self.entropy)
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,7 +68,7 @@ class AttentionStatistics:
         return {"sentences": self.sentences, "layers": [layer.as_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
-        """A table with one row a layer. The heads are sorted."""
+        """A table with one row a layer. Its heads are sorted by entropy."""
         rows = [["attention", "layer", "entropy by head", "uniform", "mean share"]]
         for layer in self.layers:
             heads = " ".join(f"{value:.2f}" for value in sorted(layer.entropy))
@@ -78,7 +77,7 @@ class AttentionStatistics:
         return f"{text_table(rows)}\n({self.sentences} sentences)"
 
     def plot(self, path: str | Path) -> Path:
-        """Writes a PNG: the entropy as a share of that of equal weights, a dot for each head, lines for the means."""
+        """Writes a PNG of the shares by layer. A dot is a head, and a line joins the means."""
         figure = new_figure(6.0, 4.2)
         axes = figure.subplots()
         for index, kind in enumerate(NAMES.values()):
@@ -100,7 +99,7 @@ class AttentionStatistics:
 def has_attention(model: Any) -> bool:
     """Whether the model has attention whose weights it can return."""
     start = torch.tensor([[model.config.eos_token_id]], device=model.device)
-    with evaluation_mode(model), eager_attention(model), torch.no_grad():
+    with evaluation_mode(model), attention_implementation(model, "eager"), torch.no_grad():
         outputs = model(input_ids=start, decoder_input_ids=start, output_attentions=True, use_cache=False)
     return any(weights is not None for _, _, weights in _layers(outputs))
 
@@ -113,7 +112,7 @@ def attention_statistics(
     max_tokens: int = 2048,
     show_progress: bool = False,
 ) -> AttentionStatistics:
-    """Measure every attention of `model` on sentence pairs, with forced decoding of the references.
+    """Measure every attention of `model` on pairs, with forced decoding.
 
     Positions that can read one position only do not count. A model without attention is an error.
 
@@ -123,30 +122,19 @@ def attention_statistics(
         max_tokens: tokens of a batch, source and target with padding.
         show_progress: whether to show a progress bar.
     """
-    check_pairs(sources=sources, references=references)
-    limit = source_limit(model, tokenizer)
-    inputs, _ = encode_texts(tokenizer, sources, limit)
-    labels, _ = encode_texts(tokenizer, references, limit, "text_target")
-    lengths = [len(source) + len(label) for source, label in zip(inputs, labels, strict=True)]
-
-    from tqdm.auto import tqdm
-
     sums: dict[tuple[str, int], _Sums] = {}
-    batches = tqdm(length_batches(lengths, None, max_tokens), "attention", unit="batch", disable=not show_progress)
-    with evaluation_mode(model), eager_attention(model), torch.no_grad():
+    batches = pair_batches(model, tokenizer, sources, references, max_tokens, "attention", show_progress)
+    with evaluation_mode(model), attention_implementation(model, "eager"), torch.no_grad():
         for batch in batches:
-            targets = [torch.tensor(labels[index]) for index in batch]
-            words = torch.nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=-100).to(model.device)
-            arguments = padded([inputs[index] for index in batch], tokenizer.pad_token_id, model.device)
-            outputs = model(**arguments, labels=words, output_attentions=True, use_cache=False)
-            visible = visible_positions(arguments["attention_mask"].bool(), words != -100)
+            outputs = model(**batch, output_attentions=True, use_cache=False)
+            visible = visible_positions(batch["attention_mask"].bool(), batch["labels"] != -100)
             for stack, layer, weights in _layers(outputs):
                 if weights is not None:
                     sums.setdefault((stack, layer), _Sums()).add(weights, visible[stack])
     if not sums:
         raise ValueError(f"{type(model).__name__} has no attention whose entropy could be measured")
     layers = sorted(sums, key=lambda key: (STACKS.index(key[0]), key[1]))
-    return AttentionStatistics(tuple(sums[key].layer(*key) for key in layers), len(inputs))
+    return AttentionStatistics(tuple(sums[key].layer(*key) for key in layers), len(sources))
 
 
 def visible_positions(source_mask: Tensor, target_mask: Tensor) -> dict[str, Tensor]:

@@ -21,13 +21,12 @@ from transformers import PreTrainedTokenizerBase
 from hf_capsule_mt.analysis.activation_spread import ActivationSpread, ActivationSums, activations_of
 from hf_capsule_mt.analysis.figures import add_legend, line_style, new_figure, save_figure
 from hf_capsule_mt.analysis.heat_map import plot_assignments
+from hf_capsule_mt.analysis.pair_batches import pair_batches
 from hf_capsule_mt.analysis.routing_sites import RoutingSite, routing_sites
 from hf_capsule_mt.analysis.sentence_words import text_table
-from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
 from hf_capsule_mt.evaluation.entropy_and_diversity import input_entropies, position_diversities
-from hf_capsule_mt.evaluation.texts import check_pairs
 from hf_capsule_mt.modeling.capsules.routing_record import open_record
-from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches, padded
+from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 MOST_LINES = 12  # of a plot
 
@@ -167,30 +166,19 @@ def routing_statistics(
         show_progress: whether to show a progress bar.
     """
     sums = {site.name: _SiteSums(site) for site in routing_sites(model)}
-    check_pairs(sources=sources, references=references)
-    limit = source_limit(model, tokenizer)
-    inputs, _ = encode_texts(tokenizer, sources, limit)
-    labels, _ = encode_texts(tokenizer, references, limit, "text_target")
-    lengths = [len(source) + len(label) for source, label in zip(inputs, labels, strict=True)]
-
-    from tqdm.auto import tqdm
-
-    batches = tqdm(length_batches(lengths, None, max_tokens), "routing", unit="batch", disable=not show_progress)
+    batches = pair_batches(model, tokenizer, sources, references, max_tokens, "routing", show_progress)
     with ExitStack() as stack:
         for site in sums.values():
             stack.callback(site.routing.module.register_forward_hook(site.keep_activations).remove)
         stack.enter_context(evaluation_mode(model))
         stack.enter_context(torch.no_grad())
         for batch in batches:
-            targets = [torch.tensor(labels[index]) for index in batch]
-            words = torch.nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=-100).to(model.device)
-            arguments = padded([inputs[index] for index in batch], tokenizer.pad_token_id, model.device)
-            routings = model(**arguments, labels=words, output_routings=True).routings
-            source_mask, target_mask = arguments["attention_mask"].bool(), words != -100
+            routings = model(**batch, output_routings=True).routings
+            source_mask, target_mask = batch["attention_mask"].bool(), batch["labels"] != -100
             for name, assignments in routings.items():
                 sums[name].add(assignments, source_mask, target_mask)
             del routings
-    return RoutingStatistics(tuple(site.statistics() for site in sums.values()), len(inputs))
+    return RoutingStatistics(tuple(site.statistics() for site in sums.values()), len(sources))
 
 
 class _SiteSums:

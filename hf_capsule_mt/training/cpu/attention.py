@@ -1,7 +1,6 @@
 """The attention of training steps: on a CPU in bfloat16 by matrix products, see `modeling/cpu_attention.py`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from hf_capsule_mt.modeling.attention_implementation import attention_implementation
 from hf_capsule_mt.modeling.cpu_attention import DEFAULT, LONGEST, NAME
 
 logger = logging.get_logger(__name__)
@@ -28,19 +28,11 @@ class TrainingAttention:
         if self.reason:
             logger.info(self.reason)
 
-    @contextmanager
-    def in_model(self, model: nn.Module) -> Iterator[None]:
+    def in_model(self, model: nn.Module) -> AbstractContextManager[None]:
         """In this block the model uses the chosen implementation."""
-        # The encoder and the decoder have configurations of their own.
-        configs = {id(part.config): part.config for part in _parts(model)} if self.implementation else {}
-        before = {key: config._attn_implementation for key, config in configs.items()}
-        try:
-            for config in configs.values():
-                config._attn_implementation_internal = self.implementation
-            yield
-        finally:
-            for key, config in configs.items():
-                config._attn_implementation_internal = before[key]
+        if self.implementation is None:
+            return nullcontext()
+        return attention_implementation(model, self.implementation)
 
 
 def _choice(args: Any, model: nn.Module) -> tuple[str | None, str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_capsule_mt.modeling.eager_attention import eager_attention
+from hf_capsule_mt.modeling.attention_implementation import attention_implementation
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode, length_batches
 from hf_capsule_mt.training.rewards.fixed_reward import FixedReward
 from hf_capsule_mt.training.rewards.reward import SampledBatch
@@ -72,7 +72,7 @@ class AttentionCoverageReward(FixedReward):
         shifted = [torch.tensor([start, *target][: max(1, len(target))]) for target in targets]
         is_target = pad_sequence([torch.ones(max(1, len(target))) * bool(len(target)) for target in targets], True)
         decoder_inputs = pad_sequence(shifted, True, self.padding)
-        with evaluation_mode(self.model), eager_attention(self.model):
+        with evaluation_mode(self.model), attention_implementation(self.model, "eager"):
             outputs = self.model(
                 input_ids=inputs.to(device),
                 attention_mask=mask.long().to(device),

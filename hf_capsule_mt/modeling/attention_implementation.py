@@ -1,4 +1,4 @@
-"""Attention that returns its weights."""
+"""Another implementation of attention for a while."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +9,15 @@ from transformers import PreTrainedModel
 
 
 @contextmanager
-def eager_attention(model: nn.Module) -> Iterator[None]:
-    """In this block attention is computed by the implementation that returns its weights."""
+def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
+    """In this block the model uses the attention `name`, such as `"eager"`, which returns its weights."""
+    # The encoder and the decoder have configurations of their own.
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     configs: dict[int, Any] = {id(part.config): part.config for part in parts}
     before = {key: config._attn_implementation for key, config in configs.items()}
     try:
         for config in configs.values():
-            config._attn_implementation_internal = "eager"
+            config._attn_implementation_internal = name
         yield
     finally:
         for key, config in configs.items():
