@@ -1,6 +1,7 @@
-"""The tables of the comparison on Multi30k, from the records of its runs in `model_cards/trained`.
+"""The tables of the comparison on Multi30k, from the records of its runs in the folder `trained` beside each page.
 
-`scripts/update_docs.py comparison` writes them into model_cards/README.md.
+`scripts/update_docs.py comparison` writes them into model_cards/README.md, and those of the runs without weight decay
+into model_cards/weight_decay/README.md.
 """
 
 import json
@@ -13,8 +14,8 @@ from studies.multi30k_differences import difference_table
 from studies.multi30k_study import ANALYSIS, ONE_SEED, PUBLISHED, SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS = ROOT / "model_cards" / "trained"
-PAGE = ROOT / "model_cards" / "README.md"
+PAGES = (ROOT / "model_cards" / "README.md", ROOT / "model_cards" / "weight_decay" / "README.md")
+RECORDS = "trained"  # the folder of records beside a page
 COMPARISON, DIFFERENCES, ANALYSES = "comparison", "differences", "analyses"  # places on the page
 FOLDER = re.compile(r"multi30k-(\w+)-seed(\d+)")
 HEADER = (
@@ -94,7 +95,7 @@ def with_table(page: str, place: str, table: str) -> str:
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
-def with_tables(page: str, records: Path = RECORDS) -> str:
+def with_tables(page: str, records: Path) -> str:
     """The page with all tables of the comparison."""
     systems = read_records(records)
     page = with_table(page, COMPARISON, comparison_table(systems))

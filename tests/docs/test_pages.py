@@ -12,6 +12,7 @@ PAGES = [
     *(README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"),
     *sorted(DOCS.glob("*.md")),
     *sorted((ROOT / "model_cards").glob("*.md")),
+    *sorted((ROOT / "model_cards").glob("*/README.md")),
 ]
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 

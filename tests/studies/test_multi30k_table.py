@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies.multi30k_table import PAGE, comparison_table, marks, read_records, with_table, with_tables
+from studies.multi30k_table import PAGES, RECORDS, comparison_table, marks, read_records, with_table, with_tables
 
 
 def write_record(folder: Path, bleu: float, losses: list[float], init_from: str | None = None) -> None:
@@ -37,12 +37,14 @@ def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> Non
     ]
 
 
-def test_the_page_has_the_table_of_the_records() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert with_tables(page) == page, "run scripts/update_docs.py comparison"
-    for system, runs in read_records(PAGE.parent / "trained").items():
-        for seed in runs:
-            assert (PAGE.parent / f"trained/multi30k-{system}-seed{seed}/README.md").is_file()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_the_page_has_the_table_of_the_records(page: Path) -> None:
+    text, records = page.read_text(encoding="utf-8"), page.parent / RECORDS
+    assert with_tables(text, records) == text, "run scripts/update_docs.py comparison"
+    runs = [(system, seed) for system, seeds in read_records(records).items() for seed in seeds]
+    assert runs, "a page without any record"
+    for system, seed in runs:
+        assert (records / f"multi30k-{system}-seed{seed}" / "README.md").is_file()
 
 
 def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
