@@ -208,7 +208,7 @@ def test_a_checkpoint_without_a_card_gets_one_for_its_languages(trained, verifie
 def test_a_checkpoint_with_results_gets_a_card_of_its_training(trained, verified, tmp_path, monkeypatch, capsys):
     """A run whose card was deleted. The new card shows its training."""
     (trained / "README.md").unlink()
-    recorded = Path(__file__).parents[2] / "model_cards" / "trained" / "multi30k-caps_nmt-seed1" / "results.json"
+    recorded = Path(__file__).parents[2] / "model_cards" / "trained" / "multi30k-cpu-caps_nmt" / "results.json"
     results = json.loads(recorded.read_text())
     (trained / "results.json").write_text(json.dumps(results | {"recipe": results["recipe"] | {"license": "mit"}}))
     assert run_script(monkeypatch, trained, "--output", tmp_path / "new") == 0
