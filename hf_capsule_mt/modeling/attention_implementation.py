@@ -1,4 +1,4 @@
-"""Another implementation of attention for a while."""
+"""Replaces the attention of a model for a while."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 @contextmanager
 def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
-    """In this block the model uses the attention `name`, such as `"eager"`, which returns its weights."""
+    """In this block the model uses the attention `name`. The one called `"eager"` returns its weights."""
     # The encoder and the decoder have configurations of their own.
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     configs: dict[int, Any] = {id(part.config): part.config for part in parts}
