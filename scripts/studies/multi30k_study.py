@@ -8,7 +8,7 @@ Each training is one recipe of `multi30k/`, in a folder and with a log of its ow
 measures the model on the test set; that needs matplotlib. Arguments after `--` go to every training; leave `--test`
 as it is. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the first
 seed. A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same
-command continues the study. Ctrl-C stops all runs with a checkpoint. As a run ends, its results, its card and its
+command continues the study. Ctrl-C or SIGTERM stops all runs with a checkpoint. As a run ends, its results, its card and its
 analysis go to a folder in `--records`. A run that fails is named with its log, and those that build on it are left
 out; the others go on.
 """
@@ -168,7 +168,7 @@ def run_all(runs: list[Run], jobs: int, output: Path, keep: Callable[[Run], None
                 time.sleep(pause)
     except KeyboardInterrupt:
         for _, process in running.values():
-            os.killpg(process.pid, signal.SIGINT)  # each saves a checkpoint
+            os.killpg(process.pid, signal.SIGTERM)  # each saves a checkpoint; after nohup SIGINT may be ignored
         for _, process in running.values():
             process.wait()
         raise
@@ -257,6 +257,7 @@ def run(arguments: argparse.Namespace) -> int:
     study_metrics()  # these two name a package that is missing before hours of training
     check_pictures()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a study that is ended must not leave its runs behind
     failed = run_all(runs, arguments.jobs, arguments.output, lambda finished: keep(finished, arguments.records))
     if failed:
         raise ValueError(f"{len(failed)} of {len(runs)} runs did not finish: {', '.join(failed)}")

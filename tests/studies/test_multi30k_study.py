@@ -1,7 +1,11 @@
 """The queue of the comparison on Multi30k: what is run, in which order, and what happens to what fails."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -166,3 +170,29 @@ def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture
         "marian_on-seed1: waits",
         "marian_on-seed1-analysis: waits",
     ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a program can catch")
+def test_a_study_that_is_ended_leaves_no_run_behind(tmp_path: Path) -> None:
+    """With SIGTERM, as a queue sends it. The run writes a file when it starts, and another one when it is ended."""
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    training = (
+        "import pathlib, signal, sys, time\n"
+        f"end = lambda *_: (pathlib.Path({str(ended)!r}).touch(), sys.exit(1))\n"
+        f"signal.signal(signal.SIGTERM, end); pathlib.Path({str(begun)!r}).touch(); time.sleep(300)"
+    )
+    study = (
+        "import sys; from pathlib import Path; from studies import multi30k_study as study\n"
+        f"one = study.Run('one', [sys.executable, '-c', {training!r}], Path({str(tmp_path / 'result')!r}))\n"
+        "study.planned_runs = lambda *_: [one]; study.study_metrics = study.check_pictures = lambda: None\n"
+        f"sys.exit(study.main(['--output', {str(tmp_path)!r}]))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    process = subprocess.Popen([sys.executable, "-c", study], env=environment, stderr=subprocess.PIPE, text=True)
+    while not begun.exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, message = process.communicate()
+    assert process.returncode == 130 and "the same command continues" in message
+    assert ended.exists()
