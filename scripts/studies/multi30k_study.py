@@ -5,10 +5,10 @@
     python scripts/compare.py model_cards/trained/multi30k-*-seed?/results.json --format markdown
 
 Each training is one recipe of `multi30k/`, in a folder and with a log of its own below `--output`. After it `analyze`
-measures the model on the test set; that needs matplotlib. Arguments after `--` go to every training; leave `--test`
-as it is. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the first
-seed. A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same
-command continues the study. Ctrl-C or SIGTERM stops all runs with a checkpoint. As a run ends, its results, its card and its
+measures the model on the test set; that needs matplotlib. Arguments after `--` go to every training; leave `--test` as
+it is. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the first seed.
+A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same command
+continues the study. Ctrl-C or SIGTERM stops all runs with a checkpoint. As a run ends, its results, its card and its
 analysis go to a folder in `--records`. A run that fails is named with its log, and those that build on it are left
 out; the others go on.
 """
