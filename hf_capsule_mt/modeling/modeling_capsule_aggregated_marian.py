@@ -77,7 +77,11 @@ class RecordedLayer(nn.Module):
 
 
 class FixedPositions(MarianSinusoidalPositionalEmbedding):
-    """As in Marian. Transformers 5.24 would train those of a loaded model, although no checkpoint keeps them."""
+    """As in Marian. Transformers 5.24 would train those of a loaded model, although no checkpoint keeps them.
+
+    Training in several processes waits for the gradient of every parameter that requires one, so `from_pretrained`
+    freezes them too.
+    """
 
     forward = torch.no_grad()(MarianSinusoidalPositionalEmbedding.forward)
 
@@ -108,6 +112,16 @@ class CapsuleAggregatedMarianPreTrainedModel(
         super()._init_weights(module)
         if isinstance(module, CapsuleModule):
             module.init_capsule_weights(self.config.init_std)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        """As in Transformers, but never unpickles a file. Positions are fixed, as in a new model."""
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        model = loaded[0] if kwargs.get("output_loading_info") else loaded
+        for module in model.modules():
+            if isinstance(module, FixedPositions):
+                module.weight.requires_grad_(False)
+        return loaded
 
     def _route_heads(self, side: str, attention: str, layers: nn.ModuleList) -> None:
         """In the layers that the configuration selects, replace `out_proj` of `attention` by a routed projection."""

@@ -163,6 +163,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         for module in self.model.modules():
             if type(module) is MarianSinusoidalPositionalEmbedding:  # of a plain Marian, ours are fixed already
                 module.__class__ = FixedPositions
+                module.weight.requires_grad_(False)
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)
         if is_new and self.new_parameters is not None:

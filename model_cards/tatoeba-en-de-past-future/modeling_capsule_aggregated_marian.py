@@ -89,6 +89,16 @@ class CapsuleAggregatedMarianPreTrainedModel(
         if isinstance(module, CapsuleModule):
             module.init_capsule_weights(self.config.init_std)
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        """As in Transformers, but never unpickles a file. Positions are fixed, as in a new model."""
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        model = loaded[0] if kwargs.get("output_loading_info") else loaded
+        for module in model.modules():
+            if isinstance(module, FixedPositions):
+                module.weight.requires_grad_(False)
+        return loaded
+
     def _route_heads(self, side: str, attention: str, layers: nn.ModuleList) -> None:
         """In the layers that the configuration selects, replace `out_proj` of `attention` by a routed projection."""
         kinds = {"self_attn": f"{side}_self", "encoder_attn": f"{side}_cross"}

@@ -30,6 +30,7 @@ def assert_same_state(actual: torch.nn.Module, expected: torch.nn.Module) -> Non
     for name, tensor in wanted.items():
         assert torch.isfinite(loaded[name]).all(), name
         assert torch.equal(loaded[name], tensor), name
+        assert loaded[name].requires_grad == tensor.requires_grad, name
 
 
 def shared_groups(model: torch.nn.Module) -> set[frozenset[str]]:

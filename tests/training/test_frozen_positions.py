@@ -42,4 +42,6 @@ def test_training_leaves_the_positions_and_moves_the_rest(pair: str, given: str,
     moved = {name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])}
     positions = {name for name in before if "embed_positions" in name}
     assert len(positions) == 2 and not moved & positions
+    # Processes that train together wait for the gradient of every parameter that requires one.
+    assert not any(dict(trainer.model.named_parameters())[name].requires_grad for name in positions)
     assert {"model.shared.weight", "model.encoder.layers.0.fc1.weight"} <= moved
