@@ -25,7 +25,7 @@ from markers import exhaustive
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel
 
-from hf_capsule_mt.modeling.input_checks import target_word_mask
+from hf_capsule_mt.modeling.input_checks import check_labels, target_word_mask
 
 LIMIT = AGGREGATED_MARIAN.sizes["max_position_embeddings"]
 # Recurrent families have no positions to run out of.
@@ -141,6 +141,16 @@ def test_ids_out_of_range(case: Case, name: str, wrong: str):
     if name == "input_ids":
         with pytest.raises(ValueError, match=f"{name} holds the token id {value}"):
             model.generate(batch["input_ids"], num_beams=2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+def test_padding_in_labels_is_no_token(device: str, monkeypatch: pytest.MonkeyPatch):
+    """The values are read on both. Here the tensors only say that they are on an Apple GPU."""
+    monkeypatch.setattr(torch.Tensor, "device", property(lambda _: torch.device(device)))
+    check_labels(torch.tensor([[5, 0, -100]]), 6)
+    for wrong in (6, -1, -101):
+        with pytest.raises(ValueError, match=f"labels holds the token id {wrong}: must be 0 to 5"):
+            check_labels(torch.tensor([[wrong, 0, -100]]), 6)
 
 
 @chosen_cases
