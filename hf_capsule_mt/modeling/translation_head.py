@@ -147,6 +147,14 @@ class TranslationHead:
             self.model.shared = deepcopy(embeddings)  # it was made the encoder's, and saved in its place
         return embeddings
 
+    def _resize_final_logits_bias(self, new_num_tokens: int | None = None) -> None:
+        """Marian's code asks for `new_num_tokens`, but a vocabulary that is padded to a multiple is larger."""
+        self.lm_head.out_features = words = len(self.lm_head.weight)
+        bias = self.final_logits_bias.new_zeros(1, words)
+        kept = min(words, self.final_logits_bias.shape[-1])
+        bias[:, :kept] = self.final_logits_bias[:, :kept]
+        self.final_logits_bias = nn.Buffer(bias)
+
     def get_compiled_call(self, compile_config: Any) -> Any:
         """As in Transformers, but a deep copy gets its own call: a compiled call holds the weights of its model."""
         if vars(self).get("_compiled_for") != id(self):

@@ -69,6 +69,26 @@ def test_resize(case: Case, size: int, tmp_path):
 
 
 @every_family
+def test_a_vocabulary_padded_to_a_multiple(family: Family, tmp_path):
+    case = Case(family, family.chosen[0])
+    model = case.build(share_encoder_decoder_embeddings=True)
+    words = model.config.vocab_size
+    batch = resized_batch(case, words, words)
+    with torch.no_grad():
+        before = model(**batch).logits
+        model.resize_token_embeddings(words + 1, pad_to_multiple_of=16)
+        padded = model.config.vocab_size
+        assert padded % 16 == 0 and words < padded < words + 17
+        assert model.lm_head.out_features == model.final_logits_bias.shape[-1] == padded
+        outputs = model(**batch)
+        assert_close(outputs.logits[..., :words], before)
+        model.resize_token_embeddings(None, pad_to_multiple_of=16)  # it is a multiple already
+        assert torch.equal(model(**batch).logits, outputs.logits)
+    assert_new_words_work(model)
+    assert_loads_the_same(family, model, batch, outputs.logits, tmp_path)
+
+
+@every_family
 def test_embeddings_that_are_not_tied_stay_apart(family: Family, tmp_path):
     """Transformers puts one embedding in the place of the source's and the target's."""
     case = Case(family, family.chosen[0])
@@ -98,7 +118,7 @@ def test_resize_both_vocabularies(case: Case, source: int, target: int, tmp_path
         model.resize_decoder_token_embeddings(target)
         outputs = model(**batch)
     assert model.config.vocab_size == source and model.config.decoder_vocab_size == target
-    assert outputs.logits.shape[-1] == target
+    assert outputs.logits.shape[-1] == model.lm_head.out_features == target
     assert_close(outputs.logits[..., :words], before[..., :words])
     assert_new_words_work(model)
     assert_loads_the_same(case.family, model, batch, outputs.logits, tmp_path)

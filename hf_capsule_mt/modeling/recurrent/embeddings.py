@@ -33,10 +33,10 @@ class ResizableHead:
     config: Any
     model: Any
     lm_head: Any
-    final_logits_bias: Any
     tie_weights: Any
     _get_resized_embeddings: Any
     _get_resized_lm_head: Any
+    _resize_final_logits_bias: Any  # of `TranslationHead`
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
@@ -76,7 +76,4 @@ class ResizableHead:
     def _resize_target(self, words: int) -> None:
         self.config.decoder_vocab_size = words
         self.tie_weights()
-        bias = self.final_logits_bias.new_zeros(1, words)
-        kept = min(words, self.final_logits_bias.shape[-1])
-        bias[:, :kept] = self.final_logits_bias[:, :kept]
-        self.final_logits_bias = nn.Buffer(bias)
+        self._resize_final_logits_bias()
