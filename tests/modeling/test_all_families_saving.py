@@ -144,3 +144,16 @@ def test_half_precision_checkpoint(case: Case, tmp_path):
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert loaded.dtype == torch.bfloat16
     assert_same_state(loaded, model)
+
+
+@every_family
+def test_float8_weights_are_saved(family: Family, tmp_path):
+    """For storage: PyTorch has few operations for them."""
+    model = Case(family, family.chosen[0]).build().to(torch.float8_e4m3fn)
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert {value.dtype for value in saved.values()} == {torch.float8_e4m3fn}
+    name = next(iter(saved))
+    model.state_dict()[name].view(-1)[0] = math.nan
+    with pytest.raises(ValueError, match=f"{name} has values that are not finite"):
+        model.save_pretrained(tmp_path / "second")

@@ -12,6 +12,8 @@ def not_finite(tensors: Iterable[tuple[str, Any]]) -> str | None:
     for name, value in tensors:
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta or not value.numel():
             continue
+        if value.element_size() == 1:  # float8, which has no minimum and maximum in PyTorch
+            value = value.float()
         # Both are NaN if any value is. Unlike `isfinite(value)`, this makes no second tensor.
         if not bool(torch.isfinite(torch.stack(value.aminmax())).all()):
             return name
