@@ -16,6 +16,7 @@ from hf_capsule_mt.analysis.attention_statistics import (
     attention_statistics,
 )
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
+from hf_capsule_mt.analysis.coverage_measurement import measure_coverage
 from hf_capsule_mt.analysis.coverage_warnings import Coverage, measure_coverage_scales
 from hf_capsule_mt.analysis.explain import Explanation, explain
 from hf_capsule_mt.analysis.heat_map import plot_assignments
@@ -43,9 +44,10 @@ __all__ = [
     "attention_statistics",
     "capsule_attention",
     "explain",
-    "measure_coverage_scales",
     "input_shares",
     "iteration_scores",
+    "measure_coverage",
+    "measure_coverage_scales",
     "plot_assignments",
     "routing_ablation",
     "routing_iterations",

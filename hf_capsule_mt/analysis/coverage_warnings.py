@@ -49,7 +49,7 @@ class Coverage:
         untranslated: the score of being left out.
         repeated: the score of being translated twice.
         bow_accuracy: `bow_accuracy` of the model's configuration, the share of words that the bag-of-words head
-            predicts; None if training did not measure it.
+            predicts; None if it was not measured, see [`measure_coverage`].
     """
 
     words: tuple[str, ...]
@@ -76,14 +76,14 @@ class Coverage:
 
     @property
     def is_reliable(self) -> bool:
-        """False if the bag-of-words head is too inaccurate for useful warnings."""
-        return self.bow_accuracy is None or self.bow_accuracy >= LEAST_BOW_ACCURACY
+        """False if the bag-of-words head is too inaccurate for useful warnings, or its accuracy was not measured."""
+        return can_warn(self.bow_accuracy)
 
     @property
     def reliability(self) -> str:
         """The accuracy behind the warnings, in words."""
         if self.bow_accuracy is None:
-            return "the accuracy of this model's bag of words was not measured"
+            return "no warnings: the accuracy of this model's bag of words was not measured; see measure_coverage"
         accuracy = f"this model's bag of words names {self.bow_accuracy:.0%} of the words"
         no_warnings = f"no warnings: {accuracy}, and {LEAST_BOW_ACCURACY:.0%} are needed; train longer"
         return accuracy if self.is_reliable else no_warnings
@@ -103,14 +103,14 @@ class Coverage:
         return lines
 
     @classmethod
-    def joined(cls, parts: Iterable["Coverage"]) -> "Coverage":
-        """The coverage of a text, joined from its sentences."""
+    def joined(cls, parts: Iterable["Coverage"], config: Any) -> "Coverage":
+        """The coverage of a text, joined from its sentences, by a model of `config`."""
         parts = list(parts)
         return cls(
             words=tuple(word for part in parts for word in part.words),
             untranslated=tuple(score for part in parts for score in part.untranslated),
             repeated=tuple(score for part in parts for score in part.repeated),
-            bow_accuracy=parts[0].bow_accuracy if parts else None,
+            bow_accuracy=getattr(config, "bow_accuracy", None),
         )
 
     def closest(self) -> str:
@@ -137,6 +137,11 @@ class Coverage:
             for word, untranslated, repeated in zip(self.words, self.untranslated, self.repeated, strict=True)
         ]
         return f"{text_table(rows)}\nomission score {self.omission_score:.2f}\n({self.reliability})"
+
+
+def can_warn(bow_accuracy: float | None) -> bool:
+    """Whether a bag-of-words head of this accuracy is good enough for warnings; without a measurement it is not."""
+    return bow_accuracy is not None and bow_accuracy >= LEAST_BOW_ACCURACY
 
 
 def mean_evidence_score(scores: Sequence[float]) -> float:
@@ -192,11 +197,10 @@ def measure_coverage_scales(
     """The scales of [`Coverage`], from the first `SENTENCES` of `pairs`: correct translations, not trained on.
 
     With them and the default threshold these translations have at most `most_false_warnings` warnings on average,
-    80 % of them for omissions and 20 % for repetitions. Set them as `coverage_scales` of the model's configuration.
+    80 % of them for omissions and 20 % for repetitions. [`measure_coverage`] writes them to the configuration.
     Pairs without a word on either side, or longer than the model can read, are left out. None without pairs.
     """
-    if not getattr(getattr(model, "auxiliary_losses", None), "has_bow", False):
-        raise ValueError(f"{type(model).__name__} has no bag-of-words head, which coverage needs: train one with it")
+    check_predicts_words(model)
     if not most_false_warnings >= 0:
         raise ValueError(f"most_false_warnings={most_false_warnings}: must be 0 or more")
     limit = source_limit(model, tokenizer)
@@ -212,6 +216,16 @@ def measure_coverage_scales(
         # At least the default: half of a credit does not show an omission, however rare it is.
         scales.append(max([DEFAULT_SCALE, *evidence[allowed:][:1].tolist()]))
     return scales[0], scales[1]
+
+
+def predicts_words(model: Any) -> bool:
+    """Whether the model has a bag-of-words head, which coverage needs."""
+    return bool(getattr(getattr(model, "auxiliary_losses", None), "has_bow", False))
+
+
+def check_predicts_words(model: Any) -> None:
+    if not predicts_words(model):
+        raise ValueError(f"{type(model).__name__} has no bag-of-words head, which coverage needs: train one with it")
 
 
 def _can_be_measured(tokenizer: PreTrainedTokenizerBase, pair: tuple[str, str], limit: int | None) -> bool:

@@ -56,5 +56,5 @@ def reports(
     if return_coverage:
         texts = zip(sources, targets, strict=True)
         parts = [explain(model, tokenizer, source, target).coverage for (source, _), (target, _) in texts]
-        results["coverage"] = Coverage.joined(parts).as_dict()
+        results["coverage"] = Coverage.joined(parts, model.config).as_dict()
     return results

@@ -136,7 +136,7 @@ def test_credits_are_shared_out_by_the_bag_of_words(tokenizer: Any):
 
 
 def test_coverage_counts_credits(tokenizer: Any):
-    net = model(tokenizer)
+    net = model(tokenizer, bow_accuracy=0.7)
     coverage = explain(net, tokenizer, SOURCE, TARGET).coverage
     evidence = sentence_evidence(net, tokenizer, SOURCE, TARGET)
     for scores, numbers in zip((coverage.untranslated, coverage.repeated), evidence, strict=True):
@@ -147,7 +147,7 @@ def test_coverage_counts_credits(tokenizer: Any):
         assert scores == pytest.approx([one / (one + scale) for one in numbers], rel=1e-4)
     mean = float(np.mean(evidence[0]))
     assert scaled.omission_score == pytest.approx(mean / (mean + 3.0), rel=1e-4) == scaled.as_dict()["omission_score"]
-    assert Coverage.joined([]).omission_score == 0.0
+    assert Coverage.joined([], net.config).omission_score == 0.0
     assert Coverage(("a", "b"), (1.0, 0.5), (0.0, 0.0)).omission_score == 1.0
     lines = coverage.warnings(0.0)
     assert len(lines) == 12 and "word 1, 'The'" in lines[0] and coverage.warnings(1.0) == []
@@ -157,19 +157,24 @@ def test_coverage_counts_credits(tokenizer: Any):
 
 def test_warnings_say_how_far_the_model_can_be_believed(tokenizer: Any):
     net = model(tokenizer)
-    for accuracy, said in ((None, "was not measured"), (0.6, "this model's bag of words names 60% of the words")):
+    net.config.bow_accuracy = 0.6
+    coverage, said = (
+        explain(net, tokenizer, SOURCE, TARGET).coverage,
+        "this model's bag of words names 60% of the words",
+    )
+    assert coverage.is_reliable and coverage.bow_accuracy == 0.6 == coverage.as_dict()["bow_accuracy"]
+    assert all(said in line for line in coverage.warnings(0.0)) and len(coverage.warnings(0.0)) == 12
+    assert str(coverage).endswith(f"({said})")
+    for accuracy, said in (
+        (None, "the accuracy of this model's bag of words was not measured; see measure_coverage"),
+        (0.59, "this model's bag of words names 59% of the words, and 60% are needed; train longer"),
+    ):
         net.config.bow_accuracy = accuracy
         coverage = explain(net, tokenizer, SOURCE, TARGET).coverage
-        assert coverage.is_reliable and coverage.bow_accuracy == accuracy
-        assert all(said in line for line in coverage.warnings(0.0)) and len(coverage.warnings(0.0)) == 12
-        assert said in str(coverage).splitlines()[-1] and coverage.as_dict()["bow_accuracy"] == accuracy
-    net.config.bow_accuracy = 0.59
-    coverage = explain(net, tokenizer, SOURCE, TARGET).coverage
-    assert not coverage.is_reliable and coverage.warnings(0.0) == [] == coverage.as_dict()["warnings"]
-    assert str(coverage).endswith(
-        "(no warnings: this model's bag of words names 59% of the words, and 60% are needed; train longer)"
-    )
-    assert Coverage.joined([coverage, coverage]).bow_accuracy == 0.59 and Coverage.joined([]).bow_accuracy is None
+        assert not coverage.is_reliable and coverage.warnings(0.0) == [] == coverage.as_dict()["warnings"]
+        assert str(coverage).endswith(f"(no warnings: {said})")
+    for parts in ([coverage, coverage], []):
+        assert Coverage.joined(parts, net.config).bow_accuracy == 0.59
 
 
 def test_no_coverage_without_bag_of_words(tokenizer: Any):
@@ -230,7 +235,7 @@ def test_what_is_no_text_is_named(tokenizer: Any):
 
 
 def test_an_empty_translation_leaves_everything_out(tokenizer: Any):
-    net = model(tokenizer).eval()
+    net = model(tokenizer, bow_accuracy=0.7).eval()
     net.final_logits_bias[:, tokenizer.eos_token_id] = 1e4  # it ends at once
     for actual in (explain(net, tokenizer, SOURCE), explain(net, tokenizer, SOURCE, "")):
         assert actual.target_words == ("</s>",) and actual.past.shape == (1, 6)

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     tokenizer = train_tokenizer([SOURCE, TARGET] * 4, 300)
     torch.manual_seed(3)
-    gdr = small_config(tokenizer, GDRMarianConfig, **SIZES, layer_aggregation="none", capsule_dim=4)
+    gdr = small_config(tokenizer, GDRMarianConfig, **SIZES, layer_aggregation="none", capsule_dim=4, bow_accuracy=0.7)
     models: dict[str, Any] = {
         "gdr": GDRMarianForConditionalGeneration(gdr),
         "layers": CapsuleAggregatedMarianForConditionalGeneration(

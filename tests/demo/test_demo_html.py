@@ -87,7 +87,7 @@ def test_no_warning_is_not_shown_as_a_good_translation():
     assert "No word has a score above 0.95. The closest: sister 0.90 (left out)." in text
     twice = Coverage(("The", "sister"), (0.02, 0.1), (0.0, 0.3), bow_accuracy=0.85)
     assert "The closest: sister 0.30 (translated twice)." in Elements(html.coverage(twice, 0.4)).text
-    assert "No word has a score above 0.40. Words may" in Elements(html.coverage(Coverage((), (), ()), 0.4)).text
+    assert "No word has a score above 0.40. Words may" in Elements(html.coverage(Coverage((), (), (), 0.85), 0.4)).text
 
 
 def test_the_page_says_what_the_warnings_miss():

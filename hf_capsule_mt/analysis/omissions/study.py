@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_THRESHOLD, LEAST_BOW_ACCURACY, MOST_FALSE_WARNINGS
+from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_THRESHOLD, MOST_FALSE_WARNINGS, can_warn
 from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
 from hf_capsule_mt.analysis.omissions.detection import (
     Detection,
@@ -132,8 +132,7 @@ def omission_study(
         ):
             measurements += measure(name, score_pairs(net, tokenizer, pairs, targets), limits, rules=False)
     accuracy = bow_accuracy(model)
-    is_reliable = accuracy is None or accuracy >= LEAST_BOW_ACCURACY
-    return OmissionStudy(tuple(measurements), accuracy, is_reliable, chosen)
+    return OmissionStudy(tuple(measurements), accuracy, can_warn(accuracy), chosen)
 
 
 def measure(

@@ -15,7 +15,8 @@ from typing import Any
 from accelerate import PartialState
 from transformers import DataCollatorForSeq2Seq, set_seed
 
-from hf_capsule_mt.recipes.bow_accuracy import measure_bow_accuracy, write_coverage_scales
+from hf_capsule_mt.analysis.coverage_measurement import measure_bow_accuracy, measure_coverage
+from hf_capsule_mt.analysis.coverage_warnings import predicts_words
 from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, print_once
 from hf_capsule_mt.recipes.generation_settings import set_generation
 from hf_capsule_mt.recipes.lengths import fit_lengths
@@ -90,14 +91,13 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
         step = trainer.state.global_step
         print_once(arguments, f"interrupted after step {step}, which is saved; the same command continues from there")
         raise Interrupted(step, trainer.interrupted_by or signal.SIGTERM)
-    if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # there no process holds the whole model
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled  # then no process holds the whole model
+    if predicts_words(built.model) and not sharded:
         split = "validation" if "validation" in data.corpora else "train"
+        # Scales from sentences that training saw would be too small.
+        measure = measure_coverage if split == "validation" else measure_bow_accuracy
         with trainer.ablated_routing.in_model(built.model):
-            # Scales from sentences that training saw would be too small.
-            measures = (measure_bow_accuracy, write_coverage_scales)[: 2 if split == "validation" else 1]
-            for measure in measures:
-                pairs = (row["translation"] for row in data.corpora[split].pairs)
-                measure(built.model, data.tokenizer, pairs, recipe.data.source, recipe.data.target)
+            measure(built.model, data.tokenizer, data.corpora[split].pairs, recipe.data.source, recipe.data.target)
     # Score before saving the model: a loss that is not finite ends the run here.
     splits = [split for split in ("validation", "test") if split in data.pairs]
     scores: dict[str, Any] = {split: score_split(trainer, recipe, data, split) for split in splits}

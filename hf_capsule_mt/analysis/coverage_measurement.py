@@ -1,0 +1,62 @@
+"""Measures what the coverage warnings of a trained model depend on, and writes it to the configuration."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from hf_capsule_mt.analysis.coverage_warnings import check_predicts_words, measure_coverage_scales
+from hf_capsule_mt.evaluation import overlap_rates
+
+SENTENCES = 200  # for the accuracy
+Pair = tuple[str, str] | Mapping[str, Any]
+
+
+def measure_coverage(
+    model: Any, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair], source: str = "en", target: str = "de"
+) -> float | None:
+    """Measures `bow_accuracy` and `coverage_scales`, which coverage warnings need, and writes them to `model.config`.
+
+    Recipes do so at the end of training. After training in another way, or any other change of the weights, call it
+    and save the model. It returns the accuracy, None if no pair has text on both sides.
+
+    Args:
+        pairs: correct translations that the model was not trained on: rows of [`load_corpus`], or tuples. The first
+            500 are enough.
+        source, target: the languages of rows.
+    """
+    rows = list(islice(_texts(pairs, source, target), 500))
+    scales = measure_coverage_scales(model, tokenizer, rows)
+    # Rounded up, so that no correct translation gets a warning by rounding.
+    model.config.coverage_scales = None if scales is None else [math.ceil(scale * 1e3) / 1e3 for scale in scales]
+    return measure_bow_accuracy(model, tokenizer, rows)
+
+
+def measure_bow_accuracy(
+    model: Any, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair], source: str = "en", target: str = "de"
+) -> float | None:
+    """Measures `bow_accuracy` alone, on the first 200 of `pairs`, and writes it to `model.config`.
+
+    It is `r_OL^P` of section 4.3, GDR. None if no pair has text on both sides.
+    """
+    check_predicts_words(model)
+    sentences = list(islice(_texts(pairs, source, target), SENTENCES))
+    model.config.bow_accuracy = None
+    if sentences:
+        sources, targets = [one for one, _ in sentences], [other for _, other in sentences]
+        model.config.bow_accuracy = round(overlap_rates(model, tokenizer, sources, targets).past, 4)
+    return model.config.bow_accuracy
+
+
+def _texts(pairs: Iterable[Pair], source: str, target: str) -> Iterator[tuple[str, str]]:
+    """The pairs that have text on both sides."""
+    for pair in pairs:
+        if isinstance(pair, Mapping):
+            row = pair.get("translation", pair)
+            texts = row[source], row[target]
+        else:
+            texts = pair
+        if texts[0].strip() and texts[1].strip():
+            yield texts
