@@ -28,6 +28,7 @@ from hf_capsule_mt import quantize_for_cpu, routing_ablation, routing_iterations
 from hf_capsule_mt.analysis.ablation.given_assignments import GivenAssignments
 from hf_capsule_mt.analysis.ablation.replacements import Shuffled, ring
 from hf_capsule_mt.analysis.ablation.routing_ablation import ABLATIONS
+from hf_capsule_mt.analysis.routing_sites import routing_sites
 
 # With a single capsule there is nothing to replace: everything goes to it.
 ROUTED = [
@@ -83,6 +84,33 @@ def test_every_ablation_changes_the_outputs_and_then_the_model_is_itself_again(c
         with routing_ablation(model, name):
             assert (model(**batch).logits - expected).abs().max() > 1e-3, name
     assert torch.equal(model(**batch).logits, expected)
+
+
+@torch.no_grad()
+def test_a_site_alone():
+    """The others compute their assignments from what they get then; those before it are not touched."""
+    case = Case(AGGREGATED_MARIAN, "em_everywhere")
+    model, batch = case.build(), make_pairs(case.config()).batch(2, 1)
+    expected = model(**batch, output_routings=True)
+    sites = [site.name for site in routing_sites(model)]
+    before = sites[: sites.index("encoder.layer_aggregation")]
+    assert before and len(sites) > len(before) + 1
+    with routing_ablation(model, "uniform", sites=["encoder.layer_aggregation"]):
+        outputs = model(**batch, output_routings=True)
+    assert (outputs.logits - expected.logits).abs().max() > 1e-3
+    for site in sites:
+        even = 1.0 / outputs.routings[site].shape[-1]
+        is_even = torch.allclose(outputs.routings[site][-1], torch.tensor(even), atol=1e-6)
+        assert is_even == (site == "encoder.layer_aggregation"), site
+        assert site not in before or torch.equal(outputs.routings[site], expected.routings[site])
+    with routing_ablation(model, "uniform", sites=sites):
+        every = model(**batch).logits
+    with routing_ablation(model, "uniform"):
+        assert torch.equal(model(**batch).logits, every)
+    for wrong in ("encoder.layer_aggregation", [], ["decoder"]):
+        with pytest.raises(ValueError, match="must be a list of .*encoder.layer_aggregation"):
+            with routing_ablation(model, "uniform", sites=wrong):
+                pass
 
 
 @pytest.mark.parametrize("case", ONE_ITERATION, ids=str)

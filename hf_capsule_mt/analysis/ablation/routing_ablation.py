@@ -3,7 +3,7 @@
 They answer whether routing matters, or only the parameters around it. `ablation_scores` reports them side by side.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from inspect import signature
@@ -28,8 +28,10 @@ COMPUTED = "computed"
 
 
 @contextmanager
-def routing_ablation(model: nn.Module, name: str, seed: int = 0, alone: str = "error") -> Iterator[None]:
-    """Within this context, all routing sites of `model` use other assignments; in `forward`, `generate` and training.
+def routing_ablation(
+    model: nn.Module, name: str, seed: int = 0, alone: str = "error", sites: Collection[str] | None = None
+) -> Iterator[None]:
+    """Within this context, routing sites of `model` use other assignments; in `forward`, `generate` and training.
 
     At every site the capsules of the last iteration are computed from the replaced assignments. Nothing else changes:
     votes, activations, the learned costs and the temperature of EM routing, and the weights of the last iteration of
@@ -52,6 +54,7 @@ def routing_ablation(model: nn.Module, name: str, seed: int = 0, alone: str = "e
             - `"computed"`: the model's own. The outputs are those without an ablation, which checks the method.
         seed: for `"random"` and `"shuffled"`.
         alone: for `"shuffled"` and a batch of one sentence: `"error"`, or `"keep"` its own assignments and warn.
+        sites: names of routing sites, as in `output_routings`; None for all.
 
     Example:
 
@@ -65,14 +68,24 @@ def routing_ablation(model: nn.Module, name: str, seed: int = 0, alone: str = "e
     One thread at a time may use the model within the context.
     """
     replacement = _replacement(name, seed, alone)
-    sites, batch = routing_sites(model), Batch()
+    chosen, batch = _chosen_sites(model, sites), Batch()
     with ExitStack() as stack:
         if isinstance(replacement, Shuffled):
             _watch_batches(model, batch, stack)
-        for site in sites:
+        for site in chosen:
             choose = partial(_choose, replacement, site.name, batch)
             stack.enter_context(replaced_functions(site, GivenAssignments(choose).functions()))
         yield
+
+
+def _chosen_sites(model: nn.Module, names: Collection[str] | None) -> list[RoutingSite]:
+    sites = routing_sites(model)
+    if names is None:
+        return sites
+    there = [site.name for site in sites]
+    if isinstance(names, str) or not names or not set(names) <= set(there):
+        raise ValueError(f"sites={names!r}: must be a list of {', '.join(there)}")
+    return [site for site in sites if site.name in names]
 
 
 def _choose(replacement: Replacement, site: str, batch: Batch, call: Call) -> Tensor:
