@@ -68,12 +68,12 @@ class AttentionStatistics:
         return {"sentences": self.sentences, "layers": [layer.as_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
-        """A table with one row a layer. Its heads are sorted by entropy."""
+        """A table with one row a layer, counted from 1. Its heads are sorted by entropy."""
         rows = [["attention", "layer", "entropy by head", "uniform", "mean share"]]
         for layer in self.layers:
             heads = " ".join(f"{value:.2f}" for value in sorted(layer.entropy))
             share = f"{sum(layer.shares) / len(layer.shares):.0%}"
-            rows.append([layer.kind, str(layer.layer), heads, f"{layer.uniform_entropy:.2f}", share])
+            rows.append([layer.kind, str(layer.layer + 1), heads, f"{layer.uniform_entropy:.2f}", share])
         return f"{text_table(rows)}\n({self.sentences} sentences)"
 
     def plot(self, path: str | Path) -> Path:
@@ -85,9 +85,9 @@ class AttentionStatistics:
             if layers:
                 style = line_style(index)
                 for layer in layers:
-                    axes.plot([layer.layer] * len(layer.shares), layer.shares, ".", color=style["color"])
+                    axes.plot([layer.layer + 1] * len(layer.shares), layer.shares, ".", color=style["color"])
                 means = [sum(layer.shares) / len(layer.shares) for layer in layers]
-                axes.plot([layer.layer for layer in layers], means, label=kind, **style)
+                axes.plot([layer.layer + 1 for layer in layers], means, label=kind, **style)
         axes.set_ylim(0.0, 1.0)
         axes.set_xlabel("layer")
         axes.set_title("entropy of attention / entropy of equal weights")

@@ -39,4 +39,4 @@ def position_diversities(assignments: Tensor) -> Tensor:
     count = assignments.shape[-1]
     # The sum over all pairs of columns is |sum of columns|^2. Each column paired with itself adds 1 to it.
     pairs = (directions.sum(dim=-1).square().sum(dim=-1) - count) / (count * (count - 1))
-    return 1.0 - pairs
+    return (1.0 - pairs).clamp(min=0.0)  # rounding can make it smaller

@@ -118,7 +118,7 @@ def test_equal_and_collapsed_attention_have_shares_of_one_and_zero(task: Any) ->
     for layer in statistics[1e4].layers[:2]:
         assert max(layer.shares) < 0.01
     rows = str(statistics[0.0]).splitlines()
-    assert rows[1].split()[:3] == ["encoder", "self-attention", "0"] and rows[1].endswith("100%")
+    assert rows[1].split()[:3] == ["encoder", "self-attention", "1"] and rows[1].endswith("100%")
     assert statistics[0.0].as_dict()["layers"][0]["kind"] == ENCODER
 
 
