@@ -1,9 +1,5 @@
 """Translating lines as they are read, and scoring pairs by force-decoding.
 
-The score of a translation is the sum of the log probabilities of its tokens, divided by their number to the power of
-`length_penalty`. Beam search ranks its hypotheses so. The end token counts as a token. The probabilities are those of
-the model, before any logits processor.
-
 A translation that the search wrote is force-decoded too, so that the search need not keep its logits. `score_pairs`
 gives its text the same score on three conditions: the tokenizer splits the text as the model wrote it, the end token
 had room, and the line was translated as one piece.
@@ -136,7 +132,10 @@ def score_pairs(
     length_penalty: float = 1.0,
     on_progress: Progress | None = None,
 ) -> list[float]:
-    """The score of each target as the translation of its source, see this file's docstring.
+    """The score of each target as the translation of its source, by which beam search ranks its hypotheses.
+
+    It is the sum of the log probabilities of its tokens, divided by their number to the power of `length_penalty`. The
+    end token counts as a token. The probabilities are those of the model, before any logits processor.
 
     `on_progress` is called after every batch with the number of pairs that it scored.
     """

@@ -175,6 +175,15 @@ def test_groups_by_hand_and_another_baseline() -> None:
     assert "no test over seeds of two and b: they have no seed in common" in comparison.notes
 
 
+def test_a_baseline_of_one_seed_needs_no_seed_in_its_name() -> None:
+    names = ("marian-seed1", "dla_em-seed1", "dla_em-wide")
+    systems = group_runs([translated(name, 0.3, number) for number, name in enumerate(names)], {})
+    for given, meant in (("marian", "marian-seed1"), ("dla_em", "dla_em-seed1"), ("dla_em-wide", "dla_em-wide")):
+        assert compare_systems(systems, REFERENCES, ["bleu"], baseline=given, tests=[]).baseline == meant
+    with pytest.raises(ValueError, match="baseline='gdr': must be one of marian-seed1, dla_em-seed1, dla_em-wide"):
+        compare_systems(systems, REFERENCES, ["bleu"], baseline="gdr", tests=[])
+
+
 def test_one_sentence_has_scores_and_no_p_value() -> None:
     runs = [Run("a", translations=["eins zwei"]), Run("b", translations=["eins drei"])]
     comparison = compare_systems(runs, ["eins zwei"], ["chrf"])

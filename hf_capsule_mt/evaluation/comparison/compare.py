@@ -13,7 +13,7 @@ from hf_capsule_mt.evaluation.comparison.scored_runs import (
     score_run,
     signatures_of,
 )
-from hf_capsule_mt.evaluation.comparison.systems import Run, System, group_runs
+from hf_capsule_mt.evaluation.comparison.systems import Run, System, group_runs, without_seed
 from hf_capsule_mt.evaluation.scoring.metric import reference_sets
 from hf_capsule_mt.evaluation.scoring.translation_scores import make_metrics
 from hf_capsule_mt.evaluation.significance.sentence_tests import BOOTSTRAP_SAMPLES, RANDOMIZATION_TRIALS
@@ -110,4 +110,8 @@ def _baseline(systems: list[System], name: str | None) -> System:
     for system in systems:
         if name is None or name == system.name or (len(system.runs) == 1 and name == system.runs[0].name):
             return system
+    # A system of one seed has the name of its run: `marian-seed1` for `marian`.
+    of_one_seed = [system for system in systems if without_seed(system.name) == name]
+    if len(of_one_seed) == 1:
+        return of_one_seed[0]
     raise ValueError(f"baseline={name!r}: must be one of {', '.join(system.name for system in systems)}")

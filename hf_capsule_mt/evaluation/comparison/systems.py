@@ -126,12 +126,17 @@ def _without_seed(run: Run) -> str:
     return re.sub(rf"[-_.](seed[-_.]?|s)?{run.seed}(?=/|$)", "", str(run.settings[START]))
 
 
+def without_seed(name: str) -> str:
+    """`marian` for `marian-seed1`."""
+    return _SEED_IN_NAME.sub("", name)
+
+
 def _system_name(runs: Sequence[Run]) -> str:
     """What the names of its runs have in common, without the seed: `marian` for `marian-1` and `marian-2`."""
     if len(runs) == 1:
         return runs[0].name
     numbered = {_NUMBER_IN_NAME.sub("", run.name) for run in runs}
-    name = numbered.pop() if len(numbered) == 1 else _SEED_IN_NAME.sub("", runs[0].name)
+    name = numbered.pop() if len(numbered) == 1 else without_seed(runs[0].name)
     return name or runs[0].name
 
 
