@@ -56,8 +56,16 @@ def recipes(arguments: argparse.Namespace) -> int:
     if is_near_show:
         print(f"listed are recipes with {search!r}; did you mean capsule-mt recipes show NAME?", file=sys.stderr)
     if arguments.json:
-        rows = [{"name": one.name, "summary": one.summary, "comment": one.comment, "path": str(one.path)}
-                for one in entries]  # fmt: skip
+        rows = [
+            {
+                "name": one.name,
+                "summary": one.summary,
+                "comment": one.comment,
+                "starts_from": one.starts_from,
+                "path": str(one.path),
+            }
+            for one in entries
+        ]
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return 0
     width = max(len(one.name) for one in entries) + 2
@@ -67,7 +75,8 @@ def recipes(arguments: argparse.Namespace) -> int:
         if group not in (None, one.group):
             print()
         group = one.group
-        line = f"{one.name:{width}}{one.summary}"
+        first = f" (after {one.starts_from})" if one.starts_from else ""
+        line = f"{one.name:{width}}{one.summary}{first}"
         print(f"{line[: columns - 1]}…" if len(line) > columns and sys.stdout.isatty() else line)
     return 0
 

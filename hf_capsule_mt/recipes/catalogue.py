@@ -18,16 +18,21 @@ from hf_capsule_mt.recipes.file import (
 from hf_capsule_mt.recipes.strict_yaml import dump_yaml, parse_yaml
 
 SENTENCE = re.compile(r"(?<=[.]) (?=[A-Z])")
+RUNS = "runs/recipes/"  # where recipes of the package write to
 LINE_WITH_COMMENT = re.compile(r"( *)(\w+):(.*?)(?:  # (.*))?")
 
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A recipe of the package. `summary` is the first sentence of its file, `comment` all of its first comment."""
+    """A recipe of the package. `summary` is the first sentence of its file, `comment` all of its first comment.
+
+    `starts_from` is the recipe whose finished run it starts from.
+    """
 
     name: str
     comment: str
     path: Path
+    starts_from: str | None = None
 
     @property
     def group(self) -> str:
@@ -57,11 +62,18 @@ def catalogue(search: str = "") -> list[CatalogueEntry]:
     for name in shipped_names():
         path = recipe_path(name)
         text = path.read_text(encoding="utf-8")
-        entry = CatalogueEntry(name, first_comment(text), path)
+        entry = CatalogueEntry(name, first_comment(text), path, _starts_from(path))
         is_run = "output_dir" in parse_yaml(text, str(path))
         if is_run and search.lower() in f"{name} {entry.comment}".lower():
             entries.append(entry)
     return entries
+
+
+def _starts_from(path: Path) -> str | None:
+    """`multi30k/rnmt` for the settings `init_from: runs/recipes/multi30k/rnmt`, or a checkpoint below it."""
+    start = read_settings(path).get("init_from")
+    folders = "" if start is None else str(start.value)
+    return "/".join(folders.split("/")[2:4]) if folders.startswith(RUNS) else None
 
 
 def whole_recipe(name: str) -> str:

@@ -26,6 +26,15 @@ def test_the_list_has_a_line_for_each_recipe(
     assert {"synthetic/common", "multi30k/common", "tatoeba/common", "wmt14/common"} == {*shipped_names()} - {*names}
     assert "multi30k/caps_nmt                       CapsNMT: translation in linear time." in lines
     assert not any("\\" in line for line in lines)
+    if not is_terminal:  # a terminal may have no room for it
+        after = {line.split()[0]: line.rpartition(" (after ")[2] for line in lines if line.endswith(")")}
+        assert after["multi30k/gdr_marian"] == "multi30k/marian)" and after["tatoeba/gdr_em"] == "tatoeba/dla_em)"
+        assert "synthetic/gdr_marian" not in after, "from scratch"
+
+
+def test_a_run_to_start_from_is_a_recipe() -> None:
+    starts = {entry.starts_from for entry in catalogue()} - {None}
+    assert len(starts) > 4 and starts <= set(shipped_names())
 
 
 def test_a_word_limits_the_list(capsys: pytest.CaptureFixture[str]) -> None:
