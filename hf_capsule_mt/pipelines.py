@@ -55,9 +55,10 @@ class CapsuleTranslationPipeline(Pipeline):
             this translation as labels. Tensors by routing site, or with `"lists"` nested lists, which JSON can hold.
             For models of this package, and texts that are not split.
         return_coverage: adds `coverage`, that of [`explain`] as a dictionary. It has the source `words`, and
-            how likely each is `untranslated` or `repeated`. `warnings` has a line for each word that probably is, and
-            `bow_accuracy` says how reliable they are. The higher `omission_score`, the more likely something was left
-            out. For models with past and future and a bag-of-words loss.
+            how likely each is `untranslated` or `repeated`. `warnings` has a line for each word that probably is.
+            There are none if `is_reliable` is False, because `bow_accuracy` is low or was not measured. The higher
+            `omission_score`, the more likely something was left out. For models with past and future and a
+            bag-of-words loss.
         src_lang, tgt_lang: languages, for tokenizers that mark them; by default those of `translation_xx_to_yy`.
         Others, such as `num_beams`, go to `model.generate`. Unless a setting limits the length, a translation has at
             most twice the tokens of the longest source in its batch and 50.

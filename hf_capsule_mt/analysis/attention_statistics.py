@@ -65,6 +65,7 @@ class AttentionStatistics:
     sentences: int
 
     def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `layer` counts from 0."""
         return {"sentences": self.sentences, "layers": [layer.as_dict() for layer in self.layers]}
 
     def __str__(self) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.coverage_warnings import check_predicts_words, measure_coverage_scales
+from hf_capsule_mt.analysis.coverage_warnings import SENTENCES, check_predicts_words, measure_coverage_scales
 from hf_capsule_mt.evaluation import overlap_rates
 
-SENTENCES = 200  # for the accuracy
+ACCURACY_SENTENCES = 200
 Pair = tuple[str, str] | Mapping[str, Any]
 
 
@@ -19,15 +19,16 @@ def measure_coverage(
 ) -> float | None:
     """Measures `bow_accuracy` and `coverage_scales`, which coverage warnings need, and writes them to `model.config`.
 
-    Recipes do so at the end of training. After training in another way, or any other change of the weights, call it
-    and save the model. It returns the accuracy, None if no pair has text on both sides.
+    Recipes do so at the end of training, if they have a validation corpus. After training in another way, or any
+    other change of the weights, call it and save the model. It returns the accuracy. If no pair has text on both
+    sides, both are None. A model without a bag-of-words head is an error.
 
     Args:
-        pairs: correct translations that the model was not trained on: rows of [`load_corpus`], or tuples. The first
-            500 are enough.
+        pairs: correct translations that the model was not trained on: rows of [`load_corpus`], or tuples. It reads the
+            first 1,000, and measures on 500 of them that the model can read.
         source, target: the languages of rows.
     """
-    rows = list(islice(_texts(pairs, source, target), 500))
+    rows = list(islice(_texts(pairs, source, target), 2 * SENTENCES))  # twice, because some may be too long
     scales = measure_coverage_scales(model, tokenizer, rows)
     # Rounded up, so that no correct translation gets a warning by rounding.
     model.config.coverage_scales = None if scales is None else [math.ceil(scale * 1e3) / 1e3 for scale in scales]
@@ -42,7 +43,7 @@ def measure_bow_accuracy(
     It is `r_OL^P` of section 4.3, GDR. None if no pair has text on both sides.
     """
     check_predicts_words(model)
-    sentences = list(islice(_texts(pairs, source, target), SENTENCES))
+    sentences = list(islice(_texts(pairs, source, target), ACCURACY_SENTENCES))
     model.config.bow_accuracy = None
     if sentences:
         sources, targets = [one for one, _ in sentences], [other for _, other in sentences]

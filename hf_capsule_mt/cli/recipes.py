@@ -75,9 +75,9 @@ def recipes(arguments: argparse.Namespace) -> int:
         if group not in (None, one.group):
             print()
         group = one.group
-        first = f" (after {one.starts_from})" if one.starts_from else ""
-        line = f"{one.name:{width}}{one.summary}{first}"
-        print(f"{line[: columns - 1]}…" if len(line) > columns and sys.stdout.isatty() else line)
+        after = f" (after {one.starts_from})" if one.starts_from else ""
+        line, room = f"{one.name:{width}}{one.summary}", columns - len(after)
+        print(f"{line[: room - 1]}…{after}" if len(line) > room and sys.stdout.isatty() else f"{line}{after}")
     return 0
 
 

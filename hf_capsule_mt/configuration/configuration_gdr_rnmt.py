@@ -80,10 +80,11 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
             How the bag-of-words loss of a step combines the words of its bag: their `"sum"`, as printed, or their
             `"mean"`, as in the authors' published code.
         bow_accuracy (`float`, *optional*):
-            A recipe measures it after training: the share of the words so far that are among the best guesses of the
-            past, `r_OL^P` of section 4.3, GDR. The coverage warnings of [`explain`] depend on it.
+            A recipe, or [`measure_coverage`], measures it after training: the share of the words so far that are among
+            the best guesses of the past, `r_OL^P` of section 4.3, GDR. Without it, or below 0.6, [`explain`] gives no
+            coverage warnings.
         coverage_scales (`list[float]`, *optional*):
-            A recipe measures them after training: from how many nats of evidence on a word counts as left out, and as
+            They are measured in the same way: from how many nats of evidence on a word counts as left out, and as
             repeated, in the coverage warnings of [`explain`].
 
     Example:

@@ -83,9 +83,7 @@ def coverage(scores: Coverage | None, threshold: float) -> str:
 
 
 def _knowledge(scores: Coverage) -> str:
-    """A sentence on the accuracy of the bag of words. The scores depend on it. Empty if it was not measured."""
-    if scores.bow_accuracy is None:
-        return ""
+    """A sentence on the accuracy of the bag of words. The scores depend on it."""
     return (
         f"The scores depend on what the model knows of its past: it names {scores.bow_accuracy:.0%} of the words "
         f"already written. Below {LEAST_BOW_ACCURACY:.0%} it would give no warnings."

@@ -108,7 +108,7 @@ def test_a_site_alone():
     with routing_ablation(model, "uniform"):
         assert torch.equal(model(**batch).logits, every)
     for wrong in ("encoder.layer_aggregation", [], ["decoder"]):
-        with pytest.raises(ValueError, match="must be a list of .*encoder.layer_aggregation"):
+        with pytest.raises(ValueError, match="must be a list of one or more of .*encoder.layer_aggregation"):
             with routing_ablation(model, "uniform", sites=wrong):
                 pass
 

@@ -82,9 +82,9 @@ def _chosen_sites(model: nn.Module, names: Collection[str] | None) -> list[Routi
     sites = routing_sites(model)
     if names is None:
         return sites
-    there = [site.name for site in sites]
-    if isinstance(names, str) or not names or not set(names) <= set(there):
-        raise ValueError(f"sites={names!r}: must be a list of {', '.join(there)}")
+    site_names = [site.name for site in sites]
+    if isinstance(names, str) or not names or not set(names) <= set(site_names):
+        raise ValueError(f"sites={names!r}: must be a list of one or more of {', '.join(site_names)}")
     return [site for site in sites if site.name in names]
 
 

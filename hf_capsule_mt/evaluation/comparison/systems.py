@@ -118,10 +118,10 @@ def _but_for_the_seed(run: Run) -> dict[str, Any]:
 def _same_start(run: Run, other: Run) -> bool:
     """Whether two runs start from the same checkpoint, or each from that of its own seed, as their paths say."""
     starts = run.settings.get(START), other.settings.get(START)
-    return starts[0] == starts[1] or (None not in starts and _without_seed(run) == _without_seed(other))
+    return starts[0] == starts[1] or (None not in starts and _start_without_seed(run) == _start_without_seed(other))
 
 
-def _without_seed(run: Run) -> str:
+def _start_without_seed(run: Run) -> str:
     """The path of the start without the seed of the run: `runs/marian` for `runs/marian-seed2` with seed 2."""
     return re.sub(rf"[-_.](seed[-_.]?|s)?{run.seed}(?=/|$)", "", str(run.settings[START]))
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from commands import run_script
 from small_marian import SMALL_MARIAN
 from transformers import DataCollatorForSeq2Seq
@@ -15,14 +14,10 @@ from hf_capsule_mt import (
     CapsuleSeq2SeqTrainingArguments,
     GDRMarianConfig,
     GDRMarianForConditionalGeneration,
-    explain,
-    measure_coverage,
-    overlap_rates,
     preprocess_pairs,
     synthetic_dataset,
     train_tokenizer,
 )
-from hf_capsule_mt.analysis import measure_coverage_scales
 from hf_capsule_mt.data import marian_token_ids, synthetic_lines
 from hf_capsule_mt.recipes.recipe import parse_recipe
 
@@ -33,36 +28,14 @@ SIZES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("as_rows", [False, True])
-def test_it_is_the_overlap_rate_of_the_past(as_rows: bool) -> None:
-    """With the scales of the same pairs, a little larger by rounding; of rows of a data set, and of tuples."""
-    sources, targets = synthetic_lines(20, seed=1)
-    tokenizer = train_tokenizer([*sources, *targets], vocab_size=300)
-    torch.manual_seed(2)
-    model = GDRMarianForConditionalGeneration(GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer)))
-    tuples = [(" ", "leer"), *zip(sources, targets, strict=True)]
-    pairs = [{"translation": {"en": source, "de": target}} for source, target in tuples] if as_rows else tuples
-    actual = measure_coverage(model, tokenizer, pairs)
-    assert actual == model.config.bow_accuracy == round(overlap_rates(model, tokenizer, sources, targets).past, 4)
-    assert model.config.coverage_scales == pytest.approx(measure_coverage_scales(model, tokenizer, tuples), abs=1.1e-3)
-    assert explain(model, tokenizer, sources[0], targets[0]).coverage.bow_accuracy == actual
-    assert measure_coverage(model, tokenizer, pairs[:1]) is None
-    assert model.config.bow_accuracy is None is model.config.coverage_scales
-
-
-def test_a_model_without_a_bag_of_words_has_no_coverage() -> None:
-    tokenizer = train_tokenizer([*synthetic_lines(20, seed=1)[0]], vocab_size=300)
-    config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_loss_weight=0.0)
-    with pytest.raises(ValueError, match="has no bag-of-words head, which coverage needs"):
-        measure_coverage(GDRMarianForConditionalGeneration(config), tokenizer, [("a", "b")])
-
-
-def test_a_run_keeps_it_in_the_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_validation", [True, False])
+def test_a_run_keeps_it_in_the_configuration(has_validation: bool, tmp_path: Path) -> None:
+    """Without validation there is no scale: from sentences that training saw it would be too small."""
     recipe = {
         "family": "gdr_marian",
         "config": SIZES,
         "train": "synthetic:60:8",
-        "validation": "synthetic:9:8",
+        **({"validation": "synthetic:9:8"} if has_validation else {}),
         "vocab_size": 300,
         "max_steps": 2,
         "per_device_train_batch_size": 8,
@@ -78,7 +51,10 @@ def test_a_run_keeps_it_in_the_configuration(tmp_path: Path) -> None:
     assert 0.0 <= accuracy < 0.5, "it has learned nothing yet"
     assert json.loads((tmp_path / "run" / "results.json").read_text())["model"]["config"]["bow_accuracy"] == accuracy
     scales = json.loads((tmp_path / "run" / "config.json").read_text())["coverage_scales"]
-    assert len(scales) == 2 and all(scale >= 0.693 for scale in scales)
+    if has_validation:
+        assert len(scales) == 2 and all(scale >= 0.693 for scale in scales)
+    else:
+        assert scales is None
     with pytest.raises(ValueError, match="no key 'config.bow_accuracy' in family gdr_marian"):
         parse_recipe([str(tmp_path / "recipe.yaml"), "--config.bow_accuracy=0.9"])
 

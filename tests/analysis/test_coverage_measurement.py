@@ -1,0 +1,44 @@
+"""`measure_coverage` measures how far coverage warnings can be believed, and writes it to the configuration."""
+
+from typing import Any
+
+import pytest
+import torch
+from small_marian import SMALL_MARIAN
+
+from hf_capsule_mt import (
+    GDRMarianConfig,
+    GDRMarianForConditionalGeneration,
+    explain,
+    measure_coverage,
+    overlap_rates,
+    train_tokenizer,
+)
+from hf_capsule_mt.analysis import measure_coverage_scales
+from hf_capsule_mt.data import marian_token_ids, synthetic_lines
+
+SIZES: dict[str, Any] = {**SMALL_MARIAN, "max_position_embeddings": 256, "capsule_dim": 8}
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_it_is_the_overlap_rate_of_the_past(as_rows: bool) -> None:
+    """With the scales of the same pairs, a little larger by rounding; of rows of a data set, and of tuples."""
+    sources, targets = synthetic_lines(20, seed=1)
+    tokenizer = train_tokenizer([*sources, *targets], vocab_size=300)
+    torch.manual_seed(2)
+    model = GDRMarianForConditionalGeneration(GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer)))
+    tuples = [(" ", "leer"), *zip(sources, targets, strict=True)]
+    pairs = [{"translation": {"en": source, "de": target}} for source, target in tuples] if as_rows else tuples
+    actual = measure_coverage(model, tokenizer, pairs)
+    assert actual == model.config.bow_accuracy == round(overlap_rates(model, tokenizer, sources, targets).past, 4)
+    assert model.config.coverage_scales == pytest.approx(measure_coverage_scales(model, tokenizer, tuples), abs=1.1e-3)
+    assert explain(model, tokenizer, sources[0], targets[0]).coverage.bow_accuracy == actual
+    assert measure_coverage(model, tokenizer, pairs[:1]) is None
+    assert model.config.bow_accuracy is None is model.config.coverage_scales
+
+
+def test_a_model_without_a_bag_of_words_has_no_coverage() -> None:
+    tokenizer = train_tokenizer([*synthetic_lines(20, seed=1)[0]], vocab_size=300)
+    config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_loss_weight=0.0)
+    with pytest.raises(ValueError, match="has no bag-of-words head, which coverage needs"):
+        measure_coverage(GDRMarianForConditionalGeneration(config), tokenizer, [("a", "b")])
