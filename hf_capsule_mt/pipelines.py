@@ -81,8 +81,7 @@ class CapsuleTranslationPipeline(Pipeline):
 
     def __call__(self, inputs: Any, *args: Any, batch_size: int | None = None, **kwargs: Any) -> Any:
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):
-            inputs = list(inputs)
-            if not inputs:
+            if not (inputs := list(inputs)):
                 return []
         elif isinstance(inputs, Iterable) and not isinstance(inputs, (str, Mapping, Dataset)):
             inputs = (text for text in inputs)  # the base class streams generators, no other iterators
@@ -97,8 +96,6 @@ class CapsuleTranslationPipeline(Pipeline):
             raise ValueError(f"{type(self.model).__name__} is no encoder-decoder: translation needs one")
         if (shortlist := getattr(self.model, "shortlist", None)) is not None:  # of quantize_for_cpu
             shortlist.check_tokenizer(self.tokenizer)
-        if "truncation" in parameters:  # an argument of Transformers 4
-            raise ValueError('truncation: pass long_input="truncate"; by default long texts are split into sentences')
         preparing = {name: parameters.pop(name) for name in PREPARING if name in parameters}
         if preparing.get("long_input", "split") not in ("split", "truncate"):
             raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split' or 'truncate'")

@@ -49,11 +49,7 @@ def make_parser() -> CommandParser:
         metavar="NAME=RUN,RUN",
         help="runs of one system, which get this name; can be given several times",
     )
-    parser.add_argument(
-        "--baseline",
-        help="the system that the others are compared with, such as marian for the run marian-seed1; "
-        "default: the first one",
-    )
+    parser.add_argument("--baseline", help="the system that the others are compared with; default: the first one")
     add_metric_options(parser, ("bleu", "chrf"))
     parser.rare.add_argument(
         "--split", choices=["test", "validation"], default="test", help="part of each run to compare"

@@ -32,7 +32,7 @@ class TranslationHead:
     installed_generate: ClassVar[Callable[..., Any] | None] = None
 
     config: Any
-    model: nn.Module
+    model: Any
     lm_head: nn.Linear
     final_logits_bias: Any  # a buffer [1, V]
     prepare_decoder_input_ids_from_labels: Any
@@ -139,21 +139,18 @@ class TranslationHead:
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """As in Transformers, but embeddings of one vocabulary that are not tied stay apart."""
-        decoder: Any = self.model.decoder
-        decoder_embeddings = decoder.embed_tokens
+        old_target = self.model.decoder.embed_tokens
         embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)  # type: ignore[misc]
         if self.config.share_encoder_decoder_embeddings and not self.config.tie_word_embeddings:
-            decoder.embed_tokens = self._get_resized_embeddings(decoder_embeddings, embeddings.num_embeddings)
+            self.model.decoder.embed_tokens = self._get_resized_embeddings(old_target, embeddings.num_embeddings)
             self.model.shared = deepcopy(embeddings)  # it was made the encoder's, and saved in its place
         return embeddings
 
     def _resize_final_logits_bias(self, new_num_tokens: int | None = None) -> None:
         """Marian's code asks for `new_num_tokens`, but a vocabulary that is padded to a multiple is larger."""
         self.lm_head.out_features = words = len(self.lm_head.weight)
-        bias = self.final_logits_bias.new_zeros(1, words)
-        kept = min(words, self.final_logits_bias.shape[-1])
-        bias[:, :kept] = self.final_logits_bias[:, :kept]
-        self.final_logits_bias = nn.Buffer(bias)
+        bias = self.final_logits_bias[:, :words]
+        self.final_logits_bias = nn.Buffer(nn.functional.pad(bias, (0, words - bias.shape[-1])))
 
     def get_compiled_call(self, compile_config: Any) -> Any:
         """As in Transformers, but a deep copy gets its own call: a compiled call holds the weights of its model."""

@@ -62,8 +62,7 @@ def check_source_mask(mask: Tensor | None) -> None:
 
 def check_labels(labels: Tensor, vocab_size: int) -> None:
     """Raise on labels that are neither token ids nor -100."""
-    ids = labels.masked_fill(labels == -100, 0) if _can_read_values(labels) else labels
-    check_tokens("labels", ids, vocab_size)
+    check_tokens("labels", labels.masked_fill(labels == -100, 0), vocab_size)
 
 
 def source_word_mask(attention_mask: Tensor | None) -> Tensor | None:

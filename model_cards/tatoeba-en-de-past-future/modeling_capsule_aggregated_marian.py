@@ -48,10 +48,8 @@ class RecordedLayer(nn.Module):
         if layer_outputs is None:
             return super().__call__(hidden_states, *args, **kwargs)
         # With aggregation, LayerDrop happens here: H^l of a dropped layer is its input.
-        if self.training and self.layerdrop > 0.0 and torch.rand([]) < self.layerdrop:
-            output = hidden_states
-        else:
-            output = super().__call__(hidden_states, *args, **kwargs)
+        dropped = self.training and self.layerdrop > 0.0 and torch.rand([]) < self.layerdrop
+        output = hidden_states if dropped else super().__call__(hidden_states, *args, **kwargs)
         layer_outputs.states.append(output)
         return output
 
@@ -88,16 +86,8 @@ class CapsuleAggregatedMarianPreTrainedModel(
         super()._init_weights(module)
         if isinstance(module, CapsuleModule):
             module.init_capsule_weights(self.config.init_std)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """As in Transformers, but never unpickles a file. Positions are fixed, as in a new model."""
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
-        model = loaded[0] if kwargs.get("output_loading_info") else loaded
-        for module in model.modules():
-            if isinstance(module, FixedPositions):
-                module.weight.requires_grad_(False)
-        return loaded
+        if isinstance(module, FixedPositions):
+            module.weight.requires_grad_(False)
 
     def _route_heads(self, side: str, attention: str, layers: nn.ModuleList) -> None:
         """In the layers that the configuration selects, replace `out_proj` of `attention` by a routed projection."""
@@ -126,8 +116,7 @@ class CapsuleAggregatedMarianPreTrainedModel(
             else:
                 layer_outputs = LayerOutputs()
                 outputs = stack(**arguments, layer_outputs=layer_outputs, return_dict=True)
-                aggregate = self.layer_aggregation(layer_outputs.states)
-                outputs["last_hidden_state"] = aggregate
+                outputs["last_hidden_state"] = aggregate = self.layer_aggregation(layer_outputs.states)
                 if outputs.hidden_states and outputs.hidden_states[-1] is not None:
                     outputs["hidden_states"] = (*outputs.hidden_states[:-1], aggregate)
             return with_routings(output, outputs, record) if output_routings else outputs
@@ -214,6 +203,8 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
 class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, MarianModel):
     """[`MarianModel`] with layer and head aggregation, without a language-modelling head."""
 
+    _keys_to_ignore_on_save: Any = ["encoder.embed_positions.weight", "decoder.embed_positions.weight"]
+    _keys_to_ignore_on_load_missing: Any = _keys_to_ignore_on_save
     encoder_class: type[CapsuleAggregatedMarianEncoder] = CapsuleAggregatedMarianEncoder
     decoder_class: type[CapsuleAggregatedMarianDecoder] = CapsuleAggregatedMarianDecoder
 

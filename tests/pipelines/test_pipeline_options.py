@@ -12,7 +12,6 @@ from transformers import GenerationConfig, pipeline
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (MARIAN, {"truncation": True}, 'truncation: pass long_input="truncate"'),
         (MARIAN, {"long_input": "wrap"}, "long_input='wrap': must be 'split' or 'truncate'"),
         (MARIAN, {"max_source_length": 41}, "max_source_length=41: .*at most 40"),
         (CAPS_NMT.name, {"max_source_length": 1}, "max_source_length=1: must be at least 2"),

@@ -53,7 +53,11 @@ def test_the_demo_begins_with_the_shipped_checkpoints(tmp_path: Path, capsys: py
     show_checkpoints(tmp_path)
     assert capsys.readouterr().out == "", "there are none yet"
     make_run(tmp_path / "a-marian", MarianMTModel, **SMALL_MARIAN)
-    make_run(tmp_path / "past-future", GDRMarianForConditionalGeneration, **{**SMALL_MARIAN, "capsule_dim": 8})
+    make_run(
+        tmp_path / "past-future",
+        GDRMarianForConditionalGeneration,
+        **{**SMALL_MARIAN, "capsule_dim": 8, "bow_accuracy": 0.7},
+    )
     show_checkpoints(tmp_path)
     marian, past_future = capsys.readouterr().out.split("== Shipped checkpoint ")[1:]
     assert marian.startswith("a-marian\n") and "past/future %" not in marian

@@ -61,8 +61,8 @@ def trainer(
 
 
 def rates(run: CapsuleSeq2SeqTrainer) -> dict[str, tuple[float, float]]:
-    """Learning rate and weight decay of every parameter, by name; a parameter in two groups is an error."""
-    names = {id(parameter): name for name, parameter in run.model.named_parameters()}
+    """Learning rate and weight decay of every trained parameter, by name; a parameter in two groups is an error."""
+    names = {id(parameter): name for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     actual: dict[str, tuple[float, float]] = {}
     for group in run.optimizer.param_groups:
         for parameter in group["params"]:
