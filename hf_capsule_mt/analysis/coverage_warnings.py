@@ -76,7 +76,7 @@ class Coverage:
 
     @property
     def is_reliable(self) -> bool:
-        """False if the bag-of-words head is too inaccurate for useful warnings, or its accuracy was not measured."""
+        """Whether the accuracy of the bag-of-words head was measured, and is high enough for useful warnings."""
         return can_warn(self.bow_accuracy)
 
     @property

@@ -84,8 +84,8 @@ class GDRRNMTConfig(CheckedConfig, PreTrainedConfig):
             the best guesses of the past, `r_OL^P` of section 4.3, GDR. Without it, or below 0.6, [`explain`] gives no
             coverage warnings.
         coverage_scales (`list[float]`, *optional*):
-            They are measured in the same way: from how many nats of evidence on a word counts as left out, and as
-            repeated, in the coverage warnings of [`explain`].
+            Two numbers, measured in the same way. A word with more nats of evidence than the first counts as left out,
+            and one with more than the second as repeated.
 
     Example:
 

@@ -138,5 +138,5 @@ def analysis_tables(systems: dict[str, dict[int, dict[str, Any]]]) -> str:
         }
         present = {system: analyses for system, analyses in analyzed.items() if analyses}
         if present:
-            pieces += [f"**{title}.**", table(present)]
+            pieces += [f"**{title}**.", table(present)]
     return "\n\n".join(pieces)

@@ -1,4 +1,4 @@
-"""`measure_coverage` measures how far coverage warnings can be believed, and writes it to the configuration."""
+"""`measure_coverage` measures how far coverage warnings can be believed."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {**SMALL_MARIAN, "max_position_embeddings": 256, "capsul
 
 @pytest.mark.parametrize("as_rows", [False, True])
 def test_it_is_the_overlap_rate_of_the_past(as_rows: bool) -> None:
-    """With the scales of the same pairs, a little larger by rounding; of rows of a data set, and of tuples."""
+    """The pairs are rows of a data set, or tuples. The scales are rounded up."""
     sources, targets = synthetic_lines(20, seed=1)
     tokenizer = train_tokenizer([*sources, *targets], vocab_size=300)
     torch.manual_seed(2)
