@@ -52,6 +52,8 @@ SYSTEMS: dict[str, tuple[str, str | None]] = {
 }
 ONE_SEED: dict[str, tuple[str, str | None]] = {
     "dla_em_dropout": ("dla_em_dropout", None),
+    "dla_em_warm": ("dla_em_warm", BASE),
+    "dla_em_replace": ("dla_em_replace", BASE),
     "dla_linear": ("dla_linear", None),
     "dla_dynamic_combination": ("dla_dynamic_combination", None),
     "dla_dynamic_routing": ("dla_dynamic_routing", None),
