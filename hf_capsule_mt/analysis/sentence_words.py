@@ -1,6 +1,7 @@
 """The words of a sentence with their tokens, and tables of words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from hf_capsule_mt.evaluation.decoding import translate
 from hf_capsule_mt.evaluation.texts import check_text
 from hf_capsule_mt.modeling.translation_loop import with_settings
+
+PIECE_SPACE = "\u2581"  # SentencePiece's mark of a space
 
 
 def checked_target(
@@ -31,7 +34,7 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[
     if tokenizer.is_fast:
         words, rows = _rows_by_offsets(next(iter(text.values())), encoded["offset_mapping"])
     else:
-        words, rows = _rows_by_decoding(tokenizer, ids)
+        words, rows = _rows_by_decoding(tokenizer, ids, source="text" in text)
     # A word without tokens of its own shares the tokens of the next word.
     for index in range(len(rows) - 1, -1, -1):
         if not rows[index]:
@@ -55,13 +58,25 @@ def _rows_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[lis
     return words, rows
 
 
-def _rows_by_decoding(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], list[list[int]]]:
+def source_decoder(tokenizer: Any) -> Callable[[list[int]], str]:
+    """Token ids of a source to its text. Marian's tokenizer with two vocabularies decodes targets only."""
+    if not getattr(tokenizer, "separate_vocabs", False):
+        return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True))
+    special = set(tokenizer.all_special_ids)
+    pieces = {token: piece for piece, token in tokenizer.encoder.items() if token not in special}
+    return lambda ids: "".join(pieces.get(token, "") for token in ids).replace(PIECE_SPACE, " ").strip()
+
+
+def _rows_by_decoding(
+    tokenizer: PreTrainedTokenizerBase, ids: list[int], source: bool
+) -> tuple[list[str], list[list[int]]]:
     """For slow tokenizers such as Marian's: a token belongs to the last word of the text decoded so far."""
     special = set(tokenizer.all_special_ids)
-    words = str(tokenizer.decode(ids, skip_special_tokens=True)).split()
+    decode = source_decoder(tokenizer) if source else partial(tokenizer.decode, skip_special_tokens=True)
+    words = str(decode(ids)).split()
     rows: list[list[int]] = [[] for _ in words]
     for position, token in enumerate(ids):
-        so_far = str(tokenizer.decode(ids[: position + 1], skip_special_tokens=True)).split()
+        so_far = str(decode(ids[: position + 1])).split()
         if token not in special and so_far:
             rows[min(len(so_far), len(words)) - 1].append(position)
     return words, rows

@@ -148,9 +148,12 @@ def _encode(
     nested: bool,
     limits: tuple[int, int],
 ) -> dict[str, list[Any]]:
-    """Tokens of both sides; `keys` are column names, or with `nested` the languages of a translation."""
+    """Tokens of both sides; `keys` are column names, or with `nested` the languages of a translation.
+
+    A tokenizer may split targets in another way than sources, such as Marian's with its two vocabularies.
+    """
     sides = []
-    for key, limit in zip(keys, limits, strict=True):
+    for key, side, limit in zip(keys, ("text", "text_target"), limits, strict=True):
         texts = [(row or {}).get(key) for row in batch["translation"]] if nested else batch[key]
         for place, (row, text) in enumerate(zip(indices, texts, strict=True)):
             languages = sorted(batch["translation"][place] or ()) if nested else [key]
@@ -165,7 +168,7 @@ def _encode(
                     f"preprocess_pairs: row {row} has {key}={text!r}, which must be a text that is not blank; "
                     f"drop the row, or check the names of the two {kind}"
                 )
-        encoded = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+        encoded = tokenizer(**{side: texts}, truncation=False, verbose=False)["input_ids"]
         cut = [len(ids) > limit for ids in encoded]
         eos = tokenizer.eos_token_id
         sides.append(

@@ -1,0 +1,55 @@
+"""Pairs for a tokenizer that splits sources and targets in different ways, such as that of opus-mt."""
+
+import json
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from hf_capsule_mt.analysis.sentence_words import encode_words
+from hf_capsule_mt.data import preprocess_pairs
+
+SOURCES = ["The sister wrote a letter.", "Who reads it?", "The dog sees the house."]
+PAD = 80  # a number without a word on both sides
+TARGETS = ["Die Schwester schrieb einen Brief.", "Wer liest ihn?", "Der Hund sieht das Haus."]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["one vocabulary", "two vocabularies"])
+def tokenizer(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    folder = tmp_path_factory.mktemp("opus")
+    vocabularies = []
+    for side, lines in (("source", SOURCES), ("target", TARGETS)):
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_prefix=str(folder / side), vocab_size=36, hard_vocab_limit=False
+        )
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        pieces = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
+        vocabularies.append([pieces.id_to_piece(index) for index in range(3, len(pieces))])
+    names = [vocabularies[0], vocabularies[1]] if request.param else [[*vocabularies[0], *vocabularies[1]]]
+    for file, words in zip(("vocab.json", "target_vocab.json"), names, strict=False):
+        every = dict.fromkeys(["</s>", "<unk>", *words])
+        (folder / file).write_text(json.dumps({word: index for index, word in enumerate(every)} | {"<pad>": PAD}))
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": request.param}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def test_each_side_is_split_by_its_own_model(tokenizer: Any) -> None:
+    pairs = [{"en": source, "de": target} for source, target in zip(SOURCES, TARGETS, strict=True)]
+    rows = preprocess_pairs(Dataset.from_dict({"translation": pairs}), tokenizer, "en", "de")
+    labels = [tokenizer(text_target=text)["input_ids"] for text in TARGETS]
+    assert list(rows["labels"]) == labels != [tokenizer(text)["input_ids"] for text in TARGETS]
+    assert list(rows["input_ids"]) == [tokenizer(text)["input_ids"] for text in SOURCES]
+    assert tokenizer.unk_token_id not in sum(labels, [])
+
+
+def test_words_of_each_side_are_found_again(tokenizer: Any) -> None:
+    for side, texts in (("text", SOURCES), ("text_target", TARGETS)):
+        for text in texts:
+            ids, words, rows = encode_words(tokenizer, **{side: text})
+            if tokenizer.unk_token_id not in ids:
+                assert "".join(words) == text.replace(" ", "")
+            # The end belongs to no word, nor does a space that is a token by itself.
+            assert {*range(1, len(ids) - 1)} <= {*sum(rows, [])} <= {*range(len(ids) - 1)}
