@@ -11,9 +11,8 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
-from hf_capsule_mt.inference.search.choose import search_arguments
+from hf_capsule_mt.inference.search.choose import inferred_mask, search_arguments
 from hf_capsule_mt.modeling.outputs import CACHE, one_cache
-from hf_capsule_mt.modeling.translation_loop import generation_setting
 
 logger = logging.get_logger(__name__)
 
@@ -37,19 +36,12 @@ def generate_with_routings(
     cache = one_cache(kwargs.pop("past_key_values", None), kwargs)
     if cache is not None:
         kwargs[CACHE] = cache
+    kwargs |= inferred_mask(model, inputs, args, kwargs)
     if output_routings is None:
         output_routings = _configured_output_routings(model, args, kwargs)
     if not output_routings:
         return generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
     _warn_without_dict(model, {"generation_config": next(iter(args), None), **kwargs})
-    words = kwargs.get("input_ids", inputs)
-    if isinstance(words, Tensor) and kwargs.get("attention_mask") is None:
-        # `generate` infers this mask from the padding, unless padding is also an end. The call for the routings needs
-        # it too.
-        call = {"generation_config": next(iter(args), None), **kwargs}
-        pad, end = (generation_setting(model, call, name) for name in ("pad_token_id", "eos_token_id"))
-        if pad not in (None, *(end if isinstance(end, list | tuple) else [end])):
-            kwargs["attention_mask"] = words.ne(pad).long()
     source = _source_arguments(inputs, kwargs)
     generated = generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
     if isinstance(generated, ModelOutput):

@@ -160,7 +160,7 @@ class GDRRNMTDecoder(WordEmbedding, GDRRNMTPreTrainedModel):
             cache.append(recurrence.after)
         # z_t = tanh(W_e e_t + W_s s_t + W_c c_t)
         parts = (words, recurrence.states(0), recurrence.contexts)
-        features = torch.cat([part.to(words.dtype) for part in parts], dim=-1)
+        features = torch.cat([part.to(words) for part in parts], dim=-1)
         readout = self.readout_dropout(torch.tanh(self.readout(features)))
         attentions = self._option("output_attentions", output_attentions)
         returned: dict[str, Any] = {CACHE: cache, "last_hidden_state": readout}

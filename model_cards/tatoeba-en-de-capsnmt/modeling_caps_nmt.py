@@ -135,7 +135,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         batch, length = words.shape[:2]
         if len(source_context) != batch:
             raise ValueError(f"the decoder input has {batch} sentences, the encoder's output {len(source_context)}")
-        words = words + source_context.unsqueeze(1).to(words.dtype)
+        words = words + source_context.unsqueeze(1).to(words)
         past_key_values = one_cache(past_key_values, kwargs)
         cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         states = None if cache is None else cache.states

@@ -105,7 +105,7 @@ def translate_tokens(
     )
     for position, rows in translated_batches(model, batches, generation, on_progress):
         tokens = rows[:, 1:]
-        ended = torch.isin(tokens, torch.tensor([] if ends is None else ends).long()).long()
+        ended = torch.isin(tokens, torch.tensor([] if ends is None else ends, device="cpu").long()).long()
         kept = ended.cumsum(dim=1) - ended == 0
         translations[position] = [row[real].tolist() for row, real in zip(tokens, kept, strict=True)]
     return translations

@@ -97,6 +97,7 @@ def test_generate_returns_the_routings_of_the_mask_that_it_infers(case: Case):
     expected = model.generate(
         inputs["input_ids"], attention_mask=inputs["input_ids"].ne(model.config.pad_token_id).long(), **wanted
     )
+    assert torch.equal(model.generate(inputs["input_ids"]), expected.sequences), "without routings too"
     inferred = model.generate(inputs["input_ids"], **wanted)
     assert torch.equal(inferred.sequences, expected.sequences)
     for site, assignments in expected.routings.items():

@@ -15,7 +15,7 @@ from transformers.activations import GELUActivation, SiLUActivation
 from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.marian import routing_plan
 from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, as_int64, linear_fields, marian_step
-from hf_capsule_mt.inference.search.choose import STEP_MAKERS, runs_as_defined, search_arguments
+from hf_capsule_mt.inference.search.choose import STEP_MAKERS, inferred_mask, runs_as_defined, search_arguments
 from hf_capsule_mt.inference.search.processors import output_layer
 from hf_capsule_mt.modeling.input_checks import check_length, word_mask
 from hf_capsule_mt.ops.native_library import address, tensors_are_traced
@@ -30,6 +30,7 @@ class LeanMarian:
     """Mixin; list it before an int8 Marian. Translates by the lean loops where they give Transformers' tokens."""
 
     def generate(self, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs |= inferred_mask(self, inputs, args, kwargs)
         return super().generate(inputs, *args, **kwargs | search_arguments(self, args, kwargs))  # type: ignore[misc]
 
 

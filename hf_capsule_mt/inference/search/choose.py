@@ -23,6 +23,7 @@ from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGenera
 from hf_capsule_mt.modeling.outputs import CACHE, one_cache
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 from hf_capsule_mt.modeling.translation_head import TranslationHead
+from hf_capsule_mt.modeling.translation_loop import generation_setting
 
 NOT_PASSED_ON = ("assistant_model", "assistant_tokenizer", "custom_generate", "streamer", "synced_gpus", "tokenizer")
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
@@ -51,6 +52,22 @@ def search_arguments(model: Any, positional: tuple[Any, ...], keywords: dict[str
         return {}
     cache = one_cache(keywords.get("past_key_values"), dict(keywords))
     return {"custom_generate": partial(search, callers_cache=cache)}
+
+
+def inferred_mask(model: Any, inputs: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Tensor]:
+    """The argument `attention_mask` for sources with padding and no mask, unless padding is also an end.
+
+    Transformers 5.24 infers it for decoders alone, and would translate the padding.
+    """
+    words = keywords.get("input_ids", inputs)
+    if not isinstance(words, Tensor) or words.is_floating_point() or keywords.get("attention_mask") is not None:
+        return {}
+    call = {"generation_config": next(iter(positional), None), **keywords}
+    pad, end = (generation_setting(model, call, name) for name in ("pad_token_id", "eos_token_id"))
+    if pad in (None, *(end if isinstance(end, list | tuple) else [end])):
+        return {}
+    mask = words.ne(pad)
+    return {} if mask.all() else {"attention_mask": mask.long()}
 
 
 def search(

@@ -55,7 +55,7 @@ def greedy_search(steps: Steps, start: Tensor, processors: Processors, limits: L
     """From the start tokens `[B, 1]` to the translations `[B, L]`."""
     sequences = start.new_full((len(start), limits.max_length), limits.pad)
     sequences[:, :1] = start
-    words, finished = start[:, 0], torch.zeros(len(start), dtype=torch.bool)
+    words, finished = start[:, 0], start.new_zeros(len(start), dtype=torch.bool)
     for length in range(1, limits.max_length):
         words = processors.words_of(processors(sequences[:, :length], steps(words)).argmax(dim=-1))
         if limits.ends is not None:
@@ -75,7 +75,7 @@ class FinishedTranslations:
 
     def __init__(self, count: int, beams: int) -> None:
         self.beams = beams
-        self.scores = torch.full((count, beams), -1e9)
+        self.scores = torch.full((count, beams), -1e9, device="cpu")
         self.sequences: list[list[Tensor | None]] = [[None] * beams for _ in range(count)]
 
     def full(self, sentence: int) -> bool:
@@ -89,7 +89,7 @@ class FinishedTranslations:
 
         Only candidates in `ended` `[B, K]` count. A `closed` sentence accepts none.
         """
-        ended = ended & ~torch.tensor(closed).unsqueeze(1)
+        ended = ended & ~torch.tensor(closed, device="cpu").unsqueeze(1)
         merged = torch.cat([self.scores, scores + ~ended * -1e9], dim=1)
         self.scores, places = merged.topk(self.beams)
         kept: list[list[Tensor | None]] = []
@@ -108,10 +108,10 @@ def beam_search(steps: Steps, start: Tensor, processors: Processors, limits: Lim
     beams, penalty, early = settings.num_beams, settings.length_penalty, settings.early_stopping
     count = len(start) // beams
     candidates = max(2, 1 + (0 if limits.ends is None else len(limits.ends))) * beams
-    offsets = torch.arange(count).unsqueeze(1) * beams  # [B, 1]
+    offsets = torch.arange(count, device="cpu").unsqueeze(1) * beams  # [B, 1]
     running = start.new_full((len(start), limits.max_length), limits.pad)
     running[:, :1] = start
-    scores = torch.zeros(count, beams)
+    scores = torch.zeros(count, beams, device="cpu")
     scores[:, 1:] = -1e9  # at first all beams of a sentence are equal
     finished = FinishedTranslations(count, beams)
     can_improve = [True] * count

@@ -132,7 +132,7 @@ def on_shortlist(processor: Any, shortlist: Tensor, vocabulary: int) -> Processo
 
 def columns_of(words: list[int], shortlist: Tensor) -> list[int]:
     """The columns of these words; words outside of the shortlist have none."""
-    return torch.isin(shortlist, torch.tensor(words, dtype=shortlist.dtype)).nonzero().flatten().tolist()
+    return torch.isin(shortlist, shortlist.new_tensor(words)).nonzero().flatten().tolist()
 
 
 def output_layer(model: Any) -> tuple[Callable[[Tensor], Tensor], Tensor | None, Tensor | None]:

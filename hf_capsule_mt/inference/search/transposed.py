@@ -27,7 +27,7 @@ def transposed_copy(weight: Tensor) -> Tensor | None:
     """
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not weight.is_contiguous():
         return None
-    probe = torch.linspace(1.0, 2.0, weight.shape[1]).sin()
+    probe = torch.linspace(1.0, 2.0, weight.shape[1], device="cpu").sin()
     address, checksum = weight.data_ptr(), weight @ probe
     copy = _COPIES.get(weight)
     if copy is None or copy.address != address or not torch.equal(copy.checksum, checksum):

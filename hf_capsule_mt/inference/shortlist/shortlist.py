@@ -61,7 +61,7 @@ class Shortlist:
         self.shares_vocabulary = shares_vocabulary
         self._check()
         # One place more than words: -1, which stands for no word, marks the last.
-        self._fixed = torch.zeros(target_vocabulary + 1, dtype=torch.bool)
+        self._fixed = torch.zeros(target_vocabulary + 1, dtype=torch.bool, device="cpu")
         self._fixed[self.always] = True
         self._fixed[self.frequent] = True
 
@@ -75,7 +75,7 @@ class Shortlist:
         if not (table >= 0).any() and not len(frequent):
             raise ValueError("the shortlist is empty: it needs translations of source words, or frequent words")
         filled = table[table != -1]
-        numbers = torch.cat([filled, frequent, torch.tensor(self.always, dtype=torch.int32)])
+        numbers = torch.cat([filled, frequent, frequent.new_tensor(self.always)])
         if not 0 <= int(numbers.min()) <= int(numbers.max()) < words:
             raise ValueError(f"the shortlist has words outside of the target vocabulary (0 to {words - 1})")
         if self.shares_vocabulary and len(table) != words:
@@ -256,8 +256,10 @@ class Shortlist:
         total = int(counts.sum())
         if (counts < 0).any() or total != len(words):
             raise ValueError(f"{path}: {len(words)} translations for counts of {total}; {shortlist_file.REMEDY}")
-        table = torch.full((len(counts), max(1, int(counts.max()) if len(counts) else 1)), -1, dtype=torch.int32)
-        table[torch.arange(table.shape[1]) < counts.unsqueeze(1)] = words
+        table = torch.full(
+            (len(counts), max(1, int(counts.max()) if len(counts) else 1)), -1, dtype=torch.int32, device="cpu"
+        )
+        table[torch.arange(table.shape[1], device="cpu") < counts.unsqueeze(1)] = words
         try:
             shortlist = cls(
                 table,

@@ -177,8 +177,7 @@ class PastFutureLosses:
         num_items_in_batch: Tensor | int | None,
     ) -> GDRSeq2SeqLMOutput:
         loss: Any = None if losses is None else losses.smooth
-        terms = AuxiliaryTerms(None, None)
-        auxiliary = self.auxiliary_losses
+        terms, auxiliary = AuxiliaryTerms(None, None), self.auxiliary_losses
         if auxiliary is not None and self.training:
             if labels is None:
                 logger.warning_once(
@@ -189,6 +188,7 @@ class PastFutureLosses:
                 terms = auxiliary(
                     outputs.guide_states, _context(outputs), labels, self.lm_head.weight, num_items_in_batch
                 )
+                terms = AuxiliaryTerms(*(None if term is None else term.to(loss.device) for term in terms))
                 loss = loss + self._weighted(terms.bow, terms.bca)
         states = {key: value for key, value in outputs.items() if key not in ("last_hidden_state", "guide_states")}
         plain = None if losses is None else losses.plain

@@ -84,7 +84,7 @@ class RecurrentStateLayer(CacheLayerMixin):
         if self.states is None:
             return
         rows = beam_idx.to(self.states[0].device)
-        selected = tuple(state.index_select(0, rows) for state in self.states)
+        selected = tuple(state.index_select(0, rows.to(state.device)) for state in self.states)
         if self.is_compileable:
             self._overwrite(selected)
         else:
@@ -126,7 +126,7 @@ class RecurrentStateLayer(CacheLayerMixin):
         del self.past[-count:]
         self.length -= count
         if states is not None and rows is not None:
-            states = tuple(state.index_select(0, rows) for state in states)
+            states = tuple(state.index_select(0, rows.to(state.device)) for state in states)
             if self.past:
                 self.past[-1] = self.past[-1]._replace(rows=(*self.past[-1].rows, rows))
         self.states = states
