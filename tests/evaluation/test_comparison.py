@@ -273,6 +273,30 @@ def test_scores_with_other_signatures_are_left_out() -> None:
     assert comparison.warnings == ("other: its BLEU has another signature, tok:intl, and is left out",)
 
 
+def test_recorded_scores_by_other_options_are_left_out() -> None:
+    lower = BLEU_SIGNATURE.replace("case:mixed", "case:lc")
+    runs = [RUNS[0], trained("lower", 1, 30.0, "dla", scores={"BLEU": Score("BLEU", 30.0, lower)})]
+    comparison = compare_systems(runs, metrics=["bleu"], lowercase=True)
+    assert [system.mean("BLEU") for system in comparison.systems] == [None, 30.0]
+    assert (
+        comparison.warnings[-1] == f"{RUNS[0].name}: its BLEU has another signature, {BLEU_SIGNATURE}, and is left out"
+    )
+    comparison = compare_systems(runs, metrics=["bleu"], lowercase=False, tokenizer="13a")
+    assert [system.mean("BLEU") for system in comparison.systems] == [27.1, None]
+    with pytest.raises(ValueError, match="no recorded scores with these options, and no texts to compute them from"):
+        compare_systems(runs, metrics=["bleu"], tokenizer="intl")
+
+
+def test_recorded_scores_beside_given_references_are_warned_of() -> None:
+    runs = [RUNS[0], RUNS[1], translated("good", 0.2)]
+    comparison = compare_systems(runs, REFERENCES, ["bleu"], tests=[])
+    assert comparison.warnings[-1] == (
+        "without their translations, these runs have recorded scores by their own references: "
+        f"{RUNS[0].name}, {RUNS[1].name}"
+    )
+    assert not compare_systems([translated("a", 0.1), runs[2]], REFERENCES, ["bleu"], tests=[]).warnings
+
+
 def test_runs_with_different_references_are_not_tested() -> None:
     references = {"a": REFERENCES, "b": sentences(30, 9)}
     runs = [replace(translated(name, 0.3), references=[texts]) for name, texts in references.items()]

@@ -77,6 +77,22 @@ def test_large_counts_stay_exact(tmp_path: Path) -> None:
         assert np.array_equal(read_counts(tmp_path / "counts").counts["BLEU"], values)
 
 
+def test_counts_by_several_references_stay_exact(tmp_path: Path) -> None:
+    sets = [REFERENCES, [f"{text} Ja." for text in REFERENCES]]
+    runs = []
+    for name, translations in TRANSLATIONS.items():
+        counts = count_sentences(translations, sets, make_metrics(METRICS))
+        save_counts(counts, tmp_path / name)
+        assert np.array_equal(read_counts(tmp_path / name).counts["TER"], counts.counts["TER"])
+        runs.append(Run(name, counts=read_counts(tmp_path / name)))
+    assert (counts.counts["TER"] % 1 != 0).any(), "sacreBLEU takes the mean length of the references"
+    texts = [Run(name, translations=lines, references=sets) for name, lines in TRANSLATIONS.items()]
+    assert compared(*runs) == compared(*texts)
+    others = compare_systems(runs, REFERENCES, METRICS, tests=[])
+    assert others.warnings[0].startswith("without their translations, these runs have recorded scores by their own")
+    assert not compare_systems(runs, sets, METRICS, tests=[]).warnings
+
+
 def test_files_that_are_no_counts(tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(b"abc")
     with pytest.raises(ValueError, match=r"cut is cut off or damaged \(.*\): write it again"):

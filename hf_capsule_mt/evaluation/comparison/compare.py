@@ -8,6 +8,7 @@ from hf_capsule_mt.evaluation.comparison.pair_tests import TESTS, SentenceTestOp
 from hf_capsule_mt.evaluation.comparison.record import Comparison, MetricRow, SentenceTests, SystemRow, SystemSeedTest
 from hf_capsule_mt.evaluation.comparison.scored_runs import (
     add_recorded_scores,
+    not_scored_warnings,
     reference_warnings,
     run_row,
     score_run,
@@ -61,8 +62,11 @@ def compare_systems(
     signatures = signatures_of(chosen, everything)
     for run in everything:
         add_recorded_scores(run, chosen, signatures, warnings)
+    warnings += not_scored_warnings(everything, shared)
     if not any(run.scores for run in everything):
         names = ", ".join(run.run.name for run in everything)
+        if any(run.run.scores or run.run.counts for run in everything):
+            raise ValueError(f"{names}: no recorded scores with these options, and no texts to compute them from")
         raise ValueError(f"{names}: no scores and no references to compute them; give references (--references)")
     unscored = [metric.name for metric in chosen if not any(metric.name in run.scores for run in everything)]
     notes += [f"no run has a score of {name}: give references, or translations" for name in unscored]

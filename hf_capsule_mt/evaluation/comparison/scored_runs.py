@@ -67,10 +67,11 @@ def record_warnings(run: Run, metric: str, signature: str, score: float) -> list
 
 
 def signatures_of(metrics: list[CorpusMetric], runs: list[ScoredRun]) -> dict[str, str]:
-    """The signature of each metric: as computed, or otherwise the first recorded one."""
+    """The signature of each metric: as computed, or otherwise the first recorded one that fits the options."""
     signatures = {}
     for metric in metrics:
-        recorded = (signature for run in runs if (signature := recorded_signature(run.run, metric.name)))
+        found = (recorded_signature(run.run, metric.name) for run in runs)
+        recorded = (signature for signature in found if signature and metric.fits(signature))
         computed = any(metric.name in run.counts for run in runs)
         signatures[metric.name] = metric.signature() if computed else next(recorded, "")
     return signatures
@@ -93,15 +94,24 @@ def add_recorded_scores(
             run.counts[metric.name] = saved.counts[metric.name]
             score = run.scores[metric.name] = metric.score_of(saved.counts[metric.name].sum(axis=0))
             warnings += record_warnings(run.run, metric.name, signatures[metric.name], score)
-        recorded = run.run.scores.get(metric.name)
-        if metric.name in run.scores or recorded is None:
+        if metric.name in run.scores:
             continue
-        if recorded.signature == signatures[metric.name]:
+        recorded, signature = run.run.scores.get(metric.name), recorded_signature(run.run, metric.name)
+        if recorded is not None and recorded.signature == signatures[metric.name] and metric.fits(recorded.signature):
             run.scores[metric.name] = recorded.score
-        else:
+        elif recorded is not None or signature:
             warnings.append(
-                f"{run.run.name}: its {metric.name} has another signature, {recorded.signature}, and is left out"
+                f"{run.run.name}: its {metric.name} has another signature, {signature or 'none'}, and is left out"
             )
+
+
+def not_scored_warnings(runs: list[ScoredRun], references: list[list[str]] | None) -> list[str]:
+    """A warning if references were given and some runs have only scores of their own references."""
+    digest = None if references is None else references_digest(references)
+    names = [run.run.name for run in runs if digest is not None and run.scores and run.references != digest]
+    if not names:
+        return []
+    return [f"without their translations, these runs have recorded scores by their own references: {', '.join(names)}"]
 
 
 def reference_warnings(runs: list[ScoredRun]) -> list[str]:

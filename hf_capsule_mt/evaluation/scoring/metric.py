@@ -37,11 +37,17 @@ class Score:
         return fields | ({"details": self.details} if self.details else {})
 
 
+def chosen_case(lowercase: bool | None) -> frozenset[str]:
+    """The part of a signature that `lowercase` asks for; none if it is None."""
+    return frozenset() if lowercase is None else frozenset({"case:lc" if lowercase else "case:mixed"})
+
+
 class CorpusMetric(ABC):
     """A metric whose score depends on sums over sentences. All counts are exact in float64."""
 
     name: str  # in tables: "BLEU"
     higher_is_better: bool = True
+    chosen: frozenset[str] = frozenset()  # parts of the signature that options ask for, such as "case:lc"
 
     @abstractmethod
     def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
@@ -54,6 +60,10 @@ class CorpusMetric(ABC):
     @abstractmethod
     def signature(self) -> str:
         """How the score is computed. Known after the first counts."""
+
+    def fits(self, signature: str) -> bool:
+        """Whether a recorded score with this signature has what the options ask for."""
+        return self.chosen <= {*signature.split("|")}
 
     def details(self, sums: Counts) -> dict[str, Any]:
         """Further values in a table of this metric."""

@@ -17,7 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts, check_translations, reference_sets
+from hf_capsule_mt.evaluation.scoring.metric import (
+    CorpusMetric,
+    Counts,
+    check_translations,
+    chosen_case,
+    reference_sets,
+)
 from hf_capsule_mt.evaluation.scoring.moses import moses_tokenizer
 
 ORDERS = 4
@@ -75,10 +81,11 @@ class PaperBleuMetric(CorpusMetric):
 
     name = "paper BLEU (multi-bleu)"
 
-    def __init__(self, lowercase: bool = False, tokenizer: str = "none", language: str = "en") -> None:
+    def __init__(self, lowercase: bool | None = None, tokenizer: str = "none", language: str = "en") -> None:
         if tokenizer not in PAPER_TOKENIZERS:
             raise ValueError(f"tokenizer={tokenizer!r}: must be one of {', '.join(PAPER_TOKENIZERS)} for paper BLEU")
-        self.lowercase, self.tokenizer, self.language = lowercase, tokenizer, language
+        self.lowercase, self.tokenizer, self.language = bool(lowercase), tokenizer, language
+        self.chosen = chosen_case(lowercase) | ({f"tok:moses-{language}"} if tokenizer == "moses" else frozenset())
         self._tokenized: Callable[[str], str] = moses_tokenizer(language) if tokenizer == "moses" else str
         self._sets = 1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts
+from hf_capsule_mt.evaluation.scoring.metric import CorpusMetric, Counts, chosen_case
 
 SACREBLEU_METRICS = ("bleu", "chrf", "chrf++", "ter")
 MANY_TOKENIZED = 100  # as in sacreBLEU
@@ -28,6 +28,9 @@ class SacrebleuMetric(CorpusMetric):
         self.name = _TITLES[name]
         self.higher_is_better = name != "ter"
         self._splits_words = name == "bleu" and tokenizer != "none"
+        self.chosen = chosen_case(lowercase)
+        if name == "bleu" and tokenizer is not None:
+            self.chosen |= {f"tok:{tokenizer}"}
         self._metric: Any = _sacrebleu_metric(name, lowercase, tokenizer)
 
     def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:

@@ -48,14 +48,19 @@ def count_sentences(
 
 
 def save_counts(counts: SavedCounts, file: str | Path) -> None:
-    """Write the counts to a new safetensors file, in the smallest type of integer that holds them."""
+    """Write the counts to a new safetensors file, in the smallest type that holds them."""
     from safetensors.numpy import save_file
 
     tensors = {}
     for name, values in counts.counts.items():
-        kind = next(kind for kind in (np.uint8, np.uint16, np.uint32, np.int64) if values.max() <= np.iinfo(kind).max)
-        tensors[name] = np.ascontiguousarray(values.astype(kind))
+        tensors[name] = np.ascontiguousarray(values.astype(_smallest_type(values)))
     save_file(tensors, file, metadata={**counts.signatures, REFERENCES: counts.references})
+
+
+def _smallest_type(values: Counts) -> type[np.generic]:
+    if (values != np.floor(values)).any():  # TER with several references counts their mean length
+        return np.float64
+    return next(kind for kind in (np.uint8, np.uint16, np.uint32, np.int64) if values.max() <= np.iinfo(kind).max)
 
 
 def read_counts(file: str | Path) -> SavedCounts:

@@ -40,7 +40,7 @@ def make_metric(
 ) -> CorpusMetric:
     """The metric of a name in `METRICS`; for the options see `score_translations`."""
     if name == "paper_bleu":
-        return PaperBleuMetric(bool(lowercase), paper_tokenizer, language)
+        return PaperBleuMetric(lowercase, paper_tokenizer, language)
     if name in SACREBLEU_METRICS:
         return SacrebleuMetric(name, lowercase, tokenizer)
     raise ValueError(f"metric={name!r}: must be one of {', '.join(METRICS)}")

@@ -101,10 +101,15 @@ def bootstrap_interval(
 def difference_interval(
     metric: CorpusMetric, baseline: Counts, system: Counts, samples: int = BOOTSTRAP_SAMPLES, seed: int = SEED
 ) -> tuple[float, float]:
-    """The ends of the middle 95 % of the paired bootstrap differences, system minus baseline, from counts `[N, S]`."""
-    check_pair(baseline, system)
+    """The ends of the middle 95 % of the paired bootstrap differences, system minus baseline, from counts `[N, S]`.
+
+    Counts `[K, N, S]` are those of a system with K seeds; its score is their mean.
+    """
+    seeds = system if system.ndim == 3 else system[None]
+    for counts in seeds:
+        check_pair(baseline, counts)
     differences = [
-        metric.score_of(weights @ system) - metric.score_of(weights @ baseline)
+        float(np.mean([metric.score_of(sums) for sums in weights @ seeds])) - metric.score_of(weights @ baseline)
         for weights in bootstrap_weights(len(baseline), samples, seed)
     ]
     return middle(np.array(differences))
