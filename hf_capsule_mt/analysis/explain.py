@@ -86,34 +86,48 @@ class Explanation(ShownAsMap):
 
     def maps(self) -> list[dict[str, Any]]:
         """The map that a page shows, as plain data."""
-        last = np.stack([self.past, self.future, self.redundant], axis=-1)[None]  # [1, T, S, 3]
-        shares = last if self.by_iteration is None else self.by_iteration
-        sums_over = "groups" if np.allclose(last.sum(axis=-1), 1.0, atol=1e-2) else "words"
+        shares = self._groups[None] if self.by_iteration is None else self.by_iteration
         words = [*self.target_words[:-1], END_NAME]
-        return [past_future_map(self.source_words, words, shares, self.uniform, sums_over)]
+        return [past_future_map(self.source_words, words, shares, self.uniform, self._sums_over)]
+
+    @property
+    def _groups(self) -> Shares:
+        """Past, future and redundant, `[T, S, 3]`."""
+        return np.stack([self.past, self.future, self.redundant], axis=-1)
+
+    @property
+    def _sums_over(self) -> str:
+        """What the shares sum to 1 over: the "groups" of a word or, with attention, the "words" of a group."""
+        return "groups" if np.allclose(self._groups.sum(axis=-1), 1.0, atol=1e-2) else "words"
 
     def map_title(self) -> str:
         return " ".join(self.source_words)
 
     def plot(self, path: str | Path) -> Path:
-        """Writes a PNG like Figure 4, GDR: for each target word the columns past (P), future (F) and redundant (R)."""
+        """Writes a PNG like Figure 4, GDR: for each target word the columns past (P), future (F) and redundant (R).
+
+        With `past_future="attention"` nothing is redundant, and there are two columns.
+        """
         try:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
         steps, words = self.past.shape
-        groups = np.stack([self.past, self.future, self.redundant], axis=-1)  # [T, S, 3]
+        columns, label = "PFR", "share of the source word"
+        if self._sums_over == "words":
+            columns, label = "PF", "share of the past or the future"
+        groups = self._groups[..., : len(columns)]
         figure = Figure(figsize=(1.6 + 0.8 * steps, 1.6 + 0.32 * words))
         FigureCanvasAgg(figure)
         panels = figure.subplots(1, steps, squeeze=False)[0]
         for step, axes in enumerate(panels):
             image = axes.imshow(groups[step], aspect="auto", cmap="Blues", vmin=0, vmax=1)
             axes.set_title(self.target_words[step], fontsize=9, rotation=45, ha="left", parse_math=False)
-            axes.set_xticks([0, 1, 2], ["P", "F", "R"], fontsize=8)
+            axes.set_xticks(range(len(columns)), list(columns), fontsize=8)
             names = self.source_words if step == 0 else [""] * words
             axes.set_yticks(range(words), names, fontsize=9, parse_math=False)  # `$` in a word is a character
-        figure.colorbar(image, ax=list(panels), fraction=0.02, label="share of the source word")
+        figure.colorbar(image, ax=list(panels), fraction=0.02, label=label)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110, bbox_inches="tight")
@@ -136,7 +150,8 @@ def explain(
             `model.generate`. An empty translation has only the end token, so each source word is untranslated.
 
     The shares are the assignment probabilities of the last routing iteration, summed over the capsules of a group.
-    The share of a source word is the mean over its tokens. The shares at a target word are those of the step that
+    The share of a source word is the mean over its tokens; with `past_future="attention"`, which shares out the past
+    over the tokens, it is their sum. The shares at a target word are those of the step that
     writes it, or its last token. At this step the decoder has read only the words before it.
     `explain(...).coverage` warns of source words that were left out or repeated.
     """
@@ -171,9 +186,13 @@ def explain(
     groups = _groups(model.config, kind, assignments)
     last_tokens = [rows[-1] for rows in target_rows] + [len(target_ids) - 1]
     at_words = groups[:, last_tokens]  # [N, T, source tokens, 3]
-    by_iteration = np.stack([at_words[:, :, rows].mean(axis=2) for rows in source_rows], axis=2)
-    capsules = assignments.shape[-1] if kind != "attention" else len(source_ids)
-    shares = np.full((1, assignments.shape[-1]), 1 / capsules, dtype=np.float32)  # [1, C]
+    of_word: Any = np.mean
+    uniform_share = 1 / assignments.shape[-1]
+    if kind == "attention":
+        of_word = np.sum
+        uniform_share = float(np.mean([len(rows) for rows in source_rows])) / len(source_ids)
+    by_iteration = np.stack([of_word(at_words[:, :, rows], axis=2) for rows in source_rows], axis=2)
+    shares = np.full((1, assignments.shape[-1]), uniform_share, dtype=np.float32)  # [1, C]
     uniform = [float(share) for share in _groups(model.config, kind, shares)[0]]
     return Explanation(
         tuple(source_words),

@@ -70,7 +70,7 @@ def make_parser() -> CommandParser:
         nargs="+",
         type=int,
         default=LENGTH_EDGES,
-        help="smallest source length, in words, of each group in the table `length`",
+        help="groups of the table `length`: sources with more words than each number; 0 first for all sources",
     )
     add_beam_option(parser)
     parser.rare.add_argument("--batch-size", type=at_least_one, default=32, help="sentences in a batch")

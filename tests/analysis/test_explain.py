@@ -70,12 +70,13 @@ def test_shares_are_the_last_assignments_of_each_word(tokenizer: Any, kind: str)
     source_rows, target_rows = words(source), words(target)
     assert [len(rows) for rows in (source_rows, target_rows)] == [6, 6]
     assert max(map(len, source_rows)) > 1, "one word must have several tokens"
+    of_word = torch.sum if kind == "attention" else torch.mean
     for group, shown in zip(groups, (actual.past, actual.future, actual.redundant), strict=True):
         total = group.sum(dim=-1)
         assert shown.shape == (7, 6)
         for row, step in enumerate([*(rows[-1] for rows in target_rows), len(target) - 1]):
             for column, rows in enumerate(source_rows):
-                assert shown[row, column] == pytest.approx(total[step, rows].mean().item(), abs=1e-5)
+                assert shown[row, column] == pytest.approx(of_word(total[step, rows]).item(), abs=1e-5)
     if kind != "attention":
         np.testing.assert_allclose(actual.past + actual.future + actual.redundant, 1.0, atol=1e-5)
 
@@ -102,20 +103,46 @@ def test_the_map_shows_all_three_shares(tokenizer: Any, kind: str, tmp_path):
     assert drawn["sums_over"] == ("words" if kind == "attention" else "groups")
     np.testing.assert_allclose(np.array(drawn["shares"])[-1, ..., 2] / 100, actual.redundant, atol=0.0051)
     tokens = len(tokenizer(SOURCE)["input_ids"])
-    even = {"guided_routing": [50, 33, 17], "classifier": [33, 33, 33], "attention": [round(100 / tokens)] * 2 + [0]}
-    assert drawn["uniform"] == even[kind] and "How to read it" in drawn["caption"] and "contrast" in drawn["caption"]
+    share = (tokens - 1) / tokens / len(SOURCE.split())  # of a word; the end token has one, too
+    even = {"guided_routing": [50, 33, 17], "classifier": [33, 33, 33], "attention": [round(100 * share)] * 2 + [0]}
+    assert drawn["uniform"] == pytest.approx(even[kind], abs=kind == "attention")  # 15.5 is rounded up or down
+    assert "How to read it" in drawn["caption"] and "contrast" in drawn["caption"]
 
 
-def test_the_picture_shows_the_redundant_share(tokenizer: Any, tmp_path):
+def picture_of(explanation: Any, folder: Any, monkeypatch: Any) -> tuple[Any, list[str]]:
+    """The pixels of an explanation's picture, and the names of its columns."""
     from matplotlib import image
+    from matplotlib.axes import Axes
 
+    names: list[str] = []
+    set_xticks = Axes.set_xticks
+    monkeypatch.setattr(
+        Axes, "set_xticks", lambda self, *args, **more: names.append(args[1]) or set_xticks(self, *args, **more)
+    )
+    pixels = image.imread(explanation.plot(folder / "figure4.png"))
+    monkeypatch.undo()
+    return pixels, names[0]
+
+
+def test_the_picture_shows_the_redundant_share(tokenizer: Any, tmp_path, monkeypatch):
     actual = explain(model(tokenizer), tokenizer, SOURCE, TARGET)
     nothing = np.zeros_like(actual.past)
     pictures = []
-    for redundant in (nothing, nothing + 1):
-        changed = dataclasses.replace(actual, past=nothing, future=nothing, redundant=redundant)
-        pictures.append(image.imread(changed.plot(tmp_path / "figure4.png")))
+    for redundant in (0.2, 0.6):
+        changed = dataclasses.replace(
+            actual, past=nothing, future=1 - redundant + nothing, redundant=nothing + redundant
+        )
+        (pixels, labels) = picture_of(changed, tmp_path, monkeypatch)
+        assert labels == ["P", "F", "R"]
+        pictures.append(pixels)
     assert pictures[0].shape == pictures[1].shape and (pictures[0] != pictures[1]).mean() > 0.02
+
+
+def test_the_picture_of_attention_has_no_redundant_share(tokenizer: Any, tmp_path, monkeypatch):
+    _, labels = picture_of(
+        explain(model(tokenizer, past_future="attention"), tokenizer, SOURCE, TARGET), tmp_path, monkeypatch
+    )
+    assert labels == ["P", "F"]
 
 
 def test_credits_are_shared_out_by_the_bag_of_words(tokenizer: Any):

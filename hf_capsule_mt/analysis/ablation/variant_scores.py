@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.ablation.routing_ablation import ABLATIONS, routing_ablation
@@ -39,7 +40,7 @@ class VariantScore:
         loss: mean negative log-probability of a reference token, in nats; mean over the seeds.
         length_ratio: words of the translations by words of the references; mean over the seeds.
         interval: where the difference in BLEU to the model itself falls in 95 % of the test sets that are drawn from
-            this one with replacement, with the first seed. None for the model itself, and with one sentence.
+            this one with replacement, as the mean over the seeds. None for the model itself, and with one sentence.
     """
 
     name: str
@@ -231,7 +232,7 @@ class _Scorer:
                     bar.update()
                 own = counts[0] if own is None else own
                 several = rows and len(own) > 1
-                interval = difference_interval(self.bleu, own, counts[0]) if several else None
+                interval = difference_interval(self.bleu, own, np.stack(counts)) if several else None
                 bleu, chrf, loss, ratio = (fmean(values) for values in zip(*runs, strict=True))
                 rows.append(VariantScore(name, bleu, chrf, tuple(run[0] for run in runs), loss, ratio, interval))
         return VariantScores(title, tuple(rows), len(self.sources), seeds, self.bleu.signature())
