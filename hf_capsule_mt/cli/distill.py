@@ -6,9 +6,9 @@ r"""Translate a training corpus with a teacher, as training data for a student.
     capsule-mt train multi30k/caps_nmt --train data/distilled/train --tokenizer runs/teacher
 
 The teacher is any model for `AutoModelForSeq2SeqLM`; the student may have another tokenizer. However the command is
-stopped, the same command continues, with any number of processes. Without `accelerate launch` there is one process. On
-CPUs `accelerate launch --cpu` always starts one; `torchrun --nproc-per-node 4` starts four. The report is in
-`data/distilled/train.distill.json`.
+stopped, the same command (without --overwrite) continues, with any number of processes. Without `accelerate launch`
+there is one process. On CPUs `accelerate launch --cpu` always starts one; `torchrun --nproc-per-node 4` starts four.
+The report is in `data/distilled/train.distill.json`.
 """
 
 import argparse
@@ -93,4 +93,5 @@ def distill(arguments: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     check = partial(check_models, [arguments.teacher])
-    return run_command(lambda: distill(arguments), STATE, arguments.debug, check=check)
+    state = STATE.replace("command", "command without --overwrite") if arguments.overwrite else STATE
+    return run_command(lambda: distill(arguments), state, arguments.debug, check=check)

@@ -107,6 +107,9 @@ def conflicts(recipe: Recipe, name: str) -> list[str]:
         problems.append(
             f"eval_strategy={str(training.eval_strategy)!r} needs a validation corpus; set one, or write no"
         )
+    best = str(training.metric_for_best_model).removeprefix("eval_")
+    if training.load_best_model_at_end and best in ("bleu", "chrf") and not training.predict_with_generate:
+        problems.append(f"metric_for_best_model={best!r} needs translations; set predict_with_generate to true")
     positions = recipe.config.get("max_position_embeddings")
     for key in ("max_source_length", "max_target_length"):
         length = getattr(data, key)

@@ -42,14 +42,15 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
     Args:
         max_tokens_per_batch (`int`, *optional*):
             Fill every batch up to this many tokens, source, target and padding together. Replaces
-            `per_device_train_batch_size`; see [`TokenBatchSampler`].
+            `per_device_train_batch_size` and, where translations are evaluated, `per_device_eval_batch_size`; see
+            [`TokenBatchSampler`].
         auxiliary_warmup_steps (`int`, defaults to 0):
             Raise the auxiliary losses from 0 to their weights over this many steps. A model that is trained from
             scratch then learns to translate first.
         early_stopping_patience (`int`, *optional*):
             Stop after this many evaluations without a better `metric_for_best_model` (BLEU unless you name another),
-            and end with the best checkpoint. It turns `load_best_model_at_end` on, and needs the same `eval_strategy`
-            and `save_strategy`.
+            and end with the best checkpoint, or with the mean of `average_checkpoints`. It turns
+            `load_best_model_at_end` on, and needs the same `eval_strategy` and `save_strategy`.
         ema_decay (`float`, *optional*):
             Keep an exponential moving average of the weights; evaluate with it and end with it. 0.999 suits runs of a
             few thousand steps, 0.9999 longer ones.
@@ -75,7 +76,9 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
 
     max_tokens_per_batch: int | None = field(
         default=None,
-        metadata={"help": "Most tokens of a batch: source, target and padding. Replaces the number of pairs."},
+        metadata={
+            "help": "Most tokens of a batch: source, target and padding. Replaces both numbers of pairs a batch."
+        },
     )
     auxiliary_warmup_steps: int = field(
         default=0, metadata={"help": "Steps over which the auxiliary losses rise from 0 to their weights."}
@@ -154,6 +157,17 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
                 "auto_find_batch_size=True: it lowers per_device_train_batch_size, which has no effect with "
                 f"max_tokens_per_batch={self.max_tokens_per_batch}; leave one of the two out"
             )
+        if self.max_tokens_per_batch is not None:
+            sampling = getattr(self, "train_sampling_strategy", "random")
+            problems += [
+                f"{setting} has no effect with max_tokens_per_batch={self.max_tokens_per_batch}, which draws an order "
+                "and keeps all pairs; leave one of the two out"
+                for setting, is_set in (
+                    ("dataloader_drop_last=True", self.dataloader_drop_last),
+                    (f"train_sampling_strategy={sampling!r}", sampling == "sequential"),
+                )
+                if is_set
+            ]
         if not isinstance(warmup, int) or warmup < 0:
             problems.append(
                 f"auxiliary_warmup_steps={self.auxiliary_warmup_steps!r}: must be an integer of at least 0"
@@ -197,5 +211,10 @@ class CapsuleSeq2SeqTrainingArguments(ObjectiveArguments, Seq2SeqTrainingArgumen
         limit, count = self.save_total_limit, self.average_checkpoints
         if limit is not None and isinstance(count, int) and limit < count:
             problems.append(f"save_total_limit={limit}: keeps fewer checkpoints than average_checkpoints={count}")
+        elif limit == count is not None and self.load_best_model_at_end and not self.average_best:
+            problems.append(
+                f"save_total_limit={limit}: one of these is the best checkpoint, which can be older than the last "
+                f"{count} for average_checkpoints={count}; set save_total_limit={count + 1}"
+            )
         if problems:
             raise ValueError("\n".join(problems))

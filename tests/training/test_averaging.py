@@ -165,6 +165,33 @@ def test_early_stopping_ends_with_the_best(tmp_path: Path, monkeypatch: pytest.M
     assert stopped.state.global_step == 16 and equal(weights(stopped), recorder.steps[7])
 
 
+@pytest.mark.parametrize(
+    ("bleu", "best"),
+    [
+        ([3.0, 9.0, 8.0, 7.0], {"kind": "best checkpoint", "steps": [8]}),
+        ([3.0, 4.0, 9.0, 7.0], {"kind": "best checkpoint", "steps": [8]}),  # there is no checkpoint of step 12
+        ([9.0, 3.0, 4.0, 7.0], {"kind": "last step", "steps": [16]}),  # nor of step 4
+    ],
+)
+def test_the_step_of_the_loaded_checkpoint_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bleu: list[float], best: dict[str, Any]
+) -> None:
+    """Evaluations may be more frequent than checkpoints."""
+    trainer = run(
+        tmp_path,
+        ema_decay=None,
+        load_best_model_at_end=True,
+        metric_for_best_model="bleu",
+        predict_with_generate=True,
+        eval_steps=4,
+        save_steps=8,
+        max_steps=16,
+    )
+    made_up(trainer, monkeypatch, "bleu", bleu)
+    recorder = recorded(trainer)
+    assert trainer.final_weights() == best and equal(weights(trainer), recorder.steps[best["steps"][0] - 1])
+
+
 def test_throughput(tmp_path: Path) -> None:
     trainer = run(tmp_path, eval_strategy="no")
     summary = trainer.train().metrics
@@ -261,6 +288,17 @@ def test_events_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ),
         ({"early_stopping_patience": 2}, "BLEU needs translations, set predict_with_generate=True"),
         ({"ema_decay": None, "average_checkpoints": 5, "save_total_limit": 4}, "save_total_limit=4: keeps fewer"),
+        (
+            {
+                "ema_decay": None,
+                "average_checkpoints": 5,
+                "save_total_limit": 5,
+                "load_best_model_at_end": True,
+                "metric_for_best_model": "loss",
+            },
+            "save_total_limit=5: one of these is the best.*for average_checkpoints=5; set save_total_limit=6",
+        ),
+        ({"dataloader_drop_last": True}, "dataloader_drop_last=True has no effect with max_tokens_per_batch="),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:

@@ -87,8 +87,17 @@ def print_finished(recipe: Recipe, start: Start, results: dict[str, Any]) -> Non
         print_once(
             recipe.training, f"Changed, but without effect on a finished run: {', '.join(start.without_effect)}."
         )
+    longer = "For a longer run raise max_steps"
+    if start.stopped_early:
+        longer = "It stopped early, by early_stopping_patience, and more steps do not change that"
     print_once(
         recipe.training,
-        f"Nothing was written. For a longer run raise max_steps; for another run choose another output_dir, such as "
-        f"{unused_folder(folder)}.",
+        f"Nothing was written. {longer}; for another run choose another output_dir, such as {unused_folder(folder)}.",
     )
+
+
+def same_command(recipe: Recipe) -> str:
+    """The command that continues an interrupted run, in words."""
+    if recipe.training.resume_from_checkpoint is not None:
+        return "the same command without --resume_from_checkpoint"
+    return "the same command" if recipe.training.resume else "the same command without --no_resume"

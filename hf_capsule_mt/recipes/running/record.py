@@ -28,7 +28,9 @@ from hf_capsule_mt.recipes.running.settings import (
     refused_changes,
     schedule_description,
 )
+from hf_capsule_mt.training.callbacks.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.checkpoints.files import (
+    STATE,
     finish_interrupted_rename,
     last_checkpoint,
     named_checkpoint,
@@ -109,12 +111,14 @@ class Start:
         checkpoint: the checkpoint to continue from; None for a new run.
         nothing_to_do: whether the run is finished and stays unchanged.
         without_effect: changed settings that have no effect on a finished run.
+        stopped_early: whether `early_stopping_patience` ended a finished run.
     """
 
     record: RunRecord
     checkpoint: str | None = None
     nothing_to_do: bool = False
     without_effect: list[str] = field(default_factory=list)
+    stopped_early: bool = False
 
 
 def begin_run(recipe: Recipe) -> Start:
@@ -152,13 +156,34 @@ def begin_run(recipe: Recipe) -> Start:
     _check_same_run(before, settings, folder, finished)
     changed = changed_settings(before, settings).keys()
     if finished and not is_longer_run(before, settings) and not changed & {*SCORING}:
-        return Start(record, checkpoint, True, sorted(changed - {*WITHOUT_EFFECT}))
+        return Start(record, checkpoint, True, sorted(changed - {*WITHOUT_EFFECT}), stopped_early(checkpoint))
     if checkpoint is None:
         raise ValueError(
             f"{folder} holds a finished run of {reached} steps and no checkpoint to continue from: choose another "
             f"output_dir, such as {unused_folder(folder)}"
         )
+    if finished and is_longer_run(before, settings) and stopped_early(checkpoint):
+        raise ValueError(
+            f"{folder} holds a run that early_stopping_patience stopped after {reached} steps, so it would stop again "
+            f"at once: choose another output_dir, such as {unused_folder(folder)}; with init_from={folder} that run "
+            "starts from this one"
+        )
+    if home.resolve() != folder.resolve():
+        record.finished_at = None
     return _new_start(record, checkpoint, settings, arguments)
+
+
+def stopped_early(checkpoint: str | None) -> bool:
+    """Whether early stopping ended the run whose last checkpoint this is."""
+    if checkpoint is None:
+        return False
+    try:
+        state = json.loads((Path(checkpoint) / STATE).read_text(encoding="utf-8"))
+        stored = state["stateful_callbacks"][PatientEarlyStopping.__name__]
+        counted, patience = stored["attributes"]["early_stopping_patience_counter"], stored["args"]
+        return bool(counted >= patience["early_stopping_patience"])
+    except (OSError, ValueError, KeyError, TypeError):  # a run without early stopping, or a damaged checkpoint
+        return False
 
 
 def _new_start(

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ def score_split(trainer: CapsuleSeq2SeqTrainer, recipe: Recipe, data: Data, spli
     options: dict[str, Any] = {"num_beams": beams} | (
         {"length_penalty": recipe.model.length_penalty} if beams > 1 else {}
     )
-    output = trainer.predict(data.pairs[split], metric_key_prefix=split, **options)
+    with translating(trainer.args):
+        output = trainer.predict(data.pairs[split], metric_key_prefix=split, **options)
     # Under FSDP, Transformers' own evaluation runs, and processes pad their last batches with repeated rows.
     tokens: Any = output.predictions[: len(data.pairs[split])]
     tokens[tokens < 0] = data.tokenizer.pad_token_id
@@ -45,6 +48,21 @@ def score_split(trainer: CapsuleSeq2SeqTrainer, recipe: Recipe, data: Data, spli
         "sentences": len(references),
         "loss": (output.metrics or {}).get(f"{split}_loss"),
     }
+
+
+@contextmanager
+def translating(arguments: Any) -> Iterator[None]:
+    """In this block the trainer translates, whatever its evaluations do, and leaves the weights in their precision."""
+    wanted = dict.fromkeys(("prediction_loss_only", "bf16_full_eval", "fp16_full_eval"), False)
+    wanted["predict_with_generate"] = True
+    before = {name: getattr(arguments, name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            setattr(arguments, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(arguments, name, value)
 
 
 def describe_run(

@@ -17,12 +17,18 @@ from transformers import DataCollatorForSeq2Seq, set_seed
 
 from hf_capsule_mt.analysis.coverage_measurement import measure_bow_accuracy, measure_coverage
 from hf_capsule_mt.analysis.coverage_warnings import predicts_words
-from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, print_once
+from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, load_tokenizer, print_once
 from hf_capsule_mt.recipes.generation_settings import set_generation
 from hf_capsule_mt.recipes.lengths import fit_lengths
 from hf_capsule_mt.recipes.model import BuiltModel, build_model, checkpoint_config, default_config
 from hf_capsule_mt.recipes.recipe import Recipe
-from hf_capsule_mt.recipes.running.announcements import print_finished, print_seeds, print_start, print_trainer
+from hf_capsule_mt.recipes.running.announcements import (
+    print_finished,
+    print_seeds,
+    print_start,
+    print_trainer,
+    same_command,
+)
 from hf_capsule_mt.recipes.running.output_folder import RECIPE, RESULTS, check_init_from
 from hf_capsule_mt.recipes.running.record import Start, begin_run, now
 from hf_capsule_mt.recipes.running.results import (
@@ -80,6 +86,7 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     with main_first():
         if arguments.process_index == 0:
             write_recipe(recipe, start)
+            copy_vocabulary(recipe, start)
         data = load_data(recipe, folder, trained=start.checkpoint is not None or arguments.process_index != 0)
     set_seed(arguments.seed)
     built = build_model(family, recipe.config, data.tokenizer, init_from)
@@ -89,7 +96,8 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     metrics = trainer.train(resume_from_checkpoint=resumed).metrics
     if trainer.interrupted:
         step = trainer.state.global_step
-        print_once(arguments, f"interrupted after step {step}, which is saved; the same command continues from there")
+        again = same_command(recipe)
+        print_once(arguments, f"interrupted after step {step}, which is saved; {again} continues from there")
         raise Interrupted(step, trainer.interrupted_by or signal.SIGTERM)
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled  # then no process holds the whole model
     if predicts_words(built.model) and not sharded:
@@ -150,6 +158,15 @@ def write_recipe(recipe: Recipe, start: Start) -> None:
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(folder / RECIPE)
     start.record.write(folder)
+
+
+def copy_vocabulary(recipe: Recipe, start: Start) -> None:
+    """Gives a run that goes on from a checkpoint of another folder the vocabulary that the other run trained."""
+    folder, checkpoint = Path(str(recipe.training.output_dir)), start.checkpoint
+    if checkpoint is None or recipe.data.tokenizer is not None or recipe.model.init_from is not None:
+        return
+    if Path(checkpoint).resolve().parent != folder.resolve():
+        load_tokenizer(checkpoint).save_pretrained(folder)
 
 
 def make_trainer(recipe: Recipe, data: Data, built: BuiltModel) -> CapsuleSeq2SeqTrainer:

@@ -108,8 +108,9 @@ class WeightAverager(TrainerCallback):
 
     def final_weights(self, state: TrainerState) -> dict[str, Any]:
         """Which weights the model has at the end of training: of what kind, and after which steps."""
-        best = state.best_global_step if self.args.load_best_model_at_end else None
-        step = best or state.global_step
+        # Not `state.best_global_step`: without a checkpoint of that step, Transformers loads an earlier best one.
+        best = state.best_model_checkpoint if self.args.load_best_model_at_end else None
+        step = step_in_name(Path(best)) if best else state.global_step
         if self.averaged_steps:
             return {"kind": "mean of checkpoints", "steps": self.averaged_steps}
         if self.decay:
