@@ -185,12 +185,18 @@ def study_metrics() -> list[Any]:
     return [make_metric("bleu"), make_metric("chrf"), published]
 
 
+def record_of(run: Run, records: Path) -> Path:
+    """The file that is kept of a training or an analysis."""
+    training = run.needs if run.result.name == ANALYSIS else run.name
+    return records / f"multi30k-{training}" / run.result.name
+
+
 def keep(run: Run, records: Path) -> None:
     """Keep what a run has made; what distillation translated is corpus text, and stays where it is."""
     if run.result.name == ANALYSIS:
-        folder = records / f"multi30k-{run.needs}"
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(run.result, folder / ANALYSIS)
+        place = record_of(run, records)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(run.result, place)
     elif run.name != DISTILLED:
         keep_record(run, records)
 
@@ -205,7 +211,7 @@ def keep_record(run: Run, records: Path) -> None:
     from hf_capsule_mt.hub.model_card import model_card
     from hf_capsule_mt.recipes.running.finished_run import COUNTS, read_run
 
-    folder = records / f"multi30k-{run.name}"
+    folder = record_of(run, records).parent
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads(run.result.read_text(encoding="utf-8"))
     shutil.copyfile(run.result, folder / run.result.name)
@@ -260,6 +266,13 @@ def run(arguments: argparse.Namespace) -> int:
     check_pictures()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a study that is ended must not leave its runs behind
+    for finished in runs:  # by a study that was killed before it kept the results
+        if (
+            finished.is_finished
+            and finished.name != DISTILLED
+            and not record_of(finished, arguments.records).is_file()
+        ):
+            keep(finished, arguments.records)
     failed = run_all(runs, arguments.jobs, arguments.output, lambda finished: keep(finished, arguments.records))
     if failed:
         raise ValueError(f"{len(failed)} of {len(runs)} runs did not finish: {', '.join(failed)}")

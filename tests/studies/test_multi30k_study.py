@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from studies import multi30k_study
 from studies.multi30k_study import (
     ANALYSIS,
     DISTILLED,
@@ -155,6 +156,22 @@ def test_the_counts_of_test_sentences_are_kept(tmp_path: Path) -> None:
     published = json.loads((tmp_path / "multi30k-marian-seed9" / "published.json").read_text())
     assert "case:lc|tok:moses-de" in signature and published["signature"] == signature
     assert published["score"] == study_metrics()[-1].score_of(kept.counts.counts["paper BLEU (multi-bleu)"].sum(0))
+
+
+def test_what_an_earlier_study_finished_and_did_not_keep_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/marian-seed1").mkdir(parents=True)
+    (tmp_path / "runs/marian-seed1/results.json").write_text("{}")
+    kept: list[str] = []
+    monkeypatch.setattr(multi30k_study, "keep", lambda run, records: kept.append(run.name))
+    monkeypatch.setattr(multi30k_study, "run_all", lambda *_: [])
+    places = [f"--output={tmp_path / 'runs'}", f"--records={tmp_path / 'records'}"]
+    arguments = multi30k_study.make_parser().parse_args(["--systems", "marian", "--seeds", "1", "2", *places])
+    assert multi30k_study.run(arguments) == 0 and kept == ["marian-seed1"]
+    (tmp_path / "records/multi30k-marian-seed1").mkdir(parents=True)
+    (tmp_path / "records/multi30k-marian-seed1/results.json").write_text("{}")
+    assert multi30k_study.run(arguments) == 0 and kept == ["marian-seed1"], "once"
 
 
 def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
