@@ -129,18 +129,22 @@ def train(arguments: list[str]) -> int:
     results, card = folder / RESULTS, folder / "README.md"
     before = results.read_bytes() if results.is_file() else None
     code = 0
-    try:
-        run_recipe(recipe)
+
+    def write_card() -> None:
         # The card may have been edited, so it is only rewritten if the results changed.
-        if recipe.training.process_index == 0 and not (card.is_file() and results.read_bytes() == before):
-            write_model_card(
-                folder,
-                license=recipe.model.license,
-                datasets=names_on_hub(recipe.data.train, recipe.data.validation, recipe.data.test) or None,
-                base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
-            )
-            place = shlex.quote(str(folder))
-            print(f"{folder}: model, {RESULTS} and card are written; capsule-mt translate --model {place} uses it")
+        if card.is_file() and results.read_bytes() == before:
+            return
+        write_model_card(
+            folder,
+            license=recipe.model.license,
+            datasets=names_on_hub(recipe.data.train, recipe.data.validation, recipe.data.test) or None,
+            base_model=next(iter(names_on_hub(recipe.model.init_from)), None),
+        )
+        place = shlex.quote(str(folder))
+        print(f"{folder}: model, {RESULTS} and card are written; capsule-mt translate --model {place} uses it")
+
+    try:
+        run_recipe(recipe, write_card)
     except Interrupted as interrupted:
         code = interrupted.exit_code  # the exit code of a program that the signal ends at once
     close_process_group()

@@ -1,7 +1,7 @@
-"""Pushes checkpoints to the Hub without the token and without the settings of this machine."""
+"""Pushes checkpoints to the Hub without the token, the settings of this machine, and texts of a corpus."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,20 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 from transformers.utils import PushInProgress
 
 ARGUMENTS = "training_args.bin"  # a pickle of all arguments, with paths and the token
+# Files of a run that stay here: other checkpoints, texts of a corpus, and what names paths of this machine.
+NOT_PUSHED = (
+    "_*",
+    f"{PREFIX_CHECKPOINT_DIR}-*",
+    "damaged-*",
+    "averaged/*",
+    "*.translations.txt",
+    "*.part",
+    "results.json",
+    "recipe.yaml",
+    "run.json",
+    "trainer_state.json",
+    ARGUMENTS,
+)
 MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors*", "pytorch_model*", "adapter_*")
 
 
@@ -60,26 +74,37 @@ class HubPusher:
         if processing_class is not None:
             processing_class.save_pretrained(output)
         message = f"Training in progress, step {step}"
-        jobs = [self._upload(repository, output, message, ["_*", f"{PREFIX_CHECKPOINT_DIR}-*"])]
+        card_of_earlier_run = ["README.md"] if self.keeps_card() else []
+        jobs = [self.upload(repository, output, message, [*NOT_PUSHED, *card_of_earlier_run])]
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             place = "last-checkpoint" if self.args.hub_strategy == HubStrategy.CHECKPOINT else checkpoint.name
-            jobs.append(self._upload(repository, checkpoint, f"{message}, checkpoint", [], place))
+            jobs.append(self.upload(repository, checkpoint, f"{message}, checkpoint", [ARGUMENTS], place=place))
         earlier: Any = current.jobs if current is not None and not current.is_done() else []
         uploads: Any = [*earlier, *jobs]
         return PushInProgress(uploads)
 
-    def _upload(
-        self, repository: str, folder: Path, message: str, ignored: list[str], place: str | None = None
+    def upload(
+        self,
+        repository: str,
+        folder: Path,
+        message: str | None,
+        ignored: Sequence[str] = NOT_PUSHED,
+        place: str | None = None,
+        token: str | None = None,
+        revision: str | None = None,
+        waits: bool = False,
     ) -> Any:
-        return HfApi().upload_folder(
+        """Upload a folder without the files `ignored`. Without `waits` it goes on in the background."""
+        api: Any = HfApi()
+        return api.upload_folder(
             repo_id=repository,
             folder_path=folder,
             path_in_repo=place,
             commit_message=message,
-            token=self.args.hub_token,
-            ignore_patterns=[*ignored, ARGUMENTS],
-            revision=self.args.hub_revision,
-            run_as_future=True,
+            token=token or self.args.hub_token,
+            ignore_patterns=list(ignored),
+            revision=revision or self.args.hub_revision,
+            run_as_future=not waits,
         )
 
 

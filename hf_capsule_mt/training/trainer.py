@@ -373,9 +373,33 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             checkpoint = Path(checkpoint_folder), self.state.global_step, str(self.hub_model_id)
             self.push_in_progress = self.pusher.push(*checkpoint, self.processing_class, self.push_in_progress)
 
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+    # Transformers 5.17 to 5.24: it uploads all files of a run, with translations of a test set and paths.
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **card: Any,
+    ) -> Any:
+        """As in Transformers, but what a run writes beside its model and card stays here."""
+        if self.hub_model_id is None:
+            options: dict[str, Any] = {} if private is None else {"private": private}
+            self.init_hf_repo(token=token or self.args.hub_token, **options)
         with self.pusher.pushing():
-            return super().push_to_hub(*args, **kwargs)
+            self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        tags = card.pop("tags", None) or []
+        tags = [tags] if isinstance(tags, str) else [*tags]
+        tags += [tag for tag in getattr(self.model, "model_tags", None) or [] if tag not in tags]
+        name = card.pop("model_name", None) or str(self.hub_model_id).rpartition("/")[2]
+        self.create_model_card(model_name=name, **({"tags": tags} if tags else {}), **card)
+        self._finish_current_push()
+        folder = Path(str(self.args.output_dir))
+        options = {"token": token, "revision": revision, "waits": blocking}
+        return self.pusher.upload(str(self.hub_model_id), folder, commit_message, **options)
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         super().init_hf_repo(*args, **kwargs)

@@ -16,6 +16,7 @@ from small_marian import SMALL_MARIAN
 from training_run import checkpoints, run
 from transformers import MarianConfig, MarianMTModel
 
+from hf_capsule_mt.cli.train import train
 from hf_capsule_mt.training.hub_pusher import carry_code
 
 TOKEN = "hf_secretofthistest"
@@ -84,6 +85,34 @@ def test_no_pickle_of_the_arguments_is_pushed(
         if upload["place"] is not None:
             assert {"running_0.json", "files.json"} <= upload["files"], "a checkpoint is pushed when it is complete"
     assert files_with_the_token(tmp_path) == []
+
+
+def test_texts_and_paths_of_a_run_are_not_pushed(
+    tmp_path: Path, uploads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor other checkpoints. The card is the run's own, in the first run and in a longer one."""
+    cards: list[str] = []
+    actual = HfApi.upload_folder
+
+    def upload_folder(self: HfApi, **given: Any) -> Any:
+        card = Path(given["folder_path"], "README.md")
+        cards.append(card.read_text(encoding="utf-8") if card.is_file() else "")
+        return actual(self, **given)
+
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    options = ["--push_to_hub", "--hub_model_id=me/model", "--average_checkpoints=2", "--license=mit"]
+    for steps in (6, 8):
+        assert train([*small_arguments("synthetic/dla_em", tmp_path), *options, f"--max_steps={steps}"]) == 0
+        local = {path.name for path in tmp_path.iterdir()}
+        assert {"test.translations.txt", "run.json", "recipe.yaml", "results.json", "averaged"} <= local
+        last = uploads[-1]["files"]
+        assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= last
+        assert "license: mit" in cards[-1] and 'model="me/model"' in cards[-1] and f"{steps} steps" in cards[-1]
+    private = ("translations.txt", "run.json", "recipe.yaml", "results.json", "averaged", "trainer_state")
+    for upload in uploads:
+        if upload["place"] is None:
+            assert not [name for name in upload["files"] if any(word in name for word in private)]
+    assert "README.md" not in uploads[-2]["files"], "in the longer run, it is still the card of fewer steps"
 
 
 def test_who_pushes_by_hand_pushes_no_pickle_either(tmp_path: Path, uploads: list[dict[str, Any]]) -> None:

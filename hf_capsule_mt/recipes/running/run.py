@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -54,16 +55,17 @@ class Interrupted(Exception):
         self.exit_code = 128 + number
 
 
-def run_recipe(recipe: Recipe) -> dict[str, Any]:
+def run_recipe(recipe: Recipe, write_card: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Trains, evaluates and saves as the recipe says, and returns the content of `results.json`.
 
-    A finished run is left unchanged. Another process that writes to the same folder is an error.
+    A finished run is left unchanged. Another process that writes to the same folder is an error. The main process
+    calls `write_card` when `results.json` is there, before the model is pushed.
     """
     with ExitStack() as stack:
-        return _run(recipe, stack)
+        return _run(recipe, stack, write_card)
 
 
-def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
+def _run(recipe: Recipe, stack: ExitStack, write_card: Callable[[], None]) -> dict[str, Any]:
     started = time.perf_counter()
     arguments = recipe.training
     folder = Path(str(arguments.output_dir))
@@ -71,7 +73,8 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     # Check the lengths before the corpora are read.
     base = default_config(family) | recipe.config if init_from is None else checkpoint_config(family, init_from)
     owner = "the model" if init_from is None else f"the checkpoint {init_from}"
-    for line in fit_lengths(recipe, base.get("max_position_embeddings"), owner):
+    positions = base.get("max_position_embeddings")
+    for line in fit_lengths(recipe, positions, owner):
         print_once(arguments, line)
     check_folders(recipe, folder)
     check_init_from(init_from, folder)
@@ -80,6 +83,8 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     if start.nothing_to_do:
         finished: dict[str, Any] = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
         print_finished(recipe, start, finished)
+        if arguments.process_index == 0:
+            write_card()
         return finished
     print_seeds(recipe)
     print_start(recipe, start)
@@ -87,7 +92,8 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
         if arguments.process_index == 0:
             write_recipe(recipe, start)
             copy_vocabulary(recipe, start)
-        data = load_data(recipe, folder, trained=start.checkpoint is not None or arguments.process_index != 0)
+        trained = start.checkpoint is not None or arguments.process_index != 0
+        data = load_data(recipe, folder, trained, positions)
     set_seed(arguments.seed)
     built = build_model(family, recipe.config, data.tokenizer, init_from)
     trainer = make_trainer(recipe, data, built)
@@ -109,7 +115,7 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
     # Score before saving the model: a loss that is not finite ends the run here.
     splits = [split for split in ("validation", "test") if split in data.pairs]
     scores: dict[str, Any] = {split: score_split(trainer, recipe, data, split) for split in splits}
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # without a push, which comes last
     trainer.save_state()
     start.record.finish(trainer.state.global_step)
     results: dict[str, Any] = {
@@ -128,6 +134,9 @@ def _run(recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
         write_results(results, folder)
         start.record.write(folder)
         draw_learning_curves(folder)
+        write_card()
+    if arguments.push_to_hub:
+        trainer.push_to_hub(commit_message="Trained model")
     return results
 
 
