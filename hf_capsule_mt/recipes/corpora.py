@@ -43,8 +43,11 @@ def check_folders(recipe: Recipe, folder: Path) -> None:
             )
 
 
-def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
-    """Loads corpora, tokenizer and tokenised pairs. With `trained` the output folder already holds the vocabulary."""
+def load_data(recipe: Recipe, folder: Path, trained: bool, positions: int | None = None) -> Data:
+    """Loads corpora, tokenizer and tokenised pairs. With `trained` the output folder already holds the vocabulary.
+
+    A new tokenizer cuts at the `positions` of the model, if it has a limit.
+    """
     options = recipe.data
     corpora = {split: load_split(options, split) for split in SPLITS if getattr(options, split) is not None}
     for split, corpus in corpora.items():
@@ -54,7 +57,8 @@ def load_data(recipe: Recipe, folder: Path, trained: bool) -> Data:
     tokenizer_name = options.tokenizer or recipe.model.init_from
     if tokenizer_name is None and not trained:
         texts = (text for row in corpora["train"].pairs["translation"] for text in row.values())
-        train_tokenizer(texts, vocab_size=options.vocab_size).save_pretrained(folder)
+        limit: Any = {} if positions is None else {"model_max_length": positions}
+        train_tokenizer(texts, vocab_size=options.vocab_size, **limit).save_pretrained(folder)
     tokenizer = load_tokenizer(folder if tokenizer_name is None else tokenizer_name)
     pairs = {
         split: preprocess_pairs(

@@ -246,3 +246,32 @@ def test_preprocess_pairs_takes_two_columns() -> None:
         preprocess_pairs(wrong, tokenizer, **BOTH)
     with pytest.raises(ValueError, match="is of type DatasetDict and must be a Dataset; pass one split"):
         preprocess_pairs(datasets.DatasetDict(train=nested), tokenizer)
+
+
+@pytest.mark.parametrize(
+    "names", [("source", "target"), ("src", "tgt"), ("text_en", "text_de"), ("en", "translation")]
+)
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "data set"])
+def test_all_forms_recognise_the_same_columns(form: str, names: tuple[str, str], tmp_path: Path) -> None:
+    if form == "data set":
+        rows = datasets.Dataset.from_dict(columns(*names, pairs=KEPT))
+        assert pairs_of(load_corpus(rows, "en", "de")) == KEPT
+        tokenizer = train_tokenizer(["a b c"], 260)
+        labels = preprocess_pairs(rows, tokenizer, "en", "de")["labels"]
+        assert list(labels) == [tokenizer(target)["input_ids"] for _, target in KEPT]
+    else:
+        assert pairs_of(load_corpus(written(tmp_path, form, *names), "en", "de")) == KEPT
+
+
+def test_the_language_itself_names_a_column_before_words_for_its_side(tmp_path: Path) -> None:
+    """Collected corpora have a column `source` that says where a pair comes from."""
+    table = columns("en", "de", KEPT) | {"source": ["web"] * len(KEPT)}
+    assert pairs_of(load_corpus(datasets.Dataset.from_dict(table), "en", "de")) == KEPT
+    datasets.Dataset.from_dict(table).to_csv(tmp_path / "x.csv")
+    assert pairs_of(load_corpus(str(tmp_path / "x.csv"), "en", "de")) == KEPT
+
+
+def test_json_without_the_languages_names_both_remedies(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"english text": "a", "other": "b"}\n')
+    with pytest.raises(ValueError, match="check the names of the two languages, or name two with source_column"):
+        load_corpus(str(tmp_path / "x.jsonl"), "en", "de")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, NllbTokenizer
 
 from hf_capsule_mt.analysis.sentence_words import encode_words
 from hf_capsule_mt.data import preprocess_pairs
@@ -53,3 +53,27 @@ def test_words_of_each_side_are_found_again(tokenizer: Any) -> None:
                 assert "".join(words) == text.replace(" ", "")
             # The end belongs to no word, nor does a space that is a token by itself.
             assert {*range(1, len(ids) - 1)} <= {*sum(rows, [])} <= {*range(len(ids) - 1)}
+
+
+def multilingual(**settings: Any) -> Any:
+    """An untrained tokenizer of NLLB."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", *(f"▁{word}" for word in "The sister wrote Die Schwester".split()), "▁"]
+    return NllbTokenizer(vocab={word: number for number, word in enumerate(words)}, merges=[], **settings)
+
+
+def test_a_tokenizer_without_a_target_language_is_an_error() -> None:
+    pairs = Dataset.from_dict({"translation": [{"en": "The sister", "de": "Die Schwester"}]})
+    with pytest.raises(ValueError, match="tokenizer.tgt_lang, such as eng_Latn and deu_Latn for NLLB"):
+        preprocess_pairs(pairs, multilingual(src_lang="eng_Latn"), "en", "de")
+    tokenizer = multilingual(src_lang="eng_Latn", tgt_lang="deu_Latn")
+    row = preprocess_pairs(pairs, tokenizer, "en", "de")[0]
+    first = [tokenizer.convert_ids_to_tokens(row[name][0]) for name in ("input_ids", "labels")]
+    assert first == ["eng_Latn", "deu_Latn"]
+
+
+def test_the_language_after_the_end_stays_when_a_sentence_is_cut() -> None:
+    tokenizer = multilingual(src_lang="eng_Latn", tgt_lang="deu_Latn", legacy_behaviour=True)
+    pairs = Dataset.from_dict({"translation": [{"en": "The sister wrote", "de": "Die Schwester Schwester wrote"}]})
+    with pytest.warns(UserWarning, match="truncated 0 source sentences to 1024 tokens and 1 target sentences to 4"):
+        row = preprocess_pairs(pairs, tokenizer, "en", "de", max_source_length=1024, max_target_length=4)[0]
+    assert tokenizer.convert_ids_to_tokens(row["labels"])[-2:] == ["</s>", "deu_Latn"] and len(row["labels"]) == 4

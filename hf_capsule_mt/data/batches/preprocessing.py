@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_capsule_mt.data.corpora.cache import is_corpus_cache, rows_digest
-from hf_capsule_mt.data.corpora.columns import PairColumns, column_problem
+from hf_capsule_mt.data.corpora.columns import PairColumns, column_problem, has_nested_pairs
 
 if TYPE_CHECKING:
     import datasets
@@ -48,11 +49,16 @@ def preprocess_pairs(
             "pass one split of a DatasetDict"
         )
     columns, names = None, dataset.column_names
-    if pair.columns is not None or "translation" not in names:
+    if not has_nested_pairs(names, dataset.features, pair):
         places = pair.find(names)
         if places is None:
             raise ValueError(column_problem("preprocess_pairs: the dataset", names, pair))
         columns = (names[places[0]], names[places[1]])
+    if hasattr(tokenizer, "_switch_to_target_mode") and getattr(tokenizer, "tgt_lang", "") is None:
+        raise ValueError(
+            f"preprocess_pairs: {type(tokenizer).__name__} would give targets the code of the source language; set "
+            "tokenizer.src_lang and tokenizer.tgt_lang, such as eng_Latn and deu_Latn for NLLB"
+        )
     if len(dataset) == 0:
         raise ValueError(
             "preprocess_pairs: the dataset has 0 rows and must have at least one; check how it was loaded"
@@ -170,9 +176,8 @@ def _encode(
                 )
         encoded = tokenizer(**{side: texts}, truncation=False, verbose=False)["input_ids"]
         cut = [len(ids) > limit for ids in encoded]
-        eos = tokenizer.eos_token_id
         sides.append(
-            ([[*ids[: limit - 1], eos] if long else ids for ids, long in zip(encoded, cut, strict=True)], cut)
+            ([_cut(ids, limit, tokenizer) if long else ids for ids, long in zip(encoded, cut, strict=True)], cut)
         )
     (inputs, cut_source), (labels, cut_target) = sides
     return {
@@ -182,3 +187,10 @@ def _encode(
         "cut_source": cut_source,
         "cut_target": cut_target,
     }
+
+
+def _cut(ids: list[int], limit: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """`limit` tokens, with the special tokens at the end: `</s>`, after which some tokenizers write a language."""
+    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    end = [*takewhile(special.__contains__, reversed(ids))][::-1] or [tokenizer.eos_token_id]
+    return [*ids[: limit - len(end)], *end]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _SOURCE_WORDS = frozenset({"source", "src", "original", "input", "sentence1", "text1"})
 _TARGET_WORDS = frozenset({"target", "tgt", "trg", "translation", "translated", "output", "sentence2", "text2"})
@@ -104,7 +104,8 @@ class PairColumns(NamedTuple):
             places = [[place for place, name in enumerate(names) if name == column] for column in self.columns]
         else:
             places = [
-                [place for place, name in enumerate(names) if _names_side(name, language, words)]
+                [place for place, name in enumerate(names) if name.casefold() == language.casefold()]
+                or [place for place, name in enumerate(names) if _names_side(name, language, words)]
                 or [place for place, name in enumerate(names) if _names_variant(name, language)]
                 for language, words in zip(self.languages, (_SOURCE_WORDS, _TARGET_WORDS), strict=True)
             ]
@@ -156,6 +157,13 @@ def table_layout(
     )
 
 
+def has_nested_pairs(names: Iterable[str], features: Any, pair_columns: PairColumns) -> bool:
+    """Whether rows hold a `translation` of both languages, and not a column of texts with this name."""
+    if pair_columns.columns is not None or "translation" not in names:
+        return False
+    return not str(getattr((features or {}).get("translation"), "dtype", "")).endswith("string")
+
+
 def column_problem(where: str, columns: list[str], pair_columns: PairColumns) -> str:
     """The error message for a data set without the columns of the pair."""
     has = f"{where} has the columns {columns}"
@@ -166,8 +174,6 @@ def column_problem(where: str, columns: list[str], pair_columns: PairColumns) ->
 
 def _names_side(name: str, language: str, side_words: frozenset[str]) -> bool:
     """Whether a cell of a header names the side of this language."""
-    if name.casefold() == language.casefold():
-        return True
     code, *variant = _words(language) or [""]  # `eng_Latn`: the language, then its script or country
     side_names = next((names for names in _NAMES.values() if code in names), frozenset({code})) | side_words
     words = _words(name)

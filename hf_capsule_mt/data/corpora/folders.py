@@ -80,6 +80,8 @@ def _corpus_homes(corpus: Any, languages: tuple[str, str], split: str) -> Iterat
                 yield home, True
         return
     name = str(corpus).replace("{split}", split)
+    if name.partition(":")[0] == "synthetic":
+        return
     names = [name.replace("{lang}", language) for language in languages] if "{lang}" in name else [name]
     for one in [*names, *(part.strip() for part in name.split(","))]:
         path = Path(one).expanduser()

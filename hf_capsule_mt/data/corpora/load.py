@@ -1,7 +1,7 @@
 """Reads sentence pairs from files, folders, data sets or the synthetic grammar, and cleans them into one Arrow file.
 
-Pairs are read one by one and written at once. The finished file is memory-mapped, and `drop_duplicates` keeps its
-digests on disk. So memory does not grow with the corpus.
+Pairs are read one by one and written at once, and the finished file is memory-mapped. So memory does not grow with the
+corpus, except for `drop_duplicates`, which keeps up to 16 bytes a pair.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def load_corpus(
         cache_dir: folder for the Arrow file; the default is the cache of `datasets`. It must not be a folder of the
             corpus. The same call on the same content reuses the file. A damaged file is built again, with a warning.
             Several processes may build it at the same time.
-        streaming: does not write the corpus; only `drop_duplicates` needs disk space during a pass. The report counts
+        streaming: does not write the corpus; only `drop_duplicates` needs memory that grows with it. The report counts
             during a pass and restarts with the next one.
         repair: repairs and counts invalid UTF-8, NUL characters and line ends inside a sentence (U+0085 is one), and
             drops and counts records that hold no pair. Without it each of these is an error. Files of different

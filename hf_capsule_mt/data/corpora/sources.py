@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.data.corpora.cache import rows_digest
-from hf_capsule_mt.data.corpora.columns import PairColumns, column_problem
+from hf_capsule_mt.data.corpora.columns import PairColumns, column_problem, has_nested_pairs
 from hf_capsule_mt.data.corpora.folders import TABLE_ENDINGS, corpus_in_folder, file_ending
 from hf_capsule_mt.data.corpora.table_files import CsvFile, ParquetFile, TsvFile
 from hf_capsule_mt.data.corpora.text_files import JsonLines, PairSource, TextFiles, pair_of
@@ -36,7 +36,7 @@ class Rows(PairSource):
         names, place = dataset.column_names, f"{name}, row"
         if names is None:  # a stream without a list of columns
             return cls(dataset, place, pair_columns)
-        if pair_columns.columns is None and "translation" in names:
+        if has_nested_pairs(names, dataset.features, pair_columns):
             return cls(_in_python_format(dataset).select_columns(["translation"]), place, pair_columns)
         places = pair_columns.find(names)
         if places is None:

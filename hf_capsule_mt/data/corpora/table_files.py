@@ -129,10 +129,12 @@ class ParquetFile(PairSource):
         from pyarrow import parquet
 
         try:
-            names = parquet.read_schema(path).names
+            schema = parquet.read_schema(path)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"load_corpus: {path}: no Parquet file ({_one_line(error)})") from error
-        if pair_columns.columns is None and "translation" in names:
+        names, types = schema.names, pyarrow.types
+        texts = [field.name for field in schema if types.is_string(field.type) or types.is_large_string(field.type)]
+        if pair_columns.columns is None and "translation" in names and "translation" not in texts:
             return cls(path, None, pair_columns.languages)
         places = pair_columns.find(names)
         if places is None:

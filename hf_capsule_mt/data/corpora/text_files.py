@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -123,15 +124,28 @@ class JsonLines(PairSource):
 def pair_of(row: Any, pair_columns: PairColumns) -> tuple[str, str]:
     """The two texts of {"translation": {"en": …, "de": …}}, of {"en": …, "de": …}, or of the named columns."""
     texts = row.get("translation", row) if isinstance(row, dict) and pair_columns.columns is None else row
+    texts = row if isinstance(texts, str) else texts  # `translation` may be the name of the target
     keys = pair_columns.columns or pair_columns.languages
+    if pair_columns.columns is None and isinstance(texts, dict) and not set(keys) <= texts.keys():
+        keys = _found_keys(pair_columns, tuple(texts))
     kind = "languages" if pair_columns.columns is None else "columns"
     if not isinstance(texts, dict):
         raise BrokenRecord(f"a {type(texts).__name__}; must be an object with the keys {' and '.join(keys)}")
     for key in keys:
         if not isinstance(texts.get(key), str):
             reason = f"it has {quoted(texts)}" if key not in texts else "the value is not a text"
-            raise BrokenRecord(f"no text {key!r} ({reason}); check the names of the two {kind}")
+            raise BrokenRecord(
+                f"no text {key!r} ({reason}); check the names of the two {kind}, "
+                "or name two with source_column and target_column"
+            )
     return texts[keys[0]], texts[keys[1]]
+
+
+@lru_cache
+def _found_keys(pair_columns: PairColumns, names: tuple[str, ...]) -> tuple[str, str]:
+    """The keys of both sides, recognised as the columns of a table are; otherwise the languages."""
+    places = pair_columns.find(names)
+    return pair_columns.languages if places is None else (names[places[0]], names[places[1]])
 
 
 def line_problem(text: str) -> str | None:

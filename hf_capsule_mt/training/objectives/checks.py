@@ -28,6 +28,11 @@ def objective_problems_with_model(
             f"objective={objective!r}: {type(model).__name__} is not an encoder-decoder, whose encoder reads each "
             'sentence once for all samples; use a translation model, or objective="likelihood"'
         )
+    elif not hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        problems.append(
+            f"objective={objective!r}: {type(model).__name__} does not tell the input of its decoder "
+            '(prepare_decoder_input_ids_from_labels); use another model, or objective="likelihood"'
+        )
     if getattr(args, "world_size", 1) > 1 and is_reentrant(args):
         problems.append(
             f"objective={objective!r}: with several processes, activation checkpointing must not be reentrant, "
