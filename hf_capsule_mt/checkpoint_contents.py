@@ -32,9 +32,12 @@ CODE_BEGINS = "# Copied from hf_capsule_mt "  # first line of each exported code
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
-def belongs_to_checkpoint(path: Path) -> bool:
-    """Whether a file is part of a checkpoint for translation: not training state, and not code of other origin."""
-    if not path.is_file() or path.is_symlink():
+def belongs_to_checkpoint(path: Path, links: bool = False) -> bool:
+    """Whether a file is part of a checkpoint for translation: not training state, and not code of other origin.
+
+    With `links` it may be a link.
+    """
+    if not path.is_file() or (path.is_symlink() and not links):
         return False
     has_known_name = path.name in (
         *CONFIGURATION_FILES,

@@ -68,7 +68,7 @@ def write_code(config: CarriedCode, folder: str | PathLike[str]) -> None:
     from hf_capsule_mt.hub.remote_code import flat_files  # imported late, because few programs need it
 
     for name, text in flat_files(config).items():
-        Path(folder, name).write_text(text, encoding="utf-8")
+        Path(folder, name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def register_translation() -> None:

@@ -229,8 +229,11 @@ class Analysis:
             of_references, of_translations = map(read_alignments, self.arguments.alignments)
             options = {"reference_alignments": of_references, "alignments": {self.name: of_translations}}
         if getattr(getattr(self.model, "auxiliary_losses", None), "has_bow", False):
-            rates = overlap_rates(self.model, self.tokenizer, self.sources, self.references, **self.progress)
-            options["overlaps"] = {self.name: rates}
+            pairs = zip(self.sources, self.references, strict=True)
+            if texts := [pair for pair in pairs if all(text.strip() for text in pair)]:
+                sources, references = map(list, zip(*texts, strict=True))
+                rates = overlap_rates(self.model, self.tokenizer, sources, references, **self.progress)
+                options["overlaps"] = {self.name: rates}
         return adequacy_table(self.references, self.translations_by_name(), **options)
 
     def ablations(self) -> Any:

@@ -17,9 +17,10 @@ from typing import Any
 from hf_capsule_mt.checkpoint_names import name_and_place
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, usable_device
-from hf_capsule_mt.cli.export import space_text
+from hf_capsule_mt.cli.export import given_options, space_text
 
 HIGHEST_PORT = 65_535
+NOT_OF_SPACE = ("host", "port", "open", "examples", "beam", "device")
 
 
 def make_parser() -> CommandParser:
@@ -88,21 +89,10 @@ def check(arguments: argparse.Namespace) -> None:
         check_models(name_and_place(text)[1] for text in arguments.models)
 
 
-def demo(arguments: argparse.Namespace) -> int:
-    from hf_capsule_mt.demo import load_models, write_space
-
-    if arguments.space is not None:
-        write_space(arguments.space, arguments.models, overwrite=arguments.overwrite)
-        print(space_text(arguments.space))
-        return 0
-    from transformers.utils import logging
-
-    from hf_capsule_mt.demo.app import build_app, import_gradio, start
+def models_to_show(arguments: argparse.Namespace) -> list[str]:
+    """The models of the command line, by default the shipped ones."""
     from hf_capsule_mt.demo.models import shipped_folders
-    from hf_capsule_mt.demo.page import EXAMPLES, Page
 
-    examples = read_examples(arguments.examples) or EXAMPLES
-    device = usable_device(arguments.device)
     places = arguments.models or [str(folder) for folder in shipped_folders()]
     if not places:
         raise ValueError(
@@ -110,6 +100,24 @@ def demo(arguments: argparse.Namespace) -> int:
             "none; name a checkpoint folder or a Hub id, or train a model in minutes: capsule-mt train "
             "synthetic/gdr_marian --output_dir runs/gdr, then capsule-mt demo runs/gdr"
         )
+    return places
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    from hf_capsule_mt.demo import load_models, write_space
+
+    if arguments.space is not None:
+        write_space(arguments.space, models_to_show(arguments), overwrite=arguments.overwrite)
+        print(space_text(arguments.space))
+        return 0
+    from transformers.utils import logging
+
+    from hf_capsule_mt.demo.app import build_app, import_gradio, start
+    from hf_capsule_mt.demo.page import EXAMPLES, Page
+
+    examples = read_examples(arguments.examples) or EXAMPLES
+    device = usable_device(arguments.device)
+    places = models_to_show(arguments)
     try:
         import_gradio()
     except ImportError as error:
@@ -125,5 +133,10 @@ def demo(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.space is not None and (given := given_options(parser, arguments, NOT_OF_SPACE)):
+        parser.error(f"--space writes files and shows no page: leave out {given}")
+    if arguments.space is not None and any("=" in text for text in arguments.models):
+        parser.error("--space takes models without NAME=")
     return run_command(lambda: demo(arguments), debug=arguments.debug, check=lambda: check(arguments))

@@ -12,6 +12,7 @@ package. The folder is kept, or pushed in one commit, only if logits, beams and 
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ from hf_capsule_mt.cli.command_line import (
     print_result,
     run_command,
 )
+
+NOT_OF_SPACE = ("private", "dry_run", "languages", "license", "revision", "max_shard_size")
+
+
+def given_options(parser: CommandParser, arguments: argparse.Namespace, names: Iterable[str]) -> str:
+    """The options among `names` that have another value than their default, as a list in words."""
+    given = [name for name in names if getattr(arguments, name) != parser.get_default(name)]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
 
 def repository(name: str) -> str:
@@ -67,22 +76,27 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.space is None and not Path(arguments.folder).exists():
         raise OSError(f"{arguments.folder}: no such folder; give the folder of a checkpoint")
     if arguments.push is not None and not arguments.dry_run:
-        check_login(arguments.push)
+        user = check_login(arguments.push)
+        if user and "/" not in arguments.push:
+            arguments.push = f"{user}/{arguments.push}"  # the name that the card tells its readers
 
 
-def check_login(name: str) -> None:
-    """Raises an error if the Hub cannot be reached, or knows no user: the export before a push may take minutes."""
+def check_login(name: str) -> str:
+    """The user that the Hub knows. Raises an error without one, because the export before a push may take minutes."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     try:
         with asking_hub(f"--push {name}"):
-            HfApi().whoami()
+            return str(HfApi().whoami().get("name", ""))
     except LocalTokenNotFoundError as error:
         raise OSError(f"--push {name}: no token for the Hub; run hf auth login, or set HF_TOKEN") from error
     except HfHubHTTPError as error:
         if error.response.status_code == 401:  # any other answer does not say that the push would fail
             raise OSError(f"--push {name}: the Hub refuses the token ({one_line(str(error))})") from error
+        if "/" not in name:
+            raise OSError(f"--push {name}: the Hub does not say whose it is; give OWNER/{name}") from error
+        return ""
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -181,6 +195,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("use --output, --push or both, or --space")
     if arguments.space is not None and (arguments.output is not None or arguments.push is not None):
         parser.error("--space writes the files of a Space alone: leave out --output and --push")
+    if arguments.space is not None and (given := given_options(parser, arguments, NOT_OF_SPACE)):
+        parser.error(f"--space writes the files of a Space alone: leave out {given}")
     return run_command(
         lambda: export(arguments), "nothing was pushed", arguments.debug, check=lambda: check(arguments)
     )

@@ -19,6 +19,7 @@ import json
 import os
 import shlex
 import sys
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -70,7 +71,7 @@ def read_lines(files: list[Path]) -> Iterator[str]:
             source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(open(file, "rb"))
             for number, line in enumerate(source, 1):
                 try:
-                    text = line.decode("utf-8")
+                    text = (line.removeprefix(BOM_UTF8) if number == 1 else line).decode("utf-8")
                 except UnicodeDecodeError as error:
                     name = file or "standard input"
                     raise ValueError(f"{name}, line {number}: must be UTF-8 ({error}); convert it first") from error

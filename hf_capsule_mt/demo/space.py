@@ -9,6 +9,7 @@ from pathlib import Path
 import hf_capsule_mt
 from hf_capsule_mt.checkpoint_contents import WEIGHTS, belongs_to_checkpoint, copy_files
 from hf_capsule_mt.checkpoint_names import HUB_NAME, check_folder, similar_folder
+from hf_capsule_mt.hub.credentials import drop_all_credentials
 from hf_capsule_mt.outputs import new_folder
 
 GRADIO = "6.31.0"  # the version of constraints.txt
@@ -122,7 +123,9 @@ def write_space(
         for source in folders.values():
             copy = made / COPIES / source.name
             copy.mkdir(parents=True)
-            copy_files(source, copy, [file.name for file in source.iterdir() if belongs_to_checkpoint(file)])
+            files = [file for file in source.iterdir() if belongs_to_checkpoint(file, links=True)]
+            copy_files(source, copy, [file.name for file in files])
+            drop_all_credentials(copy)
     return [Path(folder) / name for name in FILES]
 
 
@@ -138,7 +141,7 @@ def _check_copied(folder: Path) -> None:
     check_folder(folder)
     if not HUB_NAME.fullmatch(folder.name):  # the name is written into the files of the Space
         raise ValueError(f"models: {folder.name!r} has other characters than letters, digits, . _ and -: rename it")
-    if not any(WEIGHTS.fullmatch(file.name) and belongs_to_checkpoint(file) for file in folder.iterdir()):
+    if not any(WEIGHTS.fullmatch(file.name) and belongs_to_checkpoint(file, links=True) for file in folder.iterdir()):
         raise OSError(f"{folder} has no model.safetensors that could be copied: give the folder of a trained model")
 
 

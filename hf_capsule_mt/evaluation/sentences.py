@@ -2,13 +2,14 @@
 
 import gzip
 import zlib
+from codecs import BOM_UTF8
 from pathlib import Path
 
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 
 
 def read_sentences(path: str | Path) -> list[str]:
-    """The lines of a file. A line ends with a line feed, or with CR and LF.
+    """The lines of a file. A line ends with a line feed, or with CR and LF. A byte order mark is left out.
 
     A file that is empty, or whose name is that of a table, is a `ValueError`.
     """
@@ -23,7 +24,7 @@ def read_sentences(path: str | Path) -> list[str]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    text = line.decode("utf-8")
+                    text = (line.removeprefix(BOM_UTF8) if number == 1 else line).decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(f"{path}, line {number}: must be UTF-8 ({error}); convert it first") from error
                 sentences.append(text.removesuffix("\n").removesuffix("\r"))

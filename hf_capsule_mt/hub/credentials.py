@@ -5,6 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
 # Names of credentials whose value is a text. Names such as `bos_token` do not match.
 NAME = re.compile(
     r"(^|_)(secret|password|passwd|passphrase|credentials?|api_?key|access_?key|secret_?key|private_?key|auth"
@@ -22,6 +26,17 @@ VALUE = re.compile(
     r"(hf_|gh[pousr]_|github_pat_|sk-)[\w-]{20,}|xox[a-z]-[\w-]{8,}|AIza[\w-]{30,}|AKIA[0-9A-Z]{16}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY|\b(?i:[a-z][a-z0-9+.-]*)://[^\s/@:]*:[^\s/@]+@"
 )
+
+
+# Files of a checkpoint with settings, which may contain a forgotten password.
+SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+def drop_all_credentials(folder: Path) -> None:
+    """Removes what looks like a credential from the settings of a checkpoint that is published, and warns of it."""
+    for file in SETTINGS:
+        if dropped := drop_credentials(folder / file):
+            logger.warning(f"{file}: removed {', '.join(dropped)}, because it looks like a credential")
 
 
 def drop_credentials(path: Path) -> list[str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForSeq2SeqLM
-from transformers.utils import logging
 
 from hf_capsule_mt.checkpoint_contents import (
     CARD,
@@ -18,7 +17,7 @@ from hf_capsule_mt.checkpoint_contents import (
     copy_files,
 )
 from hf_capsule_mt.families import MARIAN
-from hf_capsule_mt.hub.credentials import drop_credentials
+from hf_capsule_mt.hub.credentials import drop_all_credentials
 from hf_capsule_mt.hub.model_card import (
     loadable_path,
     model_card,
@@ -33,10 +32,6 @@ from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint
 from hf_capsule_mt.modeling.saving.weight_digests import INDEX, weight_files
 from hf_capsule_mt.outputs import new_folder
-
-logger = logging.get_logger(__name__)
-# Files with settings, which may contain a forgotten password.
-SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 def export_checkpoint(
@@ -88,10 +83,7 @@ def export_checkpoint(
         if stored_dtype is not None:
             load_as_float32(folder / "config.json")
         copy_files(source, folder, (*TOKENIZER_FILES, CARD, SHORTLIST))
-        for file in SETTINGS:
-            dropped = drop_credentials(folder / file)
-            if dropped:
-                logger.warning(f"{file}: removed {', '.join(dropped)}, because it looks like a credential")
+        drop_all_credentials(folder)
         card, place = folder / CARD, name or loadable_path(output)
         if not card.is_file():
             about = run_results(source) or (languages and unrecorded_results(source, languages))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_capsule_mt import CapsuleTranslationPipeline
@@ -139,9 +140,8 @@ def pack_checkpoint(
         storage = f"The weights are stored in {dtype} and compute in float32. " + ". ".join(
             str(result).split("\n")[2:]
         )
-        card = model_card(
-            results, output.name, license=license, place=place, data_source=data_source, storage=f"{storage}."
-        )
+        about = {"data_source": data_source, "storage": f"{storage}.", **_origin(run / CARD)}
+        card = model_card(results, output.name, license=license, place=place, **about)
         card.text = with_requirements(card.text, packed)
         card.save(packed / CARD)
         sizes = {path.name: path.stat().st_size for path in sorted(packed.iterdir())}
@@ -166,6 +166,14 @@ def _results(run: Path, languages: tuple[str, str] | None) -> dict[str, Any]:
         raise ValueError(f"{path} is missing: name the languages for the card, languages=('en', 'de')")
     warnings.warn(f"{path} is missing: the card shows no training, only the checks of this command", stacklevel=3)
     return unrecorded_results(run, languages)
+
+
+def _origin(card: Path) -> dict[str, Any]:
+    """The model and the data sets on the Hub that the card of a run names."""
+    if not card.is_file():
+        return {}
+    data = ModelCard.load(card, ignore_metadata_errors=True).data
+    return {name: getattr(data, name, None) for name in ("base_model", "datasets")}
 
 
 def _limit_length(folder: Path, results: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from transformers import AutoConfig
 
 import hf_capsule_mt
+from hf_capsule_mt.checkpoint_contents import check_inside
 from hf_capsule_mt.configuration.carried_code import TRANSLATION_TASK, CarriedCode
 from hf_capsule_mt.hub import load_alone
 from hf_capsule_mt.hub.remote_code import flat_files
@@ -108,7 +109,8 @@ def _check_code(folder: Path, saved_config: dict[str, Any]) -> None:
             raise ValueError(f"{folder} holds {name}, which hf_capsule_mt does not export: remove it")
     for name, content in expected.items():
         path = folder / name
-        if not path.is_file() or path.is_symlink() or path.read_bytes() != content:
+        check_inside(path, folder)
+        if not path.is_file() or path.read_bytes() != content:
             version = hf_capsule_mt.__version__
             raise ValueError(f"{path} is missing, or differs from the export of hf_capsule_mt {version}: {fix}")
 

@@ -118,3 +118,19 @@ def test_without_gradio_the_command_says_how_to_install_it(
 def test_the_option_space_writes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert demo.main(["me/model", "--space", str(tmp_path / "space")]) == 0
     assert (tmp_path / "space" / "app.py").is_file() and "--repo-type space" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--examples", "mine.txt", "--beam", "1"], "leave out --examples, --beam"),
+        (["--host", "0.0.0.0"], "leave out --host"),
+        (["shown=me/other"], "--space takes models without NAME="),
+    ],
+)
+def test_options_without_effect_on_a_space_are_wrong_use(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        demo.main(["me/model", *arguments, "--space", str(tmp_path / "space")])
+    assert ended.value.code == 2 and said in capsys.readouterr().err and not (tmp_path / "space").exists()

@@ -1,5 +1,6 @@
 """The folder of a Space: complete, pinned, and it starts the page."""
 
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,19 @@ def test_the_license_is_that_of_the_copied_models(tmp_path: Path):
         assert yaml.safe_load(card.split("---\n")[1]).get("license") == license, names
         assert ("The license of `models/first`: cc-by-2.0.\n" in card) == ("first" in names)
         assert ("The license of `models/third`: its card names none.\n" in card) == ("third" in names)
+
+
+def test_a_space_holds_no_credentials_and_no_foreign_files(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    entry = demo_models()[0]
+    folder = save(entry.model, entry.tokenizer, tmp_path / "guided")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"hub_token": "hf_secret"}))
+    write_space(tmp_path / "space", str(folder))
+    copy = tmp_path / "space" / "models" / "guided" / "config.json"
+    assert json.loads(copy.read_text(encoding="utf-8")) == config
+    assert "config.json: removed hub_token" in caplog.text
+    (folder / "tokenizer.json").rename(tmp_path / "elsewhere.json")
+    (folder / "tokenizer.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(ValueError, match="tokenizer.json is a link to .*elsewhere.json, outside of the checkpoint"):
+        write_space(tmp_path / "other", str(folder))
+    assert not (tmp_path / "other").exists()
