@@ -118,11 +118,18 @@ def _obstacle(implementation: str, votes: Tensor) -> str:
     """The reason why an implementation cannot route any votes of this type on this device; empty if it can."""
     if implementation in ("blockwise", "native") and torch.compiler.is_compiling():
         return "under torch.compile the compiler optimizes the reference itself"
+    if implementation == "blockwise" and _is_transformed():
+        return "torch.func and forward-mode derivatives need the operations of the reference"
     if implementation in ("reference", "blockwise"):
         return ""
     if implementation not in FAST_IMPLEMENTATIONS:
         return "it was not added to FAST_IMPLEMENTATIONS"
     return FAST_IMPLEMENTATIONS[implementation].obstacle(votes)
+
+
+def _is_transformed() -> bool:
+    is_in_functorch = torch._C._functorch.peek_interpreter_stack() is not None
+    return is_in_functorch or torch.autograd.forward_ad._current_level >= 0
 
 
 # torch.compile cannot trace these two: it calls them once and keeps the result.

@@ -47,7 +47,14 @@ def _too_large_for_native(shape: torch.Size) -> str:
     return f"more than {LARGEST_POSITION} votes a position" if math.prod(shape[-3:]) > LARGEST_POSITION else ""
 
 
+LARGE_CAPSULE = 16  # numbers of a capsule
+
+
 def _too_large_for_kernels(shape: torch.Size) -> str:
-    if tile_elements(*shape[-3:]) <= LARGEST_TILE:
+    # Larger capsules need more shared memory than some GPUs have: 128 of at most 99 KiB (compute capability 8.6, 8.9).
+    if tile_elements(*shape[-3:]) <= (LARGEST_TILE if shape[-1] <= LARGE_CAPSULE else LARGEST_TILE // 2):
         return ""
-    return f"more than {LARGEST_TILE} votes a position (each axis rounded up to a power of two)"
+    return (
+        f"more than {LARGEST_TILE} votes a position, or half as many where capsules have more than {LARGE_CAPSULE} "
+        "numbers (each axis rounded up to a power of two)"
+    )

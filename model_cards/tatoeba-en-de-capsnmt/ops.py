@@ -176,7 +176,7 @@ def choose_implementation(
         )
     if implementation == "blockwise" and return_assignments:
         raise ValueError('implementation="blockwise" returns no assignments; use "reference" or None')
-    if return_assignments or torch.compiler.is_compiling():
+    if return_assignments or torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return "reference"
     return implementation or "blockwise"
 

@@ -161,7 +161,7 @@ class _GuidedScores(torch.autograd.Function):
         scores = keys.new_empty(batch, guide.shape[1], inputs, outputs)
         for rows, steps in _guided_blocks(guide, keys):
             hidden = _hidden(guide[rows, steps], keys[rows], context[rows, steps])
-            scores[rows, steps] = (hidden.view(-1, size) @ score_weight).view(hidden.shape[:-1])
+            scores[rows, steps] = (hidden.reshape(-1, size) @ score_weight).view(hidden.shape[:-1])
         return scores
 
     @staticmethod
@@ -174,7 +174,7 @@ class _GuidedScores(torch.autograd.Function):
         for rows, steps in _guided_blocks(guide, keys):
             hidden = _hidden(guide[rows, steps], keys[rows], context[rows, steps])
             grad = grad_scores[rows, steps]
-            grad_weight += grad.reshape(-1) @ hidden.view(-1, size)
+            grad_weight += grad.reshape(-1) @ hidden.reshape(-1, size)
             # d tanh = 1 - tanh^2, in place, because nothing reads `hidden` any more. The score weight is a common
             # factor; the sums are multiplied by it at the end.
             slopes = hidden.square_().neg_().add_(1.0).mul_(grad.unsqueeze(-1))
@@ -345,7 +345,7 @@ def choose_implementation(
         )
     if implementation == "blockwise" and return_assignments:
         raise ValueError('implementation="blockwise" returns no assignments; use "reference" or None')
-    if return_assignments or torch.compiler.is_compiling():
+    if return_assignments or torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return "reference"
     return implementation or "blockwise"
 

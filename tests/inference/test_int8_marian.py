@@ -88,6 +88,24 @@ def test_the_cache_of_the_steps_grows(started: list[MarianSteps], monkeypatch: p
     assert len(started) == 1
 
 
+def test_the_encoded_source_may_be_a_tuple():
+    case = Case(AGGREGATED_MARIAN, "plain")
+    model, inputs = quantize_for_cpu(case.build()), inputs_of(case)
+    encoded = model.get_encoder()(**inputs).last_hidden_state
+    wanted = model.generate(**inputs, max_new_tokens=5)
+    assert torch.equal(model.generate(**inputs, encoder_outputs=(encoded,), max_new_tokens=5), wanted)
+
+
+def test_padding_is_left_out_without_a_mask():
+    case = Case(AGGREGATED_MARIAN, "plain")
+    model, inputs = quantize_for_cpu(case.build()), inputs_of(case)
+    words = inputs["input_ids"]
+    words = torch.cat([words, words.new_full((len(words), 2), model.config.pad_token_id)], dim=1)
+    masked = {"attention_mask": words.ne(model.config.pad_token_id).long()}
+    assert not masked["attention_mask"].all()
+    assert torch.equal(model.generate(words, max_new_tokens=5), model.generate(words, **masked, max_new_tokens=5))
+
+
 def test_a_translation_has_no_more_words_than_there_are_positions():
     case = Case(AGGREGATED_MARIAN, "em")
     quantized = quantize_for_cpu(case.build(max_position_embeddings=9))

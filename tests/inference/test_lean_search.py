@@ -16,7 +16,7 @@ from transformers.generation import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from hf_capsule_mt.inference.search import choose
+from hf_capsule_mt.inference.search import choose, loops
 from hf_capsule_mt.inference.search.loops import FinishedTranslations, Limits, beam_search, greedy_search
 from hf_capsule_mt.inference.search.processors import Processors
 
@@ -140,7 +140,41 @@ def test_processors_of_the_caller_are_asked(searched: list[str]):
     assert (plain == 44).any()
     allowed, expected = both_ways(model, inputs, prefix_allowed_tokens_fn=lambda row, words: [row + 2, END])
     assert torch.equal(allowed, expected)
-    assert len(searched) == 4
+    assert searched == ["greedy_search"] * 3, "with beams Transformers' loop runs"
+
+
+class Counting(LogitsProcessor):
+    """One with a state."""
+
+    def __init__(self) -> None:
+        self.calls, self.without_gaps = 0, True
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.without_gaps &= input_ids.is_contiguous()
+        return scores.index_fill(1, (input_ids[0, :1] + self.calls) % 40 + 5, 9.0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"num_beams": 3, "forced_bos_token_id": 7}], ids=str)
+def test_processors_with_a_state_are_called_once_a_step(settings: dict[str, Any]):
+    model, inputs = build(CASES[0])
+    lean, mine = model.generate(**inputs, logits_processor=[one := Counting()], **settings), one.calls
+    assert one.without_gaps or "num_beams" in settings, "only in beam search Transformers gives them a slice"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choose, "_steps", lambda *args: None)
+        expected, theirs = model.generate(**inputs, logits_processor=[one := Counting()], **settings), one.calls
+    assert torch.equal(lean, expected) and mine == theirs > 3
+
+
+def test_a_translation_may_be_longer_than_the_first_places(searched: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loops, "FIRST_PLACES", 3)
+    model, inputs = build(CASES[0])
+    for settings in ({"max_length": 4}, {"min_length": 14, "max_length": 15}, {"max_length": 10**13}):
+        lean = model.generate(**inputs, **settings)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(choose, "_steps", lambda *args: None)
+            assert torch.equal(lean, model.generate(**inputs, **settings))
+    assert searched == ["greedy_search"] * 3
 
 
 def test_beams_without_enough_words_are_left_to_transformers(searched: list[str]):

@@ -227,3 +227,31 @@ def test_guided_routing_keeps_no_tensor_of_steps_inputs_outputs_and_size(masked:
         assert sum(kept) < forbidden
     plain = [elements for elements, _ in saved_for_backward(case, implementation="reference").values()]
     assert max(plain) == forbidden, "the plain reference is what this saves"
+
+
+def test_guided_keys_need_not_be_contiguous() -> None:
+    case = make_case("guided", seed=39, lead=(3,), inputs=4, outputs=2, size=3, steps=5)
+    keys = case.arguments["vote_keys"].transpose(1, 2).contiguous().transpose(1, 2)
+    assert not keys.is_contiguous()
+    leaves = case.differentiable() | {"vote_keys": keys.detach().requires_grad_()}
+    capsules = case(**leaves, implementation="blockwise")
+    assert_close("capsules", capsules, case())
+    grads = torch.autograd.grad(uneven_sum(capsules), list(leaves.values()))
+    wanted = case.differentiable()
+    expected = torch.autograd.grad(uneven_sum(case(**wanted, implementation="reference")), list(wanted.values()))
+    assert_gradients_close(dict(zip(leaves, grads, strict=True)), dict(zip(wanted, expected, strict=True)))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "em"])
+def test_functions_of_functions_run_the_reference(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(kind, seed=40, lead=(3,), inputs=4, outputs=2, size=3)
+    votes = case.votes
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        return uneven_sum(case(votes=values))
+
+    wanted = votes.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(uneven_sum(case(votes=wanted, implementation="reference")), wanted)
+    assert_close("gradient", torch.func.grad(loss)(votes), expected)
+    _, tangent = torch.func.jvp(loss, (votes,), (torch.ones_like(votes),))
+    assert_close("tangent", tangent, expected.sum())

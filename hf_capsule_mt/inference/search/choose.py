@@ -18,7 +18,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from hf_capsule_mt.inference.search.caps_nmt import caps_nmt_steps
 from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_steps, can_compile_beam_search
 from hf_capsule_mt.inference.search.loops import Steps, beam_search, greedy_search, limits_of
-from hf_capsule_mt.inference.search.processors import Processors
+from hf_capsule_mt.inference.search.processors import Processors, is_of_transformers
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 from hf_capsule_mt.modeling.outputs import CACHE, one_cache
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
@@ -81,7 +81,13 @@ def search(
 ) -> Any:
     """Greedy or beam search by the fastest loop that returns the same tokens as Transformers' loop."""
     has_beams = generation_config.num_beams > 1
-    if callers_cache is None and _is_plain(model, input_ids, stopping_criteria, generation_config, model_kwargs):
+    # Lean beam search can give up, and Transformers' begins again. A processor of the caller may have counted steps.
+    may_repeat = not has_beams or all(map(is_of_transformers, logits_processor))
+    if (
+        callers_cache is None
+        and may_repeat
+        and _is_plain(model, input_ids, stopping_criteria, generation_config, model_kwargs)
+    ):
         steps = _steps(model, model_kwargs["encoder_outputs"], model_kwargs.get("attention_mask"))
         if steps is not None:
             processors = Processors(logits_processor, model.final_logits_bias.shape[-1], steps.shortlist)

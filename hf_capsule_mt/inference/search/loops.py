@@ -51,9 +51,12 @@ def limits_of(generation_config: Any) -> Limits:
     return Limits(generation_config.max_length, ends, -1 if pad is None else int(pad))
 
 
+FIRST_PLACES = 256  # of a translation; twice as many each time they are full
+
+
 def greedy_search(steps: Steps, start: Tensor, processors: Processors, limits: Limits) -> Tensor:
     """From the start tokens `[B, 1]` to the translations `[B, L]`."""
-    sequences = start.new_full((len(start), limits.max_length), limits.pad)
+    sequences = start.new_full((len(start), min(limits.max_length, FIRST_PLACES)), limits.pad)
     sequences[:, :1] = start
     words, finished = start[:, 0], start.new_zeros(len(start), dtype=torch.bool)
     for length in range(1, limits.max_length):
@@ -61,6 +64,8 @@ def greedy_search(steps: Steps, start: Tensor, processors: Processors, limits: L
         if limits.ends is not None:
             words.masked_fill_(finished, limits.pad)
             finished |= limits.is_end_token(words)
+        if length == sequences.shape[1]:
+            sequences = nn.functional.pad(sequences, (0, min(length, limits.max_length - length)), value=limits.pad)
         sequences[:, length] = words
         if limits.ends is not None and finished.all():
             return sequences[:, : length + 1]

@@ -4,7 +4,7 @@ Legend: `R` rows (sentences or beams), `L` words so far, `V` target vocabulary, 
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,10 @@ from transformers.generation import (
 Processor = Callable[[Any, Any], Tensor]  # from sequences [R, L] and scores [R, V] to new scores
 
 
+def is_of_transformers(processor: Any) -> bool:
+    return type(processor).__module__.startswith("transformers.")
+
+
 class Processors:
     """Runs the processors one after another.
 
@@ -27,9 +31,10 @@ class Processors:
     that may read any word, the scores become `[R, V]`, with -inf for words outside of the shortlist.
     """
 
-    def __init__(self, processors: Iterable[Any], vocabulary: int, shortlist: Tensor | None = None) -> None:
+    def __init__(self, processors: Sequence[Any], vocabulary: int, shortlist: Tensor | None = None) -> None:
         self.shortlist = shortlist  # [W], the words of the columns, ascending; None: all words
         self.run: list[Processor] = []
+        self.copies = not all(map(is_of_transformers, processors))  # others may need sequences without gaps
         for processor in processors:
             short = None if self.shortlist is None else on_shortlist(processor, self.shortlist, vocabulary)
             if self.shortlist is not None and short is None:
@@ -38,6 +43,7 @@ class Processors:
             self.run.append(short or faster(processor))
 
     def __call__(self, sequences: Tensor, scores: Tensor) -> Tensor:
+        sequences = sequences.contiguous() if self.copies else sequences
         for process in self.run:
             scores = process(sequences, scores)
         return scores

@@ -17,7 +17,7 @@ class _GuidedScores(torch.autograd.Function):
         scores = keys.new_empty(batch, guide.shape[1], inputs, outputs)
         for rows, steps in _guided_blocks(guide, keys):
             hidden = _hidden(guide[rows, steps], keys[rows], context[rows, steps])
-            scores[rows, steps] = (hidden.view(-1, size) @ score_weight).view(hidden.shape[:-1])
+            scores[rows, steps] = (hidden.reshape(-1, size) @ score_weight).view(hidden.shape[:-1])
         return scores
 
     @staticmethod
@@ -30,7 +30,7 @@ class _GuidedScores(torch.autograd.Function):
         for rows, steps in _guided_blocks(guide, keys):
             hidden = _hidden(guide[rows, steps], keys[rows], context[rows, steps])
             grad = grad_scores[rows, steps]
-            grad_weight += grad.reshape(-1) @ hidden.view(-1, size)
+            grad_weight += grad.reshape(-1) @ hidden.reshape(-1, size)
             # d tanh = 1 - tanh^2, in place, because nothing reads `hidden` any more. The score weight is a common
             # factor; the sums are multiplied by it at the end.
             slopes = hidden.square_().neg_().add_(1.0).mul_(grad.unsqueeze(-1))
