@@ -137,6 +137,6 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.space is not None and (given := given_options(parser, arguments, NOT_OF_SPACE)):
         parser.error(f"--space writes files and shows no page: leave out {given}")
-    if arguments.space is not None and any("=" in text for text in arguments.models):
+    if arguments.space is not None and any("=" in text and not Path(text).exists() for text in arguments.models):
         parser.error("--space takes models without NAME=")
     return run_command(lambda: demo(arguments), debug=arguments.debug, check=lambda: check(arguments))

@@ -17,6 +17,7 @@ NOT_PUSHED = (
     f"{PREFIX_CHECKPOINT_DIR}-*",
     "damaged-*",
     "averaged/*",
+    "runs/*",  # TensorBoard's
     "*.translations.txt",
     "*.part",
     "results.json",

@@ -384,6 +384,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         **card: Any,
     ) -> Any:
         """As in Transformers, but what a run writes beside its model and card stays here."""
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             options: dict[str, Any] = {} if private is None else {"private": private}
             self.init_hf_repo(token=token or self.args.hub_token, **options)

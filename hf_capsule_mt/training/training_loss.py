@@ -118,7 +118,8 @@ def is_plain_marian(model: nn.Module) -> bool:
 
 
 def _without_labels(model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-    """The labels `[B, T]`, and the inputs with the decoder's in their place. Some models only shift them inside."""
+    """The labels `[B, T]`, and the inputs with the decoder's in their place. Some models shift
+    labels only inside `forward`."""
     labels = inputs["labels"]
     if "decoder_input_ids" not in inputs and not hasattr(model, "prepare_decoder_input_ids_from_labels"):
         return labels, inputs

@@ -214,7 +214,6 @@ def keep_record(run: Run, records: Path) -> None:
     folder = record_of(run, records).parent
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads(run.result.read_text(encoding="utf-8"))
-    shutil.copyfile(run.result, folder / run.result.name)
     card = model_card(results, folder.name, license=results["model"]["license"])
     (folder / "README.md").write_text(str(card), encoding="utf-8")
     texts = read_run(run.result.parent)
@@ -225,6 +224,7 @@ def keep_record(run: Run, records: Path) -> None:
         published = metrics[-1]
         score = {"score": published.score_of(counts.counts[published.name].sum(0)), "signature": published.signature()}
         (folder / PUBLISHED).write_text(json.dumps(score, indent=1) + "\n", encoding="utf-8")
+    shutil.copyfile(run.result, folder / run.result.name)  # last: it says that all is kept
 
 
 def state(run: Run) -> str:

@@ -271,6 +271,13 @@ def test_the_language_itself_names_a_column_before_words_for_its_side(tmp_path: 
     assert pairs_of(load_corpus(str(tmp_path / "x.csv"), "en", "de")) == KEPT
 
 
+def test_a_json_record_without_one_language_is_no_pair(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b", "source": "web"}\n{"de": "c", "source": "web"}\n')
+    with pytest.raises(ValueError, match="line 2: no text 'en'"):
+        load_corpus(str(tmp_path / "x.jsonl"), "en", "de")
+    assert pairs_of(load_corpus(str(tmp_path / "x.jsonl"), "en", "de", repair=True)) == [("a", "b")]
+
+
 def test_json_without_the_languages_names_both_remedies(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"english text": "a", "other": "b"}\n')
     with pytest.raises(ValueError, match="check the names of the two languages, or name two with source_column"):

@@ -4,11 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, load_from_disk
 from transformers import AutoTokenizer, NllbTokenizer
 
 from hf_capsule_mt.analysis.sentence_words import encode_words
 from hf_capsule_mt.data import preprocess_pairs
+from hf_capsule_mt.data.batches import preprocessing
 
 SOURCES = ["The sister wrote a letter.", "Who reads it?", "The dog sees the house."]
 PAD = 80  # a number without a word on both sides
@@ -77,3 +78,13 @@ def test_the_language_after_the_end_stays_when_a_sentence_is_cut() -> None:
     with pytest.warns(UserWarning, match="truncated 0 source sentences to 1024 tokens and 1 target sentences to 4"):
         row = preprocess_pairs(pairs, tokenizer, "en", "de", max_source_length=1024, max_target_length=4)[0]
     assert tokenizer.convert_ids_to_tokens(row["labels"])[-2:] == ["</s>", "deu_Latn"] and len(row["labels"]) == 4
+
+
+def test_tokens_of_other_code_are_not_read_again(tokenizer: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    rows = [{"translation": {"en": source, "de": target}} for source, target in zip(SOURCES, TARGETS, strict=True)]
+    Dataset.from_list(rows).save_to_disk(tmp_path / "pairs")
+    for digest, files in (("old", 1), ("old", 1), ("new", 2)):
+        monkeypatch.setattr(preprocessing, "file_digest", lambda path, digest=digest: digest)
+        preprocess_pairs(load_from_disk(tmp_path / "pairs"), tokenizer, "en", "de")
+        assert len(list((tmp_path / "cache").glob("tokens-*"))) == files

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from routing_cases import KINDS, Case, assert_close, assert_gradients_close, make_case, make_pooling_case, uneven_sum
+from torch.autograd import forward_ad
 
-from hf_capsule_mt.ops import blockwise
+from hf_capsule_mt.ops import blockwise, explain_routing_choice
 from hf_capsule_mt.ops.dynamic import routing as dynamic
 from hf_capsule_mt.ops.em import routing as em
 from hf_capsule_mt.ops.guided.blockwise import _guided_blocks
@@ -243,11 +244,14 @@ def test_guided_keys_need_not_be_contiguous() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "em"])
-def test_functions_of_functions_run_the_reference(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_of_functions_run_the_reference(kind: str) -> None:
     case = make_case(kind, seed=40, lead=(3,), inputs=4, outputs=2, size=3)
     votes = case.votes
 
+    chosen: list[str] = []
+
     def loss(values: torch.Tensor) -> torch.Tensor:
+        chosen.append(explain_routing_choice(values).implementation)
         return uneven_sum(case(votes=values))
 
     wanted = votes.clone().requires_grad_()
@@ -255,3 +259,7 @@ def test_functions_of_functions_run_the_reference(kind: str, monkeypatch: pytest
     assert_close("gradient", torch.func.grad(loss)(votes), expected)
     _, tangent = torch.func.jvp(loss, (votes,), (torch.ones_like(votes),))
     assert_close("tangent", tangent, expected.sum())
+    with forward_ad.dual_level():
+        dual = loss(forward_ad.make_dual(votes, torch.ones_like(votes)))
+        assert_close("tangent", forward_ad.unpack_dual(dual).tangent, expected.sum())
+    assert chosen == ["reference"] * 3

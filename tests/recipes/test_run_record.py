@@ -446,15 +446,19 @@ def test_scores_need_no_translations_in_training(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_early_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    patient = ["--early_stopping_patience=1", "--metric_for_best_model=loss", "--greater_is_better=true"]
-    patient += ["--eval_steps=1", "--save_steps=1"]  # the loss falls, so the first one stays the highest
-    assert run_small(MARIAN, tmp_path / "run", *patient)["steps"] == 2
+    patient = ["--early_stopping_patience=2", "--metric_for_best_model=loss", "--greater_is_better=true"]
+    # The loss falls, so the first one stays the highest. The run stops between two checkpoints.
+    patient += ["--eval_steps=1", "--save_steps=2"]
+    assert run_small(MARIAN, tmp_path / "run", *patient)["steps"] == 3
     capsys.readouterr()
-    assert run_small(MARIAN, tmp_path / "run", *patient)["steps"] == 2
+    assert run_small(MARIAN, tmp_path / "run", *patient)["steps"] == 3
     said = capsys.readouterr().out
-    assert "It stopped early, by early_stopping_patience" in said and "raise max_steps" not in said
+    assert (
+        "early_stopping_patience ended it, so a larger max_steps has no effect" in said
+        and "raise max_steps" not in said
+    )
     with pytest.raises(
-        ValueError, match="early_stopping_patience stopped after 2 steps, so it would stop again at once"
+        ValueError, match="early_stopping_patience stopped after 3 steps, so it would stop again at once"
     ):
         run_small(MARIAN, tmp_path / "run", *patient, "--max_steps=9")
 
@@ -470,7 +474,6 @@ def test_a_run_that_stopped_early_says_so(tmp_path: Path, capsys: pytest.Capture
 def test_an_interrupted_run_names_the_command_that_continues(
     tmp_path: Path, options: list[str], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_capsule_mt.recipes.recipe.named_checkpoint", str, raising=False)
     assert f"{same_command(small_recipe(MARIAN, tmp_path, *options))} continues" == command
 
 

@@ -14,7 +14,7 @@ from markers import exhaustive
 from recipe_runs import small_arguments
 from small_marian import SMALL_MARIAN
 from training_run import checkpoints, run
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel, TrainerCallback
 
 from hf_capsule_mt.cli.train import train
 from hf_capsule_mt.training.hub_pusher import carry_code
@@ -113,6 +113,35 @@ def test_texts_and_paths_of_a_run_are_not_pushed(
         if upload["place"] is None:
             assert not [name for name in upload["files"] if any(word in name for word in private)]
     assert "README.md" not in uploads[-2]["files"], "in the longer run, it is still the card of fewer steps"
+
+
+def test_after_a_push_that_failed_the_same_command_pushes(
+    tmp_path: Path, uploads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*small_arguments("synthetic/dla_em", tmp_path), "--push_to_hub", "--hub_model_id=me/model"]
+    command += ["--hub_strategy=end"]
+    with monkeypatch.context() as patch:
+        patch.setattr(HfApi, "upload_folder", lambda self, **_: (_ for _ in ()).throw(OSError("the network is down")))
+        with pytest.raises(OSError, match="the network is down"):
+            train(command)
+    scores = (tmp_path / "test.translations.txt").read_bytes()
+    assert uploads == [] and train(command) == 0
+    assert len(uploads) == 1 and "README.md" in uploads[0]["files"]
+    assert (tmp_path / "test.translations.txt").read_bytes() == scores
+    assert train(command) == 0 and len(uploads) == 1, "it is finished"
+
+
+def test_callbacks_are_told_of_a_push(tmp_path: Path, uploads: list[dict[str, Any]]) -> None:
+    told: list[int] = []
+
+    class Told(TrainerCallback):
+        def on_push_begin(self, *_: Any, **__: Any) -> None:
+            told.append(len(uploads))
+
+    trainer = run(tmp_path, hub_model_id="me/model")
+    trainer.add_callback(Told())
+    trainer.push_to_hub()
+    assert told == [0] and len(uploads) == 1
 
 
 def test_who_pushes_by_hand_pushes_no_pickle_either(tmp_path: Path, uploads: list[dict[str, Any]]) -> None:

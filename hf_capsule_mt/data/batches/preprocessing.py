@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_capsule_mt.data.corpora.cache import is_corpus_cache, rows_digest
+from hf_capsule_mt.data.corpora.cache import file_digest, is_corpus_cache, rows_digest
 from hf_capsule_mt.data.corpora.columns import PairColumns, column_problem, has_nested_pairs
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def preprocess_pairs(
     if hasattr(tokenizer, "_switch_to_target_mode") and getattr(tokenizer, "tgt_lang", "") is None:
         raise ValueError(
             f"preprocess_pairs: {type(tokenizer).__name__} would give targets the code of the source language; set "
-            "tokenizer.src_lang and tokenizer.tgt_lang, such as eng_Latn and deu_Latn for NLLB"
+            "tokenizer.src_lang and tokenizer.tgt_lang, such as eng_Latn and deu_Latn for NLLB; a recipe reads them "
+            "from tokenizer_config.json"
         )
     if len(dataset) == 0:
         raise ValueError(
@@ -142,7 +143,8 @@ def _cache_file(dataset: datasets.Dataset, columns: tuple[str, ...], options: di
     if not is_corpus_cache(folder):
         folder = Path(datasets.config.HF_DATASETS_CACHE).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-    key = Hasher.hash([rows_digest(dataset.select_columns(list(columns))), _encode, options])
+    # A digest of the code too: the hash of a function that can be imported is that of its name.
+    key = Hasher.hash([rows_digest(dataset.select_columns(list(columns))), file_digest(Path(__file__)), options])
     return folder / f"tokens-{key}.arrow"
 
 

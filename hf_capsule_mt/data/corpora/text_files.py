@@ -127,7 +127,9 @@ def pair_of(row: Any, pair_columns: PairColumns) -> tuple[str, str]:
     texts = row if isinstance(texts, str) else texts  # `translation` may be the name of the target
     keys = pair_columns.columns or pair_columns.languages
     if pair_columns.columns is None and isinstance(texts, dict) and not set(keys) <= texts.keys():
-        keys = _found_keys(pair_columns, tuple(texts))
+        # With one language, the other one is missing; only `translation` may be its name.
+        if not set(keys) & texts.keys() or "translation" in texts:
+            keys = _found_keys(pair_columns, tuple(texts))
     kind = "languages" if pair_columns.columns is None else "columns"
     if not isinstance(texts, dict):
         raise BrokenRecord(f"a {type(texts).__name__}; must be an object with the keys {' and '.join(keys)}")

@@ -28,10 +28,10 @@ class SacrebleuMetric(CorpusMetric):
         self.name = _TITLES[name]
         self.higher_is_better = name != "ter"
         self._splits_words = name == "bleu" and tokenizer != "none"
+        self._metric: Any = _sacrebleu_metric(name, lowercase, tokenizer)
         self.chosen = chosen_case(lowercase)
         if name == "bleu" and tokenizer is not None:
-            self.chosen |= {f"tok:{tokenizer}"}
-        self._metric: Any = _sacrebleu_metric(name, lowercase, tokenizer)
+            self.chosen |= {f"tok:{self._metric.tokenizer_signature}"}
 
     def block_counts(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
         # The statistics that sacreBLEU's own significance tests use.

@@ -89,7 +89,7 @@ def print_finished(recipe: Recipe, start: Start, results: dict[str, Any]) -> Non
         )
     longer = "For a longer run raise max_steps"
     if start.stopped_early:
-        longer = "It stopped early, by early_stopping_patience, and more steps do not change that"
+        longer = "early_stopping_patience ended it, so a larger max_steps has no effect"
     print_once(
         recipe.training,
         f"Nothing was written. {longer}; for another run choose another output_dir, such as {unused_folder(folder)}.",

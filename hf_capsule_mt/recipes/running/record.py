@@ -156,13 +156,13 @@ def begin_run(recipe: Recipe) -> Start:
     _check_same_run(before, settings, folder, finished)
     changed = changed_settings(before, settings).keys()
     if finished and not is_longer_run(before, settings) and not changed & {*SCORING}:
-        return Start(record, checkpoint, True, sorted(changed - {*WITHOUT_EFFECT}), stopped_early(checkpoint))
+        return Start(record, checkpoint, True, sorted(changed - {*WITHOUT_EFFECT}), stopped_early(checkpoint, reached))
     if checkpoint is None:
         raise ValueError(
             f"{folder} holds a finished run of {reached} steps and no checkpoint to continue from: choose another "
             f"output_dir, such as {unused_folder(folder)}"
         )
-    if finished and is_longer_run(before, settings) and stopped_early(checkpoint):
+    if finished and is_longer_run(before, settings) and stopped_early(checkpoint, reached):
         raise ValueError(
             f"{folder} holds a run that early_stopping_patience stopped after {reached} steps, so it would stop again "
             f"at once: choose another output_dir, such as {unused_folder(folder)}; with init_from={folder} that run "
@@ -173,16 +173,14 @@ def begin_run(recipe: Recipe) -> Start:
     return _new_start(record, checkpoint, settings, arguments)
 
 
-def stopped_early(checkpoint: str | None) -> bool:
-    """Whether early stopping ended the run whose last checkpoint this is."""
+def stopped_early(checkpoint: str | None, finished_at: int) -> bool:
+    """Whether early stopping ended the run that finished at this step, and whose last checkpoint this is."""
     if checkpoint is None:
         return False
     try:
         state = json.loads((Path(checkpoint) / STATE).read_text(encoding="utf-8"))
-        stored = state["stateful_callbacks"][PatientEarlyStopping.__name__]
-        counted, patience = stored["attributes"]["early_stopping_patience_counter"], stored["args"]
-        return bool(counted >= patience["early_stopping_patience"])
-    except (OSError, ValueError, KeyError, TypeError):  # a run without early stopping, or a damaged checkpoint
+        return PatientEarlyStopping.__name__ in state["stateful_callbacks"] and finished_at < state["max_steps"]
+    except (OSError, ValueError, KeyError, TypeError):  # a damaged checkpoint
         return False
 
 

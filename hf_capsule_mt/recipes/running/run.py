@@ -132,11 +132,12 @@ def _run(recipe: Recipe, stack: ExitStack, write_card: Callable[[], None]) -> di
     }
     if arguments.process_index == 0:
         write_results(results, folder)
-        start.record.write(folder)
         draw_learning_curves(folder)
         write_card()
     if arguments.push_to_hub:
         trainer.push_to_hub(commit_message="Trained model")
+    if arguments.process_index == 0:
+        start.record.write(folder)  # now it is finished; after a push that failed, the same command goes on
     return results
 
 

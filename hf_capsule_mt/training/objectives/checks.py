@@ -30,8 +30,8 @@ def objective_problems_with_model(
         )
     elif not hasattr(model, "prepare_decoder_input_ids_from_labels"):
         problems.append(
-            f"objective={objective!r}: {type(model).__name__} does not tell the input of its decoder "
-            '(prepare_decoder_input_ids_from_labels); use another model, or objective="likelihood"'
+            f"objective={objective!r}: {type(model).__name__} has no method prepare_decoder_input_ids_from_labels, "
+            'which makes the input of the decoder; use another model, or objective="likelihood"'
         )
     if getattr(args, "world_size", 1) > 1 and is_reentrant(args):
         problems.append(
