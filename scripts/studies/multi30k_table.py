@@ -6,6 +6,7 @@ into model_cards/weight_decay/README.md.
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,26 @@ def along_training(runs: Runs, name: str, digits: int) -> str:
     return ", ".join(f"{sum(stage) / len(stage):.{digits}f}" for stage in stages)
 
 
+def passes(results: Mapping[str, Any]) -> tuple[str, str]:
+    """The passes over the corpus of a run, and those of its checkpoint that is scored."""
+    epochs = results["evaluations"][-1]["epoch"]
+    scored = results["weights"]["steps"][-1] if "weights" in results else results["steps"]
+    return f"{epochs:.1f}", f"{epochs * scored / results['steps']:.1f}"
+
+
 def row(system: str, runs: Runs) -> str:
     first = next(iter(runs.values()))
-    passes = f"{first['evaluations'][-1]['epoch']:.1f}"
+    all_passes = [passes(results) for results in runs.values()]
+    seen = all_passes[0][0]
     if before := first["model"]["init_from"]:
-        passes += f" from {Path(before).name.rpartition('-')[0]}"
+        seen += f" from {Path(before).name.rpartition('-')[0]}"
+    if any(scored != trained for trained, scored in all_passes):
+        seen += f", scored after {', '.join(scored for _, scored in all_passes)}"
     cells = [
         f"`{system}`",
         ", ".join(f"[{seed}](trained/multi30k-{system}-seed{seed}/README.md)" for seed in runs),
         f"{first['parameters'] / 1e6:.2f}M",
-        passes,
+        seen,
         mean_and_values([results["test"]["bleu"] for results in runs.values()]),
         mean_and_values([results["test"]["chrf"] for results in runs.values()]),
         mean_and_values([results["published"]["score"] for results in runs.values() if results["published"]]),

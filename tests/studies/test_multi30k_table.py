@@ -8,13 +8,16 @@ import pytest
 from studies.multi30k_table import PAGES, RECORDS, comparison_table, marks, read_records, with_table, with_tables
 
 
-def write_record(folder: Path, bleu: float, losses: list[float], init_from: str | None = None) -> None:
+def write_record(
+    folder: Path, bleu: float, losses: list[float], init_from: str | None = None, scored: int = 100
+) -> None:
     folder.mkdir()
     evaluations: list[dict[str, Any]] = [
         {"eval_loss": loss, "eval_bleu": 30.0 + place, "epoch": 26.64 * (place + 1)}
         for place, loss in enumerate(losses)
     ]
     results = {"parameters": 2_158_592, "model": {"init_from": init_from}, "evaluations": evaluations}
+    results |= {"steps": 100, "weights": {"kind": "best checkpoint", "steps": [scored]}}
     results |= {"test": {"bleu": bleu, "chrf": bleu + 20}, "validation": {"bleu": bleu + 1}}
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "published.json").write_text(json.dumps({"score": bleu + 0.5, "signature": "…"}))
@@ -25,15 +28,22 @@ def test_a_row_has_the_mean_of_the_seeds_and_each_of_them(tmp_path: Path) -> Non
     write_record(tmp_path / "multi30k-marian-seed1", 40.0, [1.0, 1.0])
     write_record(tmp_path / "multi30k-gdr_marian-seed1", 39.0, [1.75], "runs/multi30k/marian-seed1")
     (tmp_path / "multi30k-gdr_marian-seed1" / "published.json").unlink()  # its translations were not at hand
+    write_record(tmp_path / "multi30k-marian_on-seed1", 38.0, [1.5], "runs/multi30k/marian-seed1")
+    write_record(tmp_path / "multi30k-marian_on-seed2", 38.0, [1.5], "runs/multi30k/marian-seed2", scored=50)
     write_record(tmp_path / "multi30k-cpu-marian", 1.0, [9.0])  # no run of the comparison
     header, rule, *rows = comparison_table(read_records(tmp_path)).splitlines()
     assert header.count("|") == rule.count("|") == rows[0].count("|") == 11
-    links = ", ".join(f"[{seed}](trained/multi30k-marian-seed{seed}/README.md)" for seed in (1, 2))
+    links, of_longer = (
+        ", ".join(f"[{seed}](trained/multi30k-{name}-seed{seed}/README.md)" for seed in (1, 2))
+        for name in ("marian", "marian_on")
+    )
     assert rows == [
         f"| `marian` | {links} | 2.16M | 53.3 | 40.50 (40.00, 41.00) | 60.50 (60.00, 61.00) | 41.00 (40.50, 41.50) "
         "| 41.50 (41.00, 42.00) | 1.500, 1.250 | 30.0, 31.0 |",
         "| `gdr_marian` | [1](trained/multi30k-gdr_marian-seed1/README.md) | 2.16M | 26.6 from marian | 39.00 | 59.00 "
         "| – | 40.00 | 1.750 | 30.0 |",
+        f"| `marian_on` | {of_longer} | 2.16M | 26.6 from marian, scored after 26.6, 13.3 | 38.00 (38.00, 38.00) "
+        "| 58.00 (58.00, 58.00) | 38.50 (38.50, 38.50) | 39.00 (39.00, 39.00) | 1.500 | 30.0 |",
     ]
 
 
