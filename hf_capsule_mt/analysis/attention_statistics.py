@@ -99,7 +99,7 @@ class AttentionStatistics:
 
 def has_attention(model: Any) -> bool:
     """Whether the model has attention whose weights it can return."""
-    start = torch.tensor([[model.config.eos_token_id]], device=model.device)
+    start = torch.tensor([[model.config.decoder_start_token_id]], device=model.device)
     with evaluation_mode(model), attention_implementation(model, "eager"), torch.no_grad():
         outputs = model(input_ids=start, decoder_input_ids=start, output_attentions=True, use_cache=False)
     return any(weights is not None for _, _, weights in _layers(outputs))

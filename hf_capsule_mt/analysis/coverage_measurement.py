@@ -56,6 +56,12 @@ def _texts(pairs: Iterable[Pair], source: str, target: str) -> Iterator[tuple[st
     for pair in pairs:
         if isinstance(pair, Mapping):
             row = pair.get("translation", pair)
+            if not isinstance(row, Mapping) or not {source, target} <= row.keys():
+                has = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
+                raise ValueError(
+                    f"a pair has {has}, and must have {source!r} and {target!r}: name its languages or columns, as in "
+                    "measure_coverage(model, tokenizer, pairs, source, target)"
+                )
             texts = row[source], row[target]
         else:
             texts = pair

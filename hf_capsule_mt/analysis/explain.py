@@ -166,8 +166,9 @@ def explain(
     source_ids, source_words, source_rows = encode_words(tokenizer, text=source)
     target_ids, target_words, target_rows = encode_words(tokenizer, text_target=target)
     end = model.config.eos_token_id
-    if end is not None and target_ids[-1:] != [end]:
-        target_ids.append(end)  # some tokenizers add no end token
+    ends = end if isinstance(end, list) else [end]
+    if ends[0] is not None and (not target_ids or target_ids[-1] not in ends):
+        target_ids.append(ends[0])  # some tokenizers add no end token
     encoded, decoded = (torch.tensor([ids], device=model.device) for ids in (source_ids, target_ids))
     mask = torch.ones_like(encoded)
     credits = coverage = None

@@ -1,7 +1,6 @@
 """The words of a sentence with their tokens, and tables of words."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from hf_capsule_mt.evaluation.decoding import translate
 from hf_capsule_mt.evaluation.texts import check_text
 from hf_capsule_mt.modeling.translation_loop import with_settings
 
-PIECE_SPACE = "\u2581"  # SentencePiece's mark of a space
+SPACE = "\u2581"  # SentencePiece's mark of a space
 
 
 def checked_target(
@@ -34,7 +33,7 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, **text: str) -> tuple[list[
     if tokenizer.is_fast:
         words, rows = _rows_by_offsets(next(iter(text.values())), encoded["offset_mapping"])
     else:
-        words, rows = _rows_by_decoding(tokenizer, ids, source="text" in text)
+        words, rows = _rows_by_pieces(tokenizer, ids, next(iter(text.values())).split(), source="text" in text)
     # A word without tokens of its own shares the tokens of the next word.
     for index in range(len(rows) - 1, -1, -1):
         if not rows[index]:
@@ -58,28 +57,43 @@ def _rows_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[lis
     return words, rows
 
 
-def source_decoder(tokenizer: Any) -> Callable[[list[int]], str]:
-    """Token ids of a source to its text. Marian's tokenizer with two vocabularies decodes targets only."""
-    if not getattr(tokenizer, "separate_vocabs", False):
-        return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True))
-    special = set(tokenizer.all_special_ids)
-    pieces = {token: piece for piece, token in tokenizer.encoder.items() if token not in special}
-    return lambda ids: "".join(pieces.get(token, "") for token in ids).replace(PIECE_SPACE, " ").strip()
-
-
-def _rows_by_decoding(
-    tokenizer: PreTrainedTokenizerBase, ids: list[int], source: bool
+def _rows_by_pieces(
+    tokenizer: Any, ids: list[int], words: list[str], source: bool
 ) -> tuple[list[str], list[list[int]]]:
-    """For slow tokenizers such as Marian's: a token belongs to the last word of the text decoded so far."""
-    special = set(tokenizer.all_special_ids)
-    decode = source_decoder(tokenizer) if source else partial(tokenizer.decode, skip_special_tokens=True)
-    words = str(decode(ids)).split()
-    rows: list[list[int]] = [[] for _ in words]
+    """For slow tokenizers such as Marian's: a piece that begins with SentencePiece's space begins a word.
+
+    Other tokenizers have no such pieces. There a token belongs to the last word of the text decoded so far.
+    """
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    pieces = _pieces(tokenizer, ids, source)
+    rows: list[list[int]] = []
+    for position, (token, piece) in enumerate(zip(ids, pieces, strict=True)):
+        if token not in special:
+            if piece.startswith(SPACE) or not rows:
+                rows.append([])
+            rows[-1].append(position)
+    if len(rows) == len(words):
+        return words, rows
+
+    def decoded(tokens: list[int]) -> list[str]:
+        return str(tokenizer.decode([token for token in tokens if token not in special])).split()
+
+    found = decoded(ids)
+    words = found if len(found) != len(words) and found else words  # unknown characters stay those of the text
+    rows = [[] for _ in words]
     for position, token in enumerate(ids):
-        so_far = str(decode(ids[: position + 1])).split()
+        so_far = decoded(ids[: position + 1])
         if token not in special and so_far:
             rows[min(len(so_far), len(words)) - 1].append(position)
     return words, rows
+
+
+def _pieces(tokenizer: Any, ids: list[int], source: bool) -> list[str]:
+    """The pieces of some tokens. Marian's tokenizer with two vocabularies names those of targets only."""
+    if source and getattr(tokenizer, "separate_vocabs", False):
+        names = {token: piece for piece, token in tokenizer.encoder.items()}
+        return [names.get(token, "") for token in ids]
+    return list(tokenizer.convert_ids_to_tokens(ids))
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, add_beam_option, beams_of, finite_number, run_command
-from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
+from hf_capsule_mt.cli.load_checkpoint import load_checkpoint
 from hf_capsule_mt.outputs import check_file, new_file
 
 
@@ -60,8 +60,6 @@ def explain(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.analysis.sentence_routing import sentence_routing
 
     model, tokenizer = load_checkpoint(arguments.model, arguments.device)
-    if is_int8(model):
-        raise ValueError(f"{arguments.model} is in int8, which keeps no routing: name the float model")
     beams = beams_of(model, arguments.beam)
     routing = sentence_routing(
         model, tokenizer, arguments.sentence, arguments.target, arguments.threshold, num_beams=beams

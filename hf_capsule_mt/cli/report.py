@@ -133,6 +133,13 @@ def read_test_set(arguments: argparse.Namespace, systems: list[Any]) -> tuple[li
     return recorded_test_set(systems)
 
 
+def shown_corpus(name: str) -> str:
+    """The name of a corpus on a page, which may be shared: not the folders of this machine."""
+    path = Path(name)
+    is_local = path.is_absolute() or path.exists() or name.startswith(("~", ".."))
+    return path.name if is_local else name
+
+
 def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
     """The test set that the runs recorded, which must be the same; their translations become those of the systems."""
     from hf_capsule_mt.recipes.running.finished_run import read_run
@@ -144,7 +151,7 @@ def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
         run = read_run(system.folder)
         if run.sources is None or run.references is None:
             continue
-        current = (list(run.sources), list(run.references[0]), str(run.data.get("test", "test set")))
+        current = (list(run.sources), list(run.references[0]), shown_corpus(str(run.data.get("test", "test set"))))
         if test_set is not None and current[:2] != test_set[:2]:
             raise ValueError(
                 f"{system.folder} was tested on {current[2]} and an earlier run on {test_set[2]}: give --sources and "

@@ -271,8 +271,8 @@ def connect_look_tab(gr: Any, page: Page, look: LookTab, source: Any, address: A
     def on_show(name: Any, text: Any, edited: Any, limit: Any, key: Any) -> list[Any]:
         return look_tab_values(gr, page, page.show(name, text, edited, limit, key))
 
-    def on_warn(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
-        shown = page.warn(name, text, edited, limit)
+    def on_warn(name: Any, text: Any, edited: Any, limit: Any, key: Any) -> list[Any]:
+        shown = page.warn(name, text, edited, limit, key)
         return [shown.coverage or shown.message, html.link(shown.query), shown.query]
 
     def on_save(name: Any, text: Any, edited: Any, limit: Any) -> list[Any]:
@@ -288,8 +288,8 @@ def connect_look_tab(gr: Any, page: Page, look: LookTab, source: Any, address: A
     live = {"trigger_mode": "always_last", "show_progress": "hidden"}
     # Not `translation.change`: it also comes when an answer fills the box, and such an answer has its warnings.
     # Not `translation.input`: in Gradio 6 it comes for typed characters only, not when one deletes or pastes.
-    connect(look.edit.click, on_warn, boxes[:4], warned, **live)
-    connect(look.threshold.input, on_warn, boxes[:4], warned, **live)
+    connect(look.edit.click, on_warn, boxes, warned, **live)
+    connect(look.threshold.input, on_warn, boxes, warned, **live)
     look.save.click(on_save, boxes[:4], [look.status, saved], **SHARED).then(None, [saved], None, js=SAVE_FILE)
 
 
@@ -324,8 +324,9 @@ def connect_opening(gr: Any, page: Page, app: Any, tabs: Any, look: LookTab, pai
     def on_open(request: Any) -> list[Any]:
         opened = page.open(dict(request.query_params))
         linked, is_pair = opened.linked, bool(opened.linked.second)
+        name = page.variants[linked.model].entry.name  # of a pair, `model` may be one with uniform routing
         return [
-            gr.skip() if linked.model == first_name else gr.update(value=linked.model),
+            gr.skip() if name == first_name else gr.update(value=name),
             gr.update(selected=TABS[is_pair]),
             *([gr.update(value=linked.model), gr.update(value=linked.second)] if is_pair else [gr.skip()] * 2),
             *look_tab_values(gr, page, opened.shown, linked.threshold)[:-1],

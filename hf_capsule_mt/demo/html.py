@@ -77,7 +77,7 @@ def coverage(scores: Coverage | None, threshold: float) -> str:
     small = "".join(f'<p class="demo-small">{escape(fact)}</p>' for fact in facts if fact)
     return (
         '<div class="demo-coverage"><h3>Source: was a word left out?</h3>'
-        f'<p class="demo-words">{words}</p>{_warning_list(scores, warnings, threshold)}'
+        f'<p class="demo-words" dir="auto">{words}</p>{_warning_list(scores, warnings, threshold)}'
         f"{small}</div>"
     )
 
@@ -103,7 +103,7 @@ def _word(scores: Coverage, place: int, warnings: Sequence[WordWarning], thresho
             f'</span><span class="demo-threshold" style="left: {100 * threshold:.0f}%"></span></span>'
         )
     return (
-        f'<span class="{classes}" title="{meaning}"><span class="demo-word-text" dir="auto">'
+        f'<span class="{classes}" title="{meaning}"><span class="demo-word-text">'
         f"{escape(scores.words[place])}</span>{bar}{marks}</span> "
     )
 

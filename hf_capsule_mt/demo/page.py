@@ -110,11 +110,11 @@ class Page:
         """What a model shows of a translation that the visitor has edited."""
         return self._answer(lambda: self._look(model, source, translation, threshold, picture), self._empty(model))
 
-    def warn(self, model: Any, source: Any, translation: Any, threshold: Any) -> Shown:
+    def warn(self, model: Any, source: Any, translation: Any, threshold: Any, picture: Any = None) -> Shown:
         """The warnings alone, while the visitor edits or moves the threshold."""
 
         def answer() -> Shown:
-            return self._look(model, source, translation, threshold, None, with_maps=False)
+            return self._look(model, source, translation, threshold, picture, with_maps=False)
 
         return self._answer(answer, self._empty(model))
 
@@ -174,7 +174,7 @@ class Page:
             side_by_side = self.compare(name, linked.second, linked.source, linked.threshold)
             entry = self.variants[name].entry
             shown = Shown("", notes + html.message(entry.abilities), pictures=entry.pictures)
-            return Opened(linked._replace(model=entry.name), shown, side_by_side)
+            return Opened(linked, shown, side_by_side)
         entry = self.variants[name].entry
         linked = linked._replace(model=entry.name)
         keys = [picture.key for picture in entry.pictures]

@@ -42,3 +42,13 @@ def test_a_model_without_a_bag_of_words_has_no_coverage() -> None:
     config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_loss_weight=0.0)
     with pytest.raises(ValueError, match="has no bag-of-words head, which coverage needs"):
         measure_coverage(GDRMarianForConditionalGeneration(config), tokenizer, [("a", "b")])
+
+
+def test_pairs_of_other_names_are_a_clear_error() -> None:
+    tokenizer = train_tokenizer(["a b"], vocab_size=300)
+    model = GDRMarianForConditionalGeneration(GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer)))
+    rows = [{"source": "a", "target": "b"}]
+    with pytest.raises(ValueError, match=r"a pair has 'source', 'target', and must have 'en' and 'de': name its"):
+        measure_coverage(model, tokenizer, rows)
+    measure_coverage(model, tokenizer, rows, "source", "target")
+    assert model.config.bow_accuracy is not None

@@ -276,7 +276,7 @@ class Slow:
     is_fast = False
 
     def __init__(self, fast: Any) -> None:
-        self.fast, self.all_special_ids = fast, fast.all_special_ids
+        self.fast, self.all_special_ids, self.unk_token_id = fast, fast.all_special_ids, fast.unk_token_id
 
     def __call__(self, return_offsets_mapping: bool, **text: str) -> dict[str, list[int]]:
         assert not return_offsets_mapping, "a slow tokenizer has none"
@@ -284,6 +284,9 @@ class Slow:
 
     def decode(self, ids: list[int], **options: Any) -> str:
         return self.fast.decode(ids, **options)
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return self.fast.convert_ids_to_tokens(ids)
 
 
 def test_a_slow_tokenizer_gives_the_same_words(tokenizer: Any):
@@ -295,3 +298,12 @@ def test_a_slow_tokenizer_gives_the_same_words(tokenizer: Any):
     # Credits differ by the end token's share alone: none of it is left to give away.
     kept = fast.credits / fast.credits.sum(axis=1, keepdims=True)
     assert np.isfinite(kept).all() and np.allclose(slow.credits.sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_a_model_may_have_several_end_tokens(tokenizer: Any):
+    net = model(tokenizer)
+    expected = explain(net, tokenizer, SOURCE, TARGET)
+    net.config.eos_token_id = [tokenizer.eos_token_id, 7]
+    actual = explain(net, tokenizer, SOURCE, TARGET)
+    np.testing.assert_array_equal(actual.past, expected.past)
+    assert actual.target_words == expected.target_words

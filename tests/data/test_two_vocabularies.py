@@ -56,6 +56,14 @@ def test_words_of_each_side_are_found_again(tokenizer: Any) -> None:
             assert {*range(1, len(ids) - 1)} <= {*sum(rows, [])} <= {*range(len(ids) - 1)}
 
 
+def test_words_of_unknown_characters_are_words(tokenizer: Any) -> None:
+    """A source without any known character made explanations fail, and others lost these words."""
+    for text in ("你好 😀", "The 你好 house", "你好", "The sister wrote 你 好 ."):
+        ids, words, rows = encode_words(tokenizer, text=text)
+        assert words == text.split() and all(rows) and max(map(max, rows)) < len(ids)
+        assert tokenizer.unk_token_id in ids
+
+
 def multilingual(**settings: Any) -> Any:
     """An untrained tokenizer of NLLB."""
     words = ["<s>", "<pad>", "</s>", "<unk>", *(f"▁{word}" for word in "The sister wrote Die Schwester".split()), "▁"]

@@ -60,6 +60,14 @@ def test_warnings_alone_are_those_of_the_whole_view():
     assert PAGE.warn("guided", SOURCE, EDITED, 0.5).frame == ""
 
 
+def test_the_link_of_warnings_keeps_the_picture():
+    keys = [picture.key for picture in PAGE.models["guided"].pictures]
+    assert len(keys) > 1
+    for key in keys:
+        links = {answer("guided", SOURCE, EDITED, 0.5, key).query for answer in (PAGE.warn, PAGE.show)}
+        assert len(links) == 1 and opened(links.pop()).linked.picture == key
+
+
 def test_a_lower_threshold_never_hides_a_warning():
     counts = [PAGE.warn("guided", SOURCE, EDITED, step / 20).coverage.count("<li>") for step in range(1, 20)]
     assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1]
@@ -258,6 +266,7 @@ def test_a_link_reproduces_a_comparison():
     compared = PAGE.compare("guided · uniform routing", "capsules", SOURCE, 0.3)
     again = opened(compared.query)
     assert again.compared.frames == compared.frames and again.linked.second == "capsules"
+    assert again.linked.model == "guided · uniform routing", "the first list names it, too"
     assert again.linked.threshold == 0.3
 
 

@@ -137,7 +137,7 @@ def routing_map(
         "type": "routing",
         "title": title,
         "inputs": list(inputs),
-        "columns": list(outputs) or [str(index + 1) if drawn <= 12 else "" for index in range(drawn)],
+        "columns": list(outputs) or (names if drawn == count <= 12 else [""] * drawn),
         "column_names": names,
         "mean": _times_uniform(mean, columns),
         "position_names": list(positions[:shown]),

@@ -12,6 +12,7 @@ const capsuleMaps = (() => {
     let [step, iteration] = [0, data.shares.length - 1];
     const [sentence, overview, said, table] = ["div", "div", "p", "div"].map((tag) => make(tag));
     sentence.className = "sentence";
+    sentence.dir = "auto";
     said.className = "said";
     said.setAttribute("aria-live", "polite");
     const { node: stripes, name } = patterns();
@@ -34,7 +35,7 @@ const capsuleMaps = (() => {
         const strongest = strongestOf(shares[index]);
         const names = strongest.length === groups.length ? "each" : strongest.map((place) => groups[place]).join(", ");
         return make("span", { class: "word", title: spoken(shares[index]) },
-          make("span", { class: "word-text", dir: "auto" }, word),
+          make("span", { class: "word-text" }, word),
           make("span", { class: "bar", "aria-hidden": "true" }, stretches(shares[index]).map(([group, from, to]) => {
             const piece = make("span", { class: `piece ${group}` });
             piece.style.left = `${from}%`;
@@ -94,13 +95,14 @@ const capsuleMaps = (() => {
     let [chosen, iteration] = [0, data.shares.length - 1];
     const [sentence, overview, said, table] = ["div", "div", "p", "div"].map((tag) => make(tag));
     sentence.className = "sentence";
+    sentence.dir = "auto";
     said.className = "said";
     said.setAttribute("aria-live", "polite");
     let lines = [];
     function showSentence() {
       const shares = data.shares[iteration].map((word) => word[chosen]);
       replace(sentence, ...data.words.map((word, index) => {
-        const text = make("span", { class: "word-text coloured", dir: "auto" }, word);
+        const text = make("span", { class: "word-text coloured" }, word);
         text.style.setProperty("--strength", `${shares[index]}%`);
         return make("span", { class: "word", title: percent(shares[index]) }, text,
           make("span", { class: "share" }, percent(shares[index])));

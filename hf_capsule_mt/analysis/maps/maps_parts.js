@@ -28,7 +28,7 @@ const capsuleParts = (() => {
   function choices(labels, name, start, onChoice) {
     const buttons = labels.map((label, index) =>
       make("button", {
-        type: "button", class: "choice", dir: "auto", "aria-pressed": String(index === start),
+        type: "button", class: "choice", "aria-pressed": String(index === start),
         onmouseenter: () => choose(index), onfocus: () => choose(index), onclick: () => choose(index),
         onkeydown: (event) => {
           const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -41,7 +41,7 @@ const capsuleParts = (() => {
       buttons.forEach((button, other) => button.setAttribute("aria-pressed", String(other === index)));
       onChoice(index);
     }
-    return make("div", { class: "choices", role: "group", "aria-label": name }, buttons);
+    return make("div", { class: "choices", dir: "auto", role: "group", "aria-label": name }, buttons);
   }
 
   function stepper(count, onStep) {
