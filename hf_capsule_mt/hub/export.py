@@ -16,8 +16,8 @@ from hf_capsule_mt.checkpoint_contents import (
     check_inside,
     copy_files,
 )
+from hf_capsule_mt.credentials import drop_all_credentials
 from hf_capsule_mt.families import MARIAN
-from hf_capsule_mt.hub.credentials import drop_all_credentials
 from hf_capsule_mt.hub.model_card import (
     loadable_path,
     model_card,

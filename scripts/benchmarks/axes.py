@@ -142,7 +142,8 @@ def peak_memory(name: str, at: argparse.Namespace, build: Build, make_step: Make
     if at.device == "cuda" or getattr(at, "memory_of", None):
         return peak_growth(lambda: make_step(name, build(name, at), at), at)
     options = ["size", "device", "dtype", "batch", "source_length", "target_length", "threads", "seed"]
-    options += ["beams", "shortlist_words"] if at.command == "decode" else []
+    options += ["beams"] if at.command == "decode" else []
+    options += ["shortlist_words"] if hasattr(at, "shortlist_words") else []
     values = {option: getattr(at, option) for option in options}
     words = [f"--{option.replace('_', '-')}={value}" for option, value in values.items() if value is not None]
     return peak_in_subprocess([at.command, *words, "--memory-of", name])

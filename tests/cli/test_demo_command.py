@@ -66,7 +66,6 @@ def test_a_port_in_use_is_an_error(started: dict[str, Any], capsys: pytest.Captu
         (["{folder}", "--examples", "{empty}"], "has no sentence"),
         (["{folder}", "--device", "nothing"], "--device nothing"),
         (["folder", "--space", "{new}"], "'folder' is not a name on the Hub"),
-        (["--space", "{new}"], "models is empty"),
     ],
 )
 def test_errors_are_one_line(

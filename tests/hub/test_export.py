@@ -14,6 +14,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.utils.logging import enable_progress_bar
 
 import hf_capsule_mt.hub.export as export
+from hf_capsule_mt import credentials
 from hf_capsule_mt.data import train_tokenizer
 from hf_capsule_mt.hub.model_card import WITH_PACKAGE, WITHOUT_PACKAGE
 from hf_capsule_mt.modeling.saving.int8_checkpoints import INT8_METHOD
@@ -124,7 +125,7 @@ HARMLESS |= {"tokens_kept": [3, 4], "homepage": "https://example.org/a:b@c", "nu
 
 def test_credentials_in_settings_are_left_out_and_named(trained, verified, tmp_path, monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(export.logger, "warning", said.append)
+    monkeypatch.setattr(credentials.logger, "warning", said.append)
     for name in ("config.json", "tokenizer_config.json"):
         values = json.loads((trained / name).read_text(encoding="utf-8"))
         more = {"nested": {"list": [{"access_token": "abc", "kept": 1}, "hf_" + "b" * 34]}}

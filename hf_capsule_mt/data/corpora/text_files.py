@@ -124,7 +124,8 @@ class JsonLines(PairSource):
 def pair_of(row: Any, pair_columns: PairColumns) -> tuple[str, str]:
     """The two texts of {"translation": {"en": …, "de": …}}, of {"en": …, "de": …}, or of the named columns."""
     texts = row.get("translation", row) if isinstance(row, dict) and pair_columns.columns is None else row
-    texts = row if isinstance(texts, str) else texts  # `translation` may be the name of the target
+    if isinstance(texts, str) and len(row) > 1:
+        texts = row  # `translation` is the name of the target
     keys = pair_columns.columns or pair_columns.languages
     if pair_columns.columns is None and isinstance(texts, dict) and not set(keys) <= texts.keys():
         # With one language, the other one is missing; only `translation` may be its name.

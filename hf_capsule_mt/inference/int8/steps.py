@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.activations import GELUActivation, SiLUActivation
-from transformers.utils import ModelOutput
 
 from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.marian import routing_plan
@@ -37,7 +36,7 @@ class LeanMarian:
 
 def marian_steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> "MarianSteps | None":
     """The decoder of an int8 Marian at its start; None where only its own `forward` will do."""
-    if not isinstance(encoder_outputs, ModelOutput):  # a tuple of the caller
+    if isinstance(encoder_outputs, tuple):  # of the caller
         return None
     decoder = model.model.decoder
     has_joint_product = all(hasattr(layer.self_attn, "query_key_value") for layer in decoder.layers)
