@@ -90,15 +90,15 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def models_to_show(arguments: argparse.Namespace) -> list[str]:
-    """The models of the command line, by default the shipped ones."""
+    """The models that the user names. Without any, the shipped ones."""
     from hf_capsule_mt.demo.models import shipped_folders
 
     places = arguments.models or [str(folder) for folder in shipped_folders()]
     if not places:
         raise ValueError(
-            "no shipped checkpoint is here: the repository has some in model_cards/, and the installed package has "
-            "none; name a checkpoint folder or a Hub id, or train a model in minutes: capsule-mt train "
-            "synthetic/gdr_marian --output_dir runs/gdr, then capsule-mt demo runs/gdr"
+            "no shipped checkpoint is here: the repository has some in model_cards/, the installed package has none; "
+            "name a checkpoint folder or a Hub id. Or train a model in minutes: capsule-mt train synthetic/gdr_marian "
+            "--output_dir runs/gdr, then capsule-mt demo runs/gdr"
         )
     return places
 

@@ -1,4 +1,4 @@
-"""Pushes checkpoints to the Hub without the token, the settings of this machine, and texts of a corpus."""
+"""Pushes checkpoints to the Hub. The token, local paths and texts of a corpus stay here."""
 
 import shutil
 from collections.abc import Iterator, Sequence

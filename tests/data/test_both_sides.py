@@ -1,4 +1,4 @@
-"""Pairs for a tokenizer that splits sources and targets in different ways, such as that of opus-mt."""
+"""Some tokenizers, such as that of opus-mt, split sources in another way than targets."""
 
 import json
 from typing import Any
@@ -52,7 +52,7 @@ def test_words_of_each_side_are_found_again(tokenizer: Any) -> None:
             ids, words, rows = encode_words(tokenizer, **{side: text})
             if tokenizer.unk_token_id not in ids:
                 assert "".join(words) == text.replace(" ", "")
-            # The end belongs to no word, nor does a space that is a token by itself.
+            # The end belongs to no word. A space at the start may belong to none.
             assert {*range(1, len(ids) - 1)} <= {*sum(rows, [])} <= {*range(len(ids) - 1)}
 
 

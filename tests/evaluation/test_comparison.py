@@ -291,7 +291,7 @@ def test_recorded_scores_beside_given_references_are_warned_of() -> None:
     runs = [RUNS[0], RUNS[1], translated("good", 0.2)]
     comparison = compare_systems(runs, REFERENCES, ["bleu"], tests=[])
     assert comparison.warnings[-1] == (
-        "without their translations, these runs have recorded scores by their own references: "
+        "these runs have no translations, so they keep the scores by their own references: "
         f"{RUNS[0].name}, {RUNS[1].name}"
     )
     assert not compare_systems([translated("a", 0.1), runs[2]], REFERENCES, ["bleu"], tests=[]).warnings

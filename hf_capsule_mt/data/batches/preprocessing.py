@@ -56,9 +56,9 @@ def preprocess_pairs(
         columns = (names[places[0]], names[places[1]])
     if hasattr(tokenizer, "_switch_to_target_mode") and getattr(tokenizer, "tgt_lang", "") is None:
         raise ValueError(
-            f"preprocess_pairs: {type(tokenizer).__name__} would give targets the code of the source language; set "
-            "tokenizer.src_lang and tokenizer.tgt_lang, such as eng_Latn and deu_Latn for NLLB; a recipe reads them "
-            "from tokenizer_config.json"
+            f"preprocess_pairs: {type(tokenizer).__name__} would give targets the code of the source language. Set "
+            "tokenizer.src_lang and tokenizer.tgt_lang, such as eng_Latn and deu_Latn for NLLB. A recipe needs them "
+            "in tokenizer_config.json"
         )
     if len(dataset) == 0:
         raise ValueError(
@@ -143,7 +143,7 @@ def _cache_file(dataset: datasets.Dataset, columns: tuple[str, ...], options: di
     if not is_corpus_cache(folder):
         folder = Path(datasets.config.HF_DATASETS_CACHE).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-    # A digest of the code too: the hash of a function that can be imported is that of its name.
+    # Hashing `_encode` itself would hash its name alone, so the key has a digest of this file.
     key = Hasher.hash([rows_digest(dataset.select_columns(list(columns))), file_digest(Path(__file__)), options])
     return folder / f"tokens-{key}.arrow"
 

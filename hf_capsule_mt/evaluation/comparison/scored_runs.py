@@ -67,7 +67,7 @@ def record_warnings(run: Run, metric: str, signature: str, score: float) -> list
 
 
 def signatures_of(metrics: list[CorpusMetric], runs: list[ScoredRun]) -> dict[str, str]:
-    """The signature of each metric: as computed, or otherwise the first recorded one that fits the options."""
+    """The signature of each metric. If no score was computed, it is the first recorded one that fits the options."""
     signatures = {}
     for metric in metrics:
         found = (recorded_signature(run.run, metric.name) for run in runs)
@@ -111,7 +111,7 @@ def not_scored_warnings(runs: list[ScoredRun], references: list[list[str]] | Non
     names = [run.run.name for run in runs if digest is not None and run.scores and run.references != digest]
     if not names:
         return []
-    return [f"without their translations, these runs have recorded scores by their own references: {', '.join(names)}"]
+    return [f"these runs have no translations, so they keep the scores by their own references: {', '.join(names)}"]
 
 
 def reference_warnings(runs: list[ScoredRun]) -> list[str]:

@@ -171,7 +171,7 @@ def write_recipe(recipe: Recipe, start: Start) -> None:
 
 
 def copy_vocabulary(recipe: Recipe, start: Start) -> None:
-    """Gives a run that goes on from a checkpoint of another folder the vocabulary that the other run trained."""
+    """Copies the vocabulary of another run, if this run goes on from a checkpoint of that one."""
     folder, checkpoint = Path(str(recipe.training.output_dir)), start.checkpoint
     if checkpoint is None or recipe.data.tokenizer is not None or recipe.model.init_from is not None:
         return

@@ -1,0 +1,66 @@
+"""The end of a run: what is scored and saved, and what is said of going on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from recipe_runs import run_small, small_recipe
+from safetensors.torch import load_file
+
+from hf_capsule_mt.recipes.running.announcements import same_command
+
+MARIAN = "synthetic/marian"
+
+
+def test_scores_need_no_translations_in_training(tmp_path: Path) -> None:
+    """Nor does half precision in evaluations round the weights that are saved."""
+    usual = run_small(MARIAN, tmp_path / "usual")
+    for number, options in enumerate(
+        (["--predict_with_generate=false"], ["--prediction_loss_only", "--bf16_full_eval"])
+    ):
+        folder = tmp_path / str(number)
+        results = run_small(MARIAN, folder, *options)
+        assert results["test"]["bleu"] == usual["test"]["bleu"]
+        assert (folder / "test.translations.txt").read_bytes() == (
+            tmp_path / "usual/test.translations.txt"
+        ).read_bytes()
+        saved = load_file(folder / "model.safetensors")
+        for name, value in load_file(tmp_path / "usual" / "model.safetensors").items():
+            assert torch.equal(saved[name], value) and value.dtype == torch.float32
+    with pytest.raises(ValueError, match="metric_for_best_model='bleu' needs translations; set predict_with_generate"):
+        small_recipe(
+            MARIAN,
+            tmp_path / "best",
+            "--predict_with_generate=false",
+            "--load_best_model_at_end=true",
+            "--metric_for_best_model=bleu",
+            "--save_steps=4",
+        )
+
+
+def test_a_run_that_stopped_early_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    patient = ["--early_stopping_patience=2", "--metric_for_best_model=loss", "--greater_is_better=true"]
+    # The loss falls, so the first one stays the highest. The run stops between two checkpoints.
+    patient += ["--eval_steps=1", "--save_steps=2"]
+    assert run_small(MARIAN, tmp_path / "run", *patient)["steps"] == 3
+    capsys.readouterr()
+    assert run_small(MARIAN, tmp_path / "run", *patient)["steps"] == 3
+    said = capsys.readouterr().out
+    assert "early_stopping_patience ended it, so a larger max_steps has no effect" in said
+    assert "raise max_steps" not in said
+    with pytest.raises(
+        ValueError, match="early_stopping_patience stopped after 3 steps, so it would stop again at once"
+    ):
+        run_small(MARIAN, tmp_path / "run", *patient, "--max_steps=9")
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ([], "the same command continues"),
+        (["--resume_from_checkpoint=x"], "the same command without --resume_from_checkpoint continues"),
+        (["--no_resume"], "the same command without --no_resume continues"),
+    ],
+)
+def test_an_interrupted_run_names_the_command_that_continues(tmp_path: Path, options: list[str], command: str) -> None:
+    assert f"{same_command(small_recipe(MARIAN, tmp_path, *options))} continues" == command
