@@ -111,7 +111,8 @@ def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path,
             teacher = training(BASE, first)
             options = ["--teacher", str(output / teacher), "--corpus", "data/multi30k/train", "--beam", "5"]
             command = [*python, str(ROOT / "scripts" / "distill.py"), *options, "--output", str(data / "train")]
-            runs[DISTILLED] = Run(DISTILLED, command, data / "train.distill.json", teacher)
+            # Unlike the report, which is there from the start, this file appears when all is translated.
+            runs[DISTILLED] = Run(DISTILLED, command, data / "train.en", teacher)
         return DISTILLED
 
     for seed in seeds:

@@ -28,6 +28,7 @@ from studies.multi30k_study import (
 from hf_capsule_mt.cli.analyze import make_parser as analyze_arguments
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.recipes.running.finished_run import read_run
+from hf_capsule_mt.training.distillation.shards import Shards
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,6 +64,17 @@ def test_all_distilled_models_learn_from_one_teacher() -> None:
     assert [run.needs for run in runs.values()] == [None, "marian-seed4", DISTILLED, DISTILLED]
 
 
+def test_a_distillation_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    (run,) = (run for run in planned_runs(["caps_nmt_kd"], [1], Path("runs"), tmp_path, []) if run.name == DISTILLED)
+    files = Shards(run.command[run.command.index("--output") + 1], ("en", "de"))
+    files.folder.mkdir()
+    files.write(files.manifest, {"settings": {}})
+    assert not run.is_finished, "only begun"
+    for path in files.corpus:
+        path.touch()
+    assert run.is_finished
+
+
 def test_every_training_has_an_analysis_after_it() -> None:
     trained = planned(["gdr_marian", "caps_nmt_kd"], [1, 2])
     all_runs = all_planned(["gdr_marian", "caps_nmt_kd"], [1, 2])
@@ -90,7 +102,7 @@ def test_the_analysis_goes_to_the_record_of_its_run(tmp_path: Path) -> None:
     analysis.result.write_text('{"length": {}}')
     keep(analysis, tmp_path / "records")
     assert (tmp_path / "records" / "multi30k-marian-seed9" / ANALYSIS).read_text() == '{"length": {}}'
-    keep(Run(DISTILLED, [], tmp_path / "train.distill.json"), tmp_path / "records")
+    keep(Run(DISTILLED, [], tmp_path / "train.en"), tmp_path / "records")
     assert [path.name for path in (tmp_path / "records").iterdir()] == ["multi30k-marian-seed9"], "corpus text stays"
 
 
