@@ -97,7 +97,7 @@ def main() -> None:
     heading(f"Translating {args.test_size} unseen sentences")
     translations = translate(model, task.tokenizer, task.test_sources, show_progress=True)
     print(corpus_scores(translations, task.test_references))
-    for index in range(5):
+    for index in range(min(5, args.test_size)):
         print(f"\n  source       {task.test_sources[index]}")
         print(f"  translation  {translations[index]}")
         print(f"  reference    {task.test_references[index]}")

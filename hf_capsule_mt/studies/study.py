@@ -3,6 +3,7 @@
 import argparse
 import json
 import multiprocessing
+import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +38,7 @@ class StudyResults:
     def of_program(cls, folder: Path, program: str) -> "StudyResults":
         """The results in a folder, which is made. The command is this `program` with the options of this process."""
         folder.mkdir(parents=True, exist_ok=True)
-        return cls(folder / "results.json", f"python {program} " + " ".join(sys.argv[1:]))
+        return cls(folder / "results.json", f"python {program} {shlex.join(sys.argv[1:])}")
 
     @property
     def runs(self) -> list[Run]:

@@ -4,6 +4,7 @@ import argparse
 import gc
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def report(rows: dict[str, Any], args: argparse.Namespace, argv: list[str], **mo
     hidden = ("json", "plot", "memory_of")
     return {
         "what": args.command,
-        "command": "python scripts/benchmark.py " + " ".join(argv),
+        "command": f"python scripts/benchmark.py {shlex.join(argv)}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(args),
         "commit": commit(),

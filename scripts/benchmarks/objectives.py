@@ -6,6 +6,8 @@ translation, so samples are as long as the targets.
 """
 
 import argparse
+import atexit
+import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +44,7 @@ def objective_step(
 ) -> tuple[Callable[[], torch.Tensor], Callable[[], Any]]:
     """The loss of one step, and what follows the step of the optimizer."""
     folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     settings = CapsuleSeq2SeqTrainingArguments(
         folder,
         use_cpu=args.device == "cpu",

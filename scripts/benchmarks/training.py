@@ -38,6 +38,7 @@ from transformers import (
 
 from benchmarks.measure import commit, device_name
 from hf_capsule_mt import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, corpus_scores
+from hf_capsule_mt.cli.command_line import at_least_one
 from hf_capsule_mt.data import load_corpus, marian_token_ids, pair_lengths, preprocess_pairs, train_tokenizer
 from hf_capsule_mt.modeling.losses.seq2seq import MEMORY_SAVING
 from hf_capsule_mt.training import trainer as trainer_module
@@ -253,7 +254,7 @@ def main(argv: list[str], build: Build) -> None:
     parser.add_argument("--clock", default="wall", choices=sorted(CLOCKS), help=CLOCK_HELP)
     parser.add_argument("--learn-steps", type=int, default=300, help="untimed steps before the first round")
     parser.add_argument("--steps", type=int, default=15, help="timed steps of `ours` in each round")
-    parser.add_argument("--warmup", type=int, default=3, help="untimed steps before the timed ones")
+    parser.add_argument("--warmup", type=at_least_one, default=3, help="untimed steps before the timed ones")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--bf16", action="store_true")

@@ -139,7 +139,7 @@ def learned_links(sides: tuple[list[str], list[str]], training: tuple[list[str],
     numbers: list[dict[str, int]] = [{}, {}]
     coded: list[list[list[int]]] = []
     for side, more, words in zip(sides, training, numbers, strict=True):
-        texts = [*side, *more[: ALIGNED_AT_ONCE - len(side)]]
+        texts = [*side, *more[: max(0, ALIGNED_AT_ONCE - len(side))]]
         coded.append(
             [[words.setdefault(plain_word(word).lower(), len(words)) for word in text.split()] for text in texts]
         )
@@ -164,13 +164,18 @@ def most_probable(source: list[int], target: list[int], chances: dict[tuple[int,
     }
 
 
+def options_of(settings: dict[str, Any]) -> str:
+    """The options of a command line with these settings."""
+    words: list[str] = []
+    for key, value in settings.items():
+        if value is not None and value is not False:
+            words.append(f"--{key.replace('_', '-')}")
+            words += [] if value is True else map(str, value if isinstance(value, list) else [value])
+    return shlex.join(words)
+
+
 def page(study: Any, settings: dict[str, Any]) -> str:
     """The page for readers."""
-    options = {key: value for key, value in settings.items() if value not in (None, False)}
-    command = " ".join(
-        shlex.join([f"--{key.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])])
-        for key, value in options.items()
-    )
     accuracy = "was not measured" if study.bow_accuracy is None else f"is {study.bow_accuracy:.2f}"
     shown = "shows warnings" if study.shows_warnings else "shows no warnings, because that is too low"
     return f"""# Coverage warnings on references with one constituent deleted or repeated
@@ -193,7 +198,7 @@ references as damaged ones: where omissions are rarer, fewer warnings are right.
 a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference fewer words can
 cover a source word.
 
-    python scripts/studies/coverage_study.py {command}
+    python scripts/studies/coverage_study.py {options_of(settings)}
 """
 
 

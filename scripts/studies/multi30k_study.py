@@ -6,18 +6,19 @@
 
 Each training is one recipe of `multi30k/`, in a folder and with a log of its own below `--output`. After it `analyze`
 measures the model on the test set; that needs matplotlib. Arguments after `--` go to every training; leave `--test` as
-it is. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of the first seed.
-A run that is finished is not repeated, and one that was cut off goes on from its last checkpoint: the same command
-continues the study. Ctrl-C or SIGTERM stops all runs with a checkpoint. As a run ends, its results, its card and its
+it is. A warm start begins from the plain Marian of its seed, a distilled model learns from the one of seed 1. Systems
+with one seed have seed 1, whichever `--seeds` are named. A run that is finished is not repeated, unless its settings
+have changed, which is an error. One that was cut off goes on from its last checkpoint: the same command continues the
+study. Ctrl-C or SIGTERM stops all runs with a checkpoint. As a run ends, its results, its card and its
 analysis go to a folder in `--records`. A run that fails is named with its log, and those that build on it are left
 out; the others go on.
 """
 
 import argparse
+import filecmp
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from typing import Any
 from hf_capsule_mt.cli.analyze import check_pictures
 from hf_capsule_mt.cli.check_inputs import corpus_side
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
+from hf_capsule_mt.studies.programs import end, interrupt_on_signals, start
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = "published.json"  # the test score by the published measure
@@ -37,6 +39,7 @@ TEST = Path("data/multi30k/test_2016_flickr")
 LENGTHS = ("0", "10", "15", "20")  # source words; few sentences of the test set have more than 20
 BASE = "marian"
 DISTILLED = "distilled"  # the corpus that the Marian of the first seed translates
+FIRST_SEED = 1  # of the teacher, and of systems with one seed
 # Systems with three seeds, then those with one: recipe and what must be there before.
 SYSTEMS: dict[str, tuple[str, str | None]] = {
     BASE: ("marian", None),
@@ -79,12 +82,20 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        return self.result.is_file()
+        if self.name != DISTILLED or not self.result.is_file():
+            return self.result.is_file()
+        # The file is there from the start. The corpus of another teacher is left to the program, which refuses it.
+        found = json.loads(self.result.read_text(encoding="utf-8"))
+        return "report" in found and found["teacher"] in self.command
+
+    @property
+    def is_training(self) -> bool:
+        return self.name != DISTILLED and self.result.name != ANALYSIS
 
 
 def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path, extra: list[str]) -> list[Run]:
     """All runs, those that others need before them."""
-    python, first = [sys.executable], seeds[0]
+    python = [sys.executable]
     runs: dict[str, Run] = {}
 
     def training(system: str, seed: int) -> str:
@@ -96,7 +107,7 @@ def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path,
         before = None
         if needed == DISTILLED:
             before = distilling()
-            options += ["--train", str(data / "train"), "--tokenizer", str(output / f"{BASE}-seed{first}")]
+            options += ["--train", str(data / "train"), "--tokenizer", str(output / f"{BASE}-seed{FIRST_SEED}")]
         elif needed is not None:
             before = training(needed, seed)
             options += ["--init_from", str(output / before)]
@@ -108,17 +119,18 @@ def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path,
 
     def distilling() -> str:
         if DISTILLED not in runs:
-            teacher = training(BASE, first)
+            teacher = training(BASE, FIRST_SEED)
             options = ["--teacher", str(output / teacher), "--corpus", "data/multi30k/train", "--beam", "5"]
             command = [*python, str(ROOT / "scripts" / "distill.py"), *options, "--output", str(data / "train")]
-            # Unlike the report, which is there from the start, this file appears when all is translated.
-            runs[DISTILLED] = Run(DISTILLED, command, data / "train.en", teacher)
+            runs[DISTILLED] = Run(DISTILLED, command, data / "train.distill.json", teacher)
         return DISTILLED
 
-    for seed in seeds:
+    for position, seed in enumerate(seeds):
         for system in systems:
-            if seed == first or system not in ONE_SEED:
+            if system in SYSTEMS:
                 training(system, seed)
+            elif position == 0:
+                training(system, FIRST_SEED)
     return list(runs.values())
 
 
@@ -130,13 +142,6 @@ def analysis_of(name: str, output: Path) -> Run:
     command += ["--edges", *LENGTHS]
     command += ["--translations", str(output / name / "test.translations.txt"), "--output", str(folder)]
     return Run(folder.name, command, folder / ANALYSIS, name)
-
-
-def start(run: Run, log: Path) -> subprocess.Popen:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
-        # A session of its own: Ctrl-C reaches this program alone, which passes it on once.
-        return subprocess.Popen(run.command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def run_all(runs: list[Run], jobs: int, output: Path, keep: Callable[[Run], None], pause: float = 2.0) -> list[str]:
@@ -165,16 +170,12 @@ def run_all(runs: list[Run], jobs: int, output: Path, keep: Callable[[Run], None
             ready = [run for run in waiting if run.needs is None or run.needs in finished]
             for run in ready[: jobs - len(running)]:
                 waiting.remove(run)
-                running[run.name] = run, start(run, output / f"{run.name}.log")
+                running[run.name] = run, start(run.command, output / f"{run.name}.log")
                 print(f"{run.name}: started", flush=True)
             if running:
                 time.sleep(pause)
-    except KeyboardInterrupt:
-        for _, process in running.values():
-            os.killpg(process.pid, signal.SIGTERM)  # each saves a checkpoint; after nohup SIGINT may be ignored
-        for _, process in running.values():
-            process.wait()
-        raise
+    finally:
+        end(process for _, process in running.values())
     return failed
 
 
@@ -228,12 +229,26 @@ def keep_record(run: Run, records: Path) -> None:
     shutil.copyfile(run.result, folder / run.result.name)  # last: it says that all is kept
 
 
+def is_kept(run: Run, records: Path) -> bool:
+    """Whether the record is that of this run, not one of an earlier run."""
+    record = record_of(run, records)
+    return record.is_file() and filecmp.cmp(run.result, record, shallow=False)
+
+
+def check_settings(run: Run) -> None:
+    """Raise a ValueError if a finished training had other settings than these."""
+    from hf_capsule_mt.recipes.recipe import parse_recipe
+    from hf_capsule_mt.recipes.running.record import begin_run
+
+    if not begin_run(parse_recipe(run.command[2:])).nothing_to_do:
+        raise ValueError(f"{run.name} is finished, and the settings now are of a longer run: name another --output")
+
+
 def state(run: Run) -> str:
     """A line on what a run has reached."""
     if not run.is_finished:
         return f"{run.name}: {'begun' if run.result.parent.is_dir() and run.name != DISTILLED else 'waits'}"
-    record = json.loads(run.result.read_text(encoding="utf-8"))
-    test = record.get("test") or {}
+    test = json.loads(run.result.read_text(encoding="utf-8")).get("test") or {}
     return f"{run.name}: finished" + (f", test BLEU {test['bleu']:.2f}" if "bleu" in test else "")
 
 
@@ -266,13 +281,11 @@ def run(arguments: argparse.Namespace) -> int:
     study_metrics()  # these two name a package that is missing before hours of training
     check_pictures()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a study that is ended must not leave its runs behind
-    for finished in runs:  # by a study that was killed before it kept the results
-        if (
-            finished.is_finished
-            and finished.name != DISTILLED
-            and not record_of(finished, arguments.records).is_file()
-        ):
+    interrupt_on_signals()
+    for finished in [run for run in runs if run.is_finished and run.name != DISTILLED]:
+        if finished.is_training:
+            check_settings(finished)
+        if not is_kept(finished, arguments.records):  # a study was killed before it kept the results
             keep(finished, arguments.records)
     failed = run_all(runs, arguments.jobs, arguments.output, lambda finished: keep(finished, arguments.records))
     if failed:

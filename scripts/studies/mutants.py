@@ -98,6 +98,7 @@ class Study:
         # Lines of other sources or tests must not be mixed with those of these.
         texts = json.dumps([sorted(self.imports.files.items()), self.marker])
         self.digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
+        self.sources_digest = hashlib.sha256(repr(sorted(self.sources.items())).encode()).hexdigest()[:16]
         saved = json.loads(self.tests_file.read_text()) if self.tests_file.exists() else {}
         self.tests: dict[str, Run] = saved["tests"] if saved.get("digest") == self.digest else {}
         self.locks = {test: threading.Lock() for test in self.reached}
@@ -107,7 +108,12 @@ class Study:
         """The first N in the order of the seed, or those that another study left."""
         every = [edit for file, source in self.sources.items() for edit in edits(file, source)]
         if self.options.only_survivors_of:
-            left = {identity(run) for run in read_runs(self.options.only_survivors_of) if run["outcome"] == "survived"}
+            before = read_runs(self.options.only_survivors_of)
+            if any(run.get("sources_digest") != self.sources_digest for run in before):
+                raise ValueError(
+                    f"{self.options.only_survivors_of} is of other sources, so its mutants are not in these"
+                )
+            left = {identity(run) for run in before if run["outcome"] == "survived"}
             return [edit for edit in every if identity(edit._asdict()) in left]
         random.Random(self.options.seed).shuffle(every)
         real = (edit for edit in every if changes_the_program(edit, self.sources[edit.file]))
@@ -170,7 +176,8 @@ class Study:
         if any(run["digest"] != self.digest for run in done):
             raise ValueError(f"{self.options.output} is of other sources, tests or marker; give another --output")
         finished = {identity(run) for run in done}
-        waiting = [edit for edit in self.mutants() if identity(edit._asdict()) not in finished]
+        chosen = self.mutants()
+        waiting = [edit for edit in chosen if identity(edit._asdict()) not in finished]
         self.options.output.parent.mkdir(parents=True, exist_ok=True)
         workers: queue.Queue[Worker] = queue.Queue()
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -185,13 +192,14 @@ class Study:
                     workers.put(worker)
 
             for run in in_parallel(try_next, waiting, self.options.workers):
-                done.append(run | {"digest": self.digest})
+                done.append(run | {"digest": self.digest, "sources_digest": self.sources_digest})
                 with open(self.options.output, "a") as output:
                     output.write(json.dumps(done[-1]) + "\n")
                 print(f"{len(done)} {run['outcome']} {one_line(run)} ({run['seconds']} s)", flush=True)
             while not workers.empty():
                 workers.get().close()
-        return done
+        these = {identity(edit._asdict()) for edit in chosen}
+        return [run for run in done if identity(run) in these]  # the output can have those of another seed
 
 
 def limit_of(seconds: float) -> float:
@@ -268,7 +276,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     try:
         print(report(Study(parser().parse_args()).run()))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

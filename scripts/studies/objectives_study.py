@@ -20,12 +20,12 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from hf_capsule_mt.cli.command_line import CommandHelp, at_least_one, run_command
+from hf_capsule_mt.studies.programs import end, interrupt_on_signals, start
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE, AOL, MINIMUM_RISK, LIKELIHOOD = "marian", "aol", "minimum_risk", "likelihood"
@@ -83,18 +83,16 @@ def train(system: str, seed: int, runs: Path, extra: list[str], baseline_steps: 
     if is_finished(folder_of(system, seed, runs)):
         return
     log = runs / f"seed{seed}.{system}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     print(f"{system}, seed {seed}: starts, see {log}", flush=True)
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with log.open("a", encoding="utf-8") as file:
-        done = subprocess.run(
-            command_of(system, seed, runs, extra, baseline_steps),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths},
-        )
-    if done.returncode:
-        raise ValueError(f"{system}, seed {seed}: training ended with {done.returncode}, see {log}")
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths}
+    process = start(command_of(system, seed, runs, extra, baseline_steps), log, environment)
+    try:
+        code = process.wait()
+    finally:
+        end([process])
+    if code:
+        raise ValueError(f"{system}, seed {seed}: training ended with {code}, see {log}")
 
 
 def measure_finished_runs(seeds: list[int], runs: Path, samples: int) -> list[dict[str, Any]]:
@@ -204,6 +202,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    interrupt_on_signals()
     if not arguments.no_training:
         for seed in arguments.seeds:
             for system in (BASELINE, *(one for one in SYSTEMS if one in arguments.systems)):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from commands import run_script
 from small_marian import SMALL_MARIAN
+from studies.coverage_study import make_parser, options_of
 
 from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration, train_tokenizer
 from hf_capsule_mt.analysis.omissions import (
@@ -243,3 +245,10 @@ def test_the_study_learns_links_and_writes_its_results(checkpoint: Path, tmp_pat
     assert f"| credit | model | all | 1 | {cells} |" in (tmp_path / "study" / "README.md").read_text()
     again = run_script("scripts/studies/coverage_study.py", *given)
     assert again.returncode == 1 and "results.json exists" in again.stderr
+
+
+def test_the_page_repeats_the_command() -> None:
+    given = ["--model", "a folder", "--test", "t", "--alignments", "links", "--reversed", "--most-false-warnings", "0"]
+    settings = vars(make_parser().parse_args([*given, "--output", "out"]))
+    assert settings["reversed"] and settings["most_false_warnings"] == 0
+    assert vars(make_parser().parse_args(shlex.split(options_of(settings)))) == settings

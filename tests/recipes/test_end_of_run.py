@@ -8,6 +8,7 @@ from recipe_runs import run_small, small_recipe
 from safetensors.torch import load_file
 
 from hf_capsule_mt.recipes.running.announcements import same_command
+from hf_capsule_mt.recipes.running.record import unused_folder
 
 MARIAN = "synthetic/marian"
 
@@ -52,6 +53,24 @@ def test_a_run_that_stopped_early_says_so(tmp_path: Path, capsys: pytest.Capture
         ValueError, match="early_stopping_patience stopped after 3 steps, so it would stop again at once"
     ):
         run_small(MARIAN, tmp_path / "run", *patient, "--max_steps=9")
+
+
+def test_a_run_of_epochs_is_made_longer_by_epochs(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    epochs = ["--max_steps=-1", "--num_train_epochs=1"]
+    steps = run_small(MARIAN, tmp_path / "run", *epochs)["steps"]
+    capsys.readouterr()
+    run_small(MARIAN, tmp_path / "run", *epochs)
+    assert "For a longer run raise num_train_epochs;" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="of its length only num_train_epochs can change, and only grow"):
+        run_small(MARIAN, tmp_path / "run", f"--max_steps={steps + 2}")
+    assert run_small(MARIAN, tmp_path / "run", "--max_steps=-1", "--num_train_epochs=2")["steps"] > steps
+
+
+def test_a_free_folder_is_named_beside_the_present_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    assert unused_folder(Path(".")) == tmp_path / "run-2"
+    assert unused_folder(tmp_path / "run") == tmp_path / "run-2" and unused_folder(Path("a/b")) == Path("a/b-2")
 
 
 @pytest.mark.parametrize(

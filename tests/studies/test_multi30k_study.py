@@ -17,17 +17,20 @@ from studies.multi30k_study import (
     SYSTEMS,
     Run,
     analysis_of,
+    check_settings,
     keep,
     keep_record,
     main,
     planned_runs,
     run_all,
+    state,
     study_metrics,
 )
 
 from hf_capsule_mt.cli.analyze import make_parser as analyze_arguments
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.recipes.running.finished_run import read_run
+from hf_capsule_mt.recipes.running.settings import effective_settings
 from hf_capsule_mt.training.distillation.shards import Shards
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,18 +64,28 @@ def test_a_warm_start_needs_the_baseline_of_its_seed() -> None:
 
 def test_all_distilled_models_learn_from_one_teacher() -> None:
     runs = planned(["caps_nmt_kd"], [4, 7])
-    assert [run.needs for run in runs.values()] == [None, "marian-seed4", DISTILLED, DISTILLED]
+    assert [run.needs for run in runs.values()] == [None, "marian-seed1", DISTILLED, DISTILLED]
+    for seed in (4, 7):
+        recipe = parse_recipe(runs[f"caps_nmt_kd-seed{seed}"].command[2:])
+        assert recipe.data.tokenizer == "runs/marian-seed1" and recipe.data.train == "distilled/train"
+
+
+def test_further_seeds_do_not_repeat_systems_with_one() -> None:
+    assert list(planned(["dla_linear", "marian"], [2, 3])) == ["dla_linear-seed1", "marian-seed2", "marian-seed3"]
 
 
 def test_a_distillation_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    (run,) = (run for run in planned_runs(["caps_nmt_kd"], [1], Path("runs"), tmp_path, []) if run.name == DISTILLED)
-    files = Shards(run.command[run.command.index("--output") + 1], ("en", "de"))
+    runs = planned_runs(["caps_nmt_kd"], [1], Path("runs"), tmp_path, [])
+    distilling = next(run for run in runs if run.name == DISTILLED)
+    files = Shards(distilling.command[distilling.command.index("--output") + 1], ("en", "de"))
     files.folder.mkdir()
-    files.write(files.manifest, {"settings": {}})
-    assert not run.is_finished, "only begun"
-    for path in files.corpus:
-        path.touch()
-    assert run.is_finished
+    assert not distilling.is_finished
+    files.write(files.manifest, {"teacher": "runs/marian-seed1"})
+    assert not distilling.is_finished, "only begun"
+    files.write(files.manifest, {"teacher": "runs/marian-seed1", "report": {}})
+    assert distilling.is_finished and state(distilling) == "distilled: finished"
+    files.write(files.manifest, {"teacher": "runs/marian-seed2", "report": {}})
+    assert not distilling.is_finished, "another teacher: the program says so"
 
 
 def test_every_training_has_an_analysis_after_it() -> None:
@@ -102,7 +115,7 @@ def test_the_analysis_goes_to_the_record_of_its_run(tmp_path: Path) -> None:
     analysis.result.write_text('{"length": {}}')
     keep(analysis, tmp_path / "records")
     assert (tmp_path / "records" / "multi30k-marian-seed9" / ANALYSIS).read_text() == '{"length": {}}'
-    keep(Run(DISTILLED, [], tmp_path / "train.en"), tmp_path / "records")
+    keep(Run(DISTILLED, [], tmp_path / "train.distill.json"), tmp_path / "records")
     assert [path.name for path in (tmp_path / "records").iterdir()] == ["multi30k-marian-seed9"], "corpus text stays"
 
 
@@ -135,6 +148,24 @@ def test_what_fails_keeps_only_what_needs_it_from_running(tmp_path: Path, capsys
     assert failed == ["bad", "after-bad"]
     assert sorted(kept) == ["after-good", "after-old", "good"]
     assert "bad: failed with 3" in capsys.readouterr().out
+
+
+def test_an_error_of_the_study_ends_its_runs(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    waits = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (Path({str(ended)!r}).touch(), sys.exit(1)))\n"
+        "Path(done.parents[1] / 'ready').touch(); time.sleep(300)"
+    )
+    finishes = f"import time\nwhile not (done.parents[1] / 'ready').exists(): time.sleep(0.05)\n{FINISH}"
+    runs = [program(tmp_path, "slow", waits), program(tmp_path, "quick", finishes)]
+
+    def no_space(run: Run) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        run_all(runs, 2, tmp_path, no_space, pause=0.01)
+    assert ended.exists()
 
 
 def test_a_run_leaves_its_results_and_a_card(tmp_path: Path) -> None:
@@ -173,17 +204,40 @@ def test_the_counts_of_test_sentences_are_kept(tmp_path: Path) -> None:
 def test_what_an_earlier_study_finished_and_did_not_keep_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "runs/marian-seed1").mkdir(parents=True)
-    (tmp_path / "runs/marian-seed1/results.json").write_text("{}")
+    result, record = (tmp_path / name / "results.json" for name in ("runs/marian-seed1", "kept/multi30k-marian-seed1"))
+    result.parent.mkdir(parents=True)
+    result.write_text('{"test": 1}')
     kept: list[str] = []
     monkeypatch.setattr(multi30k_study, "keep", lambda run, records: kept.append(run.name))
     monkeypatch.setattr(multi30k_study, "run_all", lambda *_: [])
-    places = [f"--output={tmp_path / 'runs'}", f"--records={tmp_path / 'records'}"]
+    monkeypatch.setattr(multi30k_study, "check_settings", lambda run: None)
+    places = [f"--output={tmp_path / 'runs'}", f"--records={tmp_path / 'kept'}"]
     arguments = multi30k_study.make_parser().parse_args(["--systems", "marian", "--seeds", "1", "2", *places])
     assert multi30k_study.run(arguments) == 0 and kept == ["marian-seed1"]
-    (tmp_path / "records/multi30k-marian-seed1").mkdir(parents=True)
-    (tmp_path / "records/multi30k-marian-seed1/results.json").write_text("{}")
+    record.parent.mkdir(parents=True)
+    record.write_text('{"test": 1}')
     assert multi30k_study.run(arguments) == 0 and kept == ["marian-seed1"], "once"
+    record.write_text('{"test": 2}')
+    assert multi30k_study.run(arguments) == 0 and len(kept) == 2, "the record is of another run"
+
+
+def test_a_finished_run_with_other_settings_is_not_taken(tmp_path: Path) -> None:
+    def check(*options: str) -> None:
+        check_settings(planned_runs(["marian"], [1], tmp_path, tmp_path, ["--use_cpu", *options])[0])
+
+    folder = tmp_path / "marian-seed1"
+    folder.mkdir()
+    settings = effective_settings(
+        parse_recipe(planned_runs(["marian"], [1], tmp_path, tmp_path, ["--use_cpu"])[0].command[2:])
+    )
+    segment = {"from_step": 0, "to_step": 6500, "settings": settings}
+    (folder / "run.json").write_text(json.dumps({"segments": [segment], "finished_at": 6500}))
+    (folder / "results.json").write_text("{}")
+    check()
+    with pytest.raises(ValueError, match=r"weight_decay was 0.1, now 0.2"):
+        check("--weight_decay", "0.2")
+    with pytest.raises(ValueError, match=r"no checkpoint to continue from|longer run"):
+        check("--max_steps", "7000")
 
 
 def test_it_shows_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

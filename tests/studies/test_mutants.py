@@ -153,9 +153,15 @@ def test_a_study_of_a_small_repository(
     assert len(everything) == sum(run["outcome"] == "survived" for run in runs)
     assert {run["by"] for run in everything if run["before"] == "one - 1"} == {"tests/ops/test_adding.py::test_unseen"}
 
+    # The lines of other mutants in the same output are not counted, and survivors need the same sources.
+    (first,) = study(repository, output, "--mutants", "1", "--seed", "1")
+    assert len(output.read_text().splitlines()) == len(runs) and drop_seconds(first) in map(drop_seconds, runs)
     (repository / "tests/test_nothing.py").write_text("")
     with pytest.raises(ValueError, match="give another --output"):
         study(repository, output)
+    (repository / "hf_capsule_mt/ops/adding.py").write_text("\n" + REPOSITORY["hf_capsule_mt/ops/adding.py"])
+    with pytest.raises(ValueError, match="of other sources"):
+        study(repository, tmp_path / "other.jsonl", "--only-survivors-of", str(output))
 
 
 def drop_seconds(run: Run) -> Run:

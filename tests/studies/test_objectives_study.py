@@ -1,11 +1,13 @@
 """The study of training on rewards: its commands, its tables, and what it measures."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from studies.objectives_study import AOL, BASELINE, LIKELIHOOD, SYSTEMS, command_of, main, table, write_tables
+from studies import objectives_study
+from studies.objectives_study import AOL, BASELINE, LIKELIHOOD, SYSTEMS, command_of, main, table, train, write_tables
 
 from hf_capsule_mt.recipes.recipe import parse_recipe
 from hf_capsule_mt.studies.objective_scores import last_checkpoint, logged_rewards
@@ -92,3 +94,16 @@ def test_the_last_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None
 def test_without_a_finished_run_there_is_nothing_to_score(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["--no-training", "--runs", str(tmp_path)]) == 1
     assert "no run of these seeds is finished" in capsys.readouterr().err
+
+
+def test_a_training_saves_before_the_study_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = tmp_path / "saved"
+    program = (
+        "import os, pathlib, signal, sys, time\n"
+        f"def end(*_): time.sleep(0.5); pathlib.Path({str(saved)!r}).touch(); sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, end); os.kill(os.getppid(), signal.SIGINT); time.sleep(300)"
+    )
+    monkeypatch.setattr(objectives_study, "command_of", lambda *_: [sys.executable, "-c", program])
+    with pytest.raises(KeyboardInterrupt):
+        train(BASELINE, 1, tmp_path / "runs", [], 10)
+    assert saved.exists()

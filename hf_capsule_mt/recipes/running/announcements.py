@@ -11,7 +11,7 @@ from hf_capsule_mt.recipes.model import BuiltModel
 from hf_capsule_mt.recipes.recipe import Recipe
 from hf_capsule_mt.recipes.running.output_folder import RESULTS
 from hf_capsule_mt.recipes.running.record import Start, unused_folder
-from hf_capsule_mt.recipes.running.settings import data_seed
+from hf_capsule_mt.recipes.running.settings import data_seed, length_setting
 from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
 
 X86 = ("x86_64", "AMD64")  # where `cpu_has_bfloat16` knows the instructions
@@ -87,9 +87,10 @@ def print_finished(recipe: Recipe, start: Start, results: dict[str, Any]) -> Non
         print_once(
             recipe.training, f"Changed, but without effect on a finished run: {', '.join(start.without_effect)}."
         )
-    longer = "For a longer run raise max_steps"
+    length = length_setting(start.record.settings)
+    longer = f"For a longer run raise {length}"
     if start.stopped_early:
-        longer = "early_stopping_patience ended it, so a larger max_steps has no effect"
+        longer = f"early_stopping_patience ended it, so a larger {length} has no effect"
     print_once(
         recipe.training,
         f"Nothing was written. {longer}; for another run choose another output_dir, such as {unused_folder(folder)}.",

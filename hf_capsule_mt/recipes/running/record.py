@@ -25,6 +25,7 @@ from hf_capsule_mt.recipes.running.settings import (
     changed_settings,
     effective_settings,
     is_longer_run,
+    length_setting,
     refused_changes,
     schedule_description,
 )
@@ -215,20 +216,23 @@ def _check_same_run(before: Settings, now: Settings, folder: Path, finished: boo
             refused = {name: changes[name] for name in changes if name not in (*SCORING, *WITHOUT_EFFECT, *LENGTH)}
             why = "a finished run, and these settings only affect training"
     if refused:
-        raise ValueError(f"{folder} holds {why}: {_list_changes(refused)}. {_fix(refused, now, folder)}")
+        raise ValueError(f"{folder} holds {why}: {_list_changes(refused)}. {_fix(refused, before, folder)}")
 
 
 def _list_changes(changes: Changes) -> str:
     return "; ".join(f"{name} was {before!r}, now {now!r}" for name, (before, now) in sorted(changes.items()))
 
 
-def _fix(refused: Changes, now: Settings, folder: Path) -> str:
-    longer = "; a run can be made longer, not shorter" if refused.keys() & {*LENGTH} else ""
+def _fix(refused: Changes, before: Settings, folder: Path) -> str:
+    longer = f"; of its length only {length_setting(before)} can change, and only grow"
+    longer = longer if refused.keys() & {*LENGTH} else ""
     return f"Choose another output_dir, such as {unused_folder(folder)}, or continue with the old settings{longer}"
 
 
 def unused_folder(folder: Path) -> Path:
     """A folder name beside `folder` that does not exist yet."""
+    if folder.name in ("", ".."):  # "." has no name
+        folder = folder.resolve()
     names = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
     return next(name for name in names if not name.exists())
 

@@ -126,6 +126,11 @@ def is_longer_run(before: Settings, now: Settings) -> bool:
     return max(steps) <= 0 and now["num_train_epochs"] > before["num_train_epochs"]
 
 
+def length_setting(settings: Settings) -> str:
+    """The setting that says how long a run is."""
+    return "max_steps" if settings["max_steps"] > 0 else "num_train_epochs"
+
+
 def refused_changes(before: Settings, now: Settings) -> Changes:
     """The changes that would make it another run."""
     changes = changed_settings(before, now)

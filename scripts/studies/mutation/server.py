@@ -111,7 +111,12 @@ def run(job: dict[str, Any], copy: Path, answer: Path) -> dict[str, Any]:
         finally:
             os._exit(0)  # exit handlers belong to the server
     before = processor_seconds()
-    status = wait_for(process, job["limit"])
+    try:
+        status = wait_for(process, job["limit"])
+    except BaseException:  # Ctrl-C does not reach the fork, which has a session of its own
+        with suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
+        raise
     seconds = round(time.monotonic() - started, 2)
     if status is None:
         # As Ctrl-C does, which lets fixtures end the processes they started.
