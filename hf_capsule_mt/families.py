@@ -1,5 +1,6 @@
 """The table of model families. Registration, recipes, warm starts and model cards read it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,14 @@ from hf_capsule_mt.modeling.modeling_capsule_aggregated_marian import (
 from hf_capsule_mt.modeling.modeling_gdr_marian import GDRMarianForConditionalGeneration, GDRMarianModel
 from hf_capsule_mt.modeling.modeling_gdr_rnmt import GDRRNMTForConditionalGeneration, GDRRNMTModel
 
-DLA = (
-    "Dou et al. 2019, *Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement*",
-    "Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*",
-)
+# The settings that aggregate layers and heads, also in a GDR model, and their papers.
+AGGREGATIONS = {
+    "layer_aggregation": (
+        "Dou et al. 2019, *Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement*"
+    ),
+    "head_aggregation": "Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*",
+}
+DLA = tuple(AGGREGATIONS.values())
 GDR = ("Zheng et al. 2019, *Dynamic Past and Future for Neural Machine Translation*",)
 CAPS_NMT = ("Wang et al. 2019, *Towards Linear Time Neural Machine Translation with Capsule Networks*",)
 
@@ -48,6 +53,11 @@ class Family:
     @property
     def name(self) -> str:
         return self.config.model_type
+
+    def papers_with(self, config: Mapping[str, Any]) -> list[str]:
+        """The papers of a model with these settings."""
+        used = [paper for key, paper in AGGREGATIONS.items() if config.get(key, "none") != "none"]
+        return list(dict.fromkeys([*self.papers, *used]))
 
 
 FAMILIES = {

@@ -109,7 +109,7 @@ def model_card(
         curve=_sampled_points(results.get("loss_curve") or []),
         smoothed=_has_smoothed_losses(results),
         ablation=_ablation(results),
-        papers=FAMILIES_AND_MARIAN[family].papers,
+        papers=FAMILIES_AND_MARIAN[family].papers_with(results["model"].get("config", {})),
         limits=limits,
         data_source=data_source,
         storage=storage,

@@ -1,4 +1,4 @@
-"""The comparison on Multi30k: trains every system with every seed, some at a time, and keeps what each run learned.
+"""The comparison on Multi30k: trains all systems, some at a time, and keeps what each run learned.
 
     python scripts/studies/multi30k_study.py --jobs 2 --seeds 1 2 3 -- --use_cpu --bf16 true
     python scripts/studies/multi30k_study.py --list

@@ -286,6 +286,11 @@ def test_a_card_names_what_can_be_loaded(tmp_path, monkeypatch):
     assert loaded_by(str(model_card(RESULTS, "small", license="mit"))) == ["path/to/small"] * 2
 
 
+def test_a_gdr_model_with_aggregated_layers_has_both_papers():
+    model = {"family": "gdr_marian", "config": {"layer_aggregation": "em_routing", "head_aggregation": "none"}}
+    assert re.findall(r"^- (\w+) et al\. 2019", str(card(model=model)), re.MULTILINE) == ["Zheng", "Dou"]
+
+
 def test_every_family_has_its_paper_and_the_package_its_template():
     assert families.FAMILIES.keys() == {family.name for family in FAMILIES}
     assert all(family.papers for family in families.FAMILIES.values()) and not families.MARIAN.papers
