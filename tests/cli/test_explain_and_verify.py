@@ -11,6 +11,7 @@ import pytest
 import torch
 from family_cases import CAPS_NMT, Case
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from web_page import WebPage
 
 from hf_capsule_mt import (
@@ -26,6 +27,7 @@ from hf_capsule_mt.analysis.sentence_routing import sentence_routing, table_in_b
 from hf_capsule_mt.cli import analyze, benchmark, quantize, score, translate, verify
 from hf_capsule_mt.cli import explain as explain_command
 from hf_capsule_mt.data import train_tokenizer
+from hf_capsule_mt.evaluation import speed
 from hf_capsule_mt.evaluation.speed import measure_speed, speeds, steps_of
 from hf_capsule_mt.studies import small_config
 
@@ -230,7 +232,10 @@ def test_benchmark_measures_all_but_training_in_int8(
 ) -> None:
     monkeypatch.chdir(folder)
     options = ["--rounds", "1", "--beam", "1", "--sources", "source.txt", "--references", "target.txt"]
+    asked: list[tuple[int, dict[str, object]]] = []
+    monkeypatch.setattr(speed, "translate", lambda *given, **options: asked.append((len(given[2]), options)))
     assert benchmark.main(["first=gdr", "capsules", "--int8", *options, "--json", "--progress"]) == 0
+    assert asked == 8 * [(2, {"num_beams": 1, "batch_size": 32})], "four models, a warm-up and one round"
     said = capsys.readouterr()
     content = json.loads(said.out)
     assert list(content["translation"]) == ["first", "first int8", "capsules", "capsules int8"]
@@ -238,6 +243,14 @@ def test_benchmark_measures_all_but_training_in_int8(
     assert content["settings"]["sentences"] == 2 and "12/12" in said.err
     assert benchmark.main(["gdr", "gdr"]) == 1
     assert "two models are called 'gdr'" in capsys.readouterr().err
+
+
+def test_a_training_step_of_benchmark_trains(folder: Path) -> None:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "gdr")
+    before = {name: weight.clone() for name, weight in model.named_parameters() if weight.requires_grad}
+    speed.training_step(model, AutoTokenizer.from_pretrained(folder / "gdr"), [(SOURCE, SOURCE)])()
+    moved = [name for name, weight in model.named_parameters() if name in before and (weight != before[name]).any()]
+    assert len(moved) > 0.9 * len(before)
 
 
 def test_benchmark_without_files_has_sentences(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,8 +85,7 @@ def test_without_eflomal_the_error_names_the_extra(monkeypatch):
 
 
 def test_the_real_aligner_finds_a_reversed_word_order():
-    """Needs the extra `align`, which has to be compiled."""
-    pytest.importorskip("eflomal")
+    pytest.importorskip("eflomal", reason="needs the extra align, which has to be compiled")
     drawn = random.Random(0)
     sentences = [drawn.choices(range(60), k=drawn.randint(1, 9)) for _ in range(1500)]
     sentences[3] = []

@@ -9,12 +9,12 @@ import torch
 from commands import ROOT, run_script
 from safetensors.torch import load_file, save_file
 from small_marian import SMALL_MARIAN
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianMTModel
 from untrained_runs import TEXTS, make_run
 
 import hf_capsule_mt.hub.export as export
-from hf_capsule_mt import CapsNMTForConditionalGeneration
-from hf_capsule_mt.hub import pack_checkpoint
+from hf_capsule_mt import CapsNMTForConditionalGeneration, corpus_scores, translate
+from hf_capsule_mt.hub import pack_checkpoint, packing
 from hf_capsule_mt.hub.packing import SENTENCES, rounding_errors
 
 ABOUT: dict[str, Any] = {"data_source": "Made-up sentences, CC0 1.0", "license": "cc0-1.0"}
@@ -162,3 +162,41 @@ def test_packing_and_the_demo_need_no_task_of_transformers(tmp_path: Path, monke
     done = run_script(tmp_path / "both.py", str(ROOT / "scripts"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "no such task" in done.stdout and "Shipped checkpoint tiny" in done.stdout
+
+
+def test_the_record_is_of_the_translations_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a real model, whose stored weights are so wrong that some of its translations change."""
+
+    def export_noise(run: Path, output: Path, **options: Any) -> None:
+        export.export_checkpoint(run, output, **options)
+        weights = load_file(output / "model.safetensors")
+        torch.manual_seed(1)
+        noisy = {name: w + (0.3 * w.float().std() * torch.randn(w.shape)).to(w) for name, w in weights.items()}
+        save_file(noisy, output / "model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setattr(packing, "export_checkpoint", export_noise)
+    shipped = ROOT / "model_cards" / "tatoeba-en-de-marian"
+    tokenizer = AutoTokenizer.from_pretrained(shipped)
+    for part in (AutoModelForSeq2SeqLM.from_pretrained(shipped), tokenizer):
+        part.save_pretrained(tmp_path / "run")
+    sources = ["Where is the station?", "The old man is reading a book in the garden.", "I have never seen her dog."]
+    references = ["Wo ist der Bahnhof?", "Der alte Mann liest ein Buch im Park.", "Ich sah ihren Hund noch nie."]
+    with pytest.warns(UserWarning, match="the card shows no training"):
+        packed = pack_checkpoint(
+            tmp_path / "run", tmp_path / "tiny", languages=("en", "de"), test=(sources, references), **ABOUT
+        )
+    before, after = (
+        translate(AutoModelForSeq2SeqLM.from_pretrained(folder), tokenizer, [*SENTENCES, *sources])
+        for folder in (shipped, packed.folder)
+    )
+    record = json.loads((packed.folder / "translations.json").read_text())
+    assert len(set(after)) == len(after) and record["sentences"] == dict(zip(SENTENCES, after, strict=False))
+    same = sum(map(str.__eq__, before, after))
+    assert packed.same_translations == same and 0 < same < len(after) == packed.sentences
+    bleu = [corpus_scores(texts[len(SENTENCES) :], references).bleu for texts in (before, after)]
+    assert 20 < bleu[0] < 95 and bleu[0] != bleu[1]
+    assert [packed.bleu_before, packed.bleu_after] == pytest.approx(bleu)
+    assert record["test"] == {"sentences": 3, "bleu": pytest.approx(bleu[1])}
+    card = (packed.folder / "README.md").read_text()
+    assert f"{same} of {len(after)} translations are the same" in card
+    assert f"{bleu[0]:.2f} before, {bleu[1]:.2f} after ({bleu[1] - bleu[0]:+.2f})" in card

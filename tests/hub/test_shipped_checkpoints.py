@@ -131,6 +131,7 @@ def test_a_card_names_its_data_and_licence(folder: Path) -> None:
     assert "license: unknown" not in card and "\nlicense: " in card and "## Storage" in card
     source = "Made up" if "model_cards" not in folder.parts else "Tatoeba"
     assert source in card
+    assert f"{record_of(folder)['test']['bleu']:.2f} after" in card
 
 
 def test_a_checkpoint_keeps_its_bleu(folder: Path, tiny: Path) -> None:

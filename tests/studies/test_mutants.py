@@ -14,6 +14,7 @@ sys.path.insert(0, str(SCRIPT.parent))
 from mutants import Run, Study, parser, report  # noqa: E402
 from mutation.edits import changes_the_program, edits, function_around  # noqa: E402
 from mutation.reach import Imports, sort_by_cost  # noqa: E402
+from mutation.server import TEXT_TESTS  # noqa: E402
 
 SOURCE = '''"""A file of 3 lines."""
 from torch import Tensor
@@ -87,6 +88,8 @@ REPOSITORY = {
     "tests/ops/test_cases.py": "from adding_cases import plus\n\ndef test_cases():\n    assert plus(0, 1) == 1\n",
     "tests/test_late.py": "import hf_capsule_mt\n\ndef test_late():\n    assert hf_capsule_mt.late(3)\n",
     "tests/test_nothing.py": "def test_nothing():\n    assert True\n",
+    TEXT_TESTS[0].split("::")[0]: "import hf_capsule_mt.ops.adding as copied\n\n"
+    f"def {TEXT_TESTS[0].split('::')[1]}():\n    assert 'one - 1' in open(copied.__file__).read()\n",
     "tests/ops/test_broken.py": "import hf_capsule_mt.ops.adding\n\ndef test_broken():\n    assert False\n",
 }
 
@@ -106,6 +109,7 @@ def test_which_tests_import_a_file(repository: Path) -> None:
     late, adding = "hf_capsule_mt/training/late.py", "hf_capsule_mt/ops/adding.py"
     assert [test for test in actual if late in actual[test]] == ["tests/test_late.py"]
     assert [test for test in actual if adding in actual[test]] == [
+        TEXT_TESTS[0].split("::")[0],
         "tests/ops/test_adding.py",
         "tests/ops/test_broken.py",
         "tests/ops/test_cases.py",
@@ -162,6 +166,12 @@ def test_a_study_of_a_small_repository(
     (repository / "hf_capsule_mt/ops/adding.py").write_text("\n" + REPOSITORY["hf_capsule_mt/ops/adding.py"])
     with pytest.raises(ValueError, match="of other sources"):
         study(repository, tmp_path / "other.jsonl", "--only-survivors-of", str(output))
+
+
+def test_tests_of_copied_text_are_left_out() -> None:
+    for name in TEXT_TESTS:
+        file, test = name.split("::")
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), "else nothing is left out"
 
 
 def drop_seconds(run: Run) -> Run:

@@ -23,6 +23,11 @@ from typing import Any
 
 MEMORY = 8 << 30  # a fault that fills the memory must not stop other programs
 REFUSED, NOTHING_CHOSEN = 4, 5  # pytest's exit codes for wrong options, and when the marker leaves no test
+# They compare the text of sources with copies, so they notice every edit, also one that changes nothing.
+TEXT_TESTS = (
+    "tests/hub/test_shipped_checkpoints.py::test_a_shipped_checkpoint_carries_the_code_of_this_version",
+    "tests/docs/test_pages.py::test_the_api_page_is_that_of_the_docstrings",
+)
 PATIENCE = 15  # seconds in which pytest may end its own processes after an interrupt
 
 
@@ -77,6 +82,7 @@ def run_pytest(job: dict[str, Any], copy: Path, answer: Path) -> int:
         sys.dont_write_bytecode = False  # the sources are unchanged
         calls.start()
     options = ["-x", "-q", "-m", job["marker"], "-p", "no:cacheprovider", f"--basetemp={answer.with_suffix('.tmp')}"]
+    options += [f"--deselect={test}" for test in TEXT_TESTS]
     code = int(pytest.main([*options, job["test"]], plugins=[report]))
     answer.write_text(json.dumps({"code": code, "failed": report.failed, "calls": calls.places()}))
     return code
