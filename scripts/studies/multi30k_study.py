@@ -45,6 +45,7 @@ SYSTEMS: dict[str, tuple[str, str | None]] = {
     BASE: ("marian", None),
     "marian_wide": ("marian_wide", None),
     "dla_em": ("dla_em", None),
+    "dla_em_replace": ("dla_em_replace", BASE),
     "dla_em_1_iteration": ("dla_em_1_iteration", None),
     "heads_em": ("heads_em", None),
     "gdr_marian": ("gdr_marian", BASE),
@@ -56,7 +57,6 @@ SYSTEMS: dict[str, tuple[str, str | None]] = {
 ONE_SEED: dict[str, tuple[str, str | None]] = {
     "dla_em_dropout": ("dla_em_dropout", None),
     "dla_em_warm": ("dla_em_warm", BASE),
-    "dla_em_replace": ("dla_em_replace", BASE),
     "dla_linear": ("dla_linear", None),
     "dla_dynamic_combination": ("dla_dynamic_combination", None),
     "dla_dynamic_routing": ("dla_dynamic_routing", None),
