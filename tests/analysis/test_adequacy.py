@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from drawn_figures import legend_texts, saved_figure, tick_labels
 
 from hf_capsule_mt import Alignment, adequacy_table, align_systems
 from hf_capsule_mt.analysis import adequacy
@@ -71,14 +72,21 @@ def test_one_run_of_the_aligner_for_all(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_numbers_and_picture(tmp_path: Any):
-    from matplotlib import image
-
     table = adequacy_table(REFERENCES, {"loop": LOOP, "$x_y$": SHORT})
     rows = json.loads(json.dumps(table.as_dict()))["systems"]
     assert rows[0]["system"] == "loop" and rows[0]["repetition"] == pytest.approx(2 / 9) and rows[0]["cdr"] is None
-    assert image.imread(table.plot(tmp_path / "new" / "bars.png")).std() > 0.05
     with pytest.raises(KeyError, match="no system 'x': must be one of loop"):
         table["x"]
+    (axes,) = saved_figure(table.plot, tmp_path / "new" / "bars.png").axes
+    repetition, omission = axes.containers
+    assert (repetition.get_label(), omission.get_label()) == ("repetition %", "omission %") == (*legend_texts(axes),)
+    assert [bar.get_height() for bar in repetition] == pytest.approx([200 / 9, 0]), "loop, then $x_y$"
+    assert [bar.get_height() for bar in omission] == pytest.approx([100 / 8, 500 / 8])
+    middles = [[bar.get_x() + bar.get_width() / 2 for bar in bars] for bars in (repetition, omission)]
+    assert middles == [pytest.approx([-0.2, 0.8]), pytest.approx([0.2, 1.2])], "side by side at each system"
+    assert tick_labels(axes.xaxis) == ["loop", "$x_y$"]
+    assert [text.get_text() for text in axes.texts] == ["22.2", "0.0", "12.5", "62.5"]
+    assert axes.get_ylabel() == "% of the words (lower is better)"
 
 
 @pytest.mark.parametrize(

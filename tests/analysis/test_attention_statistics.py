@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn_figures import drawn_lines, legend_texts, named_lines, saved_figure
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
@@ -18,7 +19,7 @@ from hf_capsule_mt import (
     GDRRNMTForConditionalGeneration,
     attention_statistics,
 )
-from hf_capsule_mt.analysis.attention_statistics import has_attention
+from hf_capsule_mt.analysis.attention_statistics import AttentionStatistics, LayerAttention, has_attention
 from hf_capsule_mt.data import marian_token_ids
 from hf_capsule_mt.studies import small_config, small_task
 
@@ -126,7 +127,26 @@ def test_a_sentence_of_one_token_has_no_entropy(task: Any, tmp_path: Path) -> No
     statistics = attention_statistics(marian(task), task.tokenizer, [""], [""])
     assert {layer.uniform_entropy for layer in statistics.layers} == {0.0}
     assert {share for layer in statistics.layers for share in layer.shares} == {0.0}
-    assert statistics.plot(tmp_path / "attention.png").stat().st_size > 1000
+    (axes,) = saved_figure(statistics.plot, tmp_path / "attention.png").axes
+    assert {height for line in axes.lines for height in line.get_ydata()} == {0.0}
+
+
+def test_the_picture_has_a_dot_for_each_head_and_a_line_for_the_means(tmp_path: Path) -> None:
+    layers = (
+        LayerAttention(ENCODER, 0, (0.5, 1.0), 2.0),  # a quarter and a half of the entropy of equal weights
+        LayerAttention(ENCODER, 1, (1.5, 2.0), 2.0),
+        LayerAttention(CROSS, 0, (0.5, 0.5, 3.0), 4.0),
+    )
+    (axes,) = saved_figure(AttentionStatistics(layers, 7).plot, tmp_path / "attention.png").axes
+    assert drawn_lines(axes) == {ENCODER: [[1, 0.375], [2, 0.875]], CROSS: [[1, 1 / 3]]}
+    dots = {line.get_color(): [] for line in named_lines(axes)}
+    for line in axes.lines:
+        if line not in named_lines(axes):
+            assert (line.get_marker(), line.get_linestyle()) == (".", "None")
+            dots[line.get_color()] += line.get_xydata().tolist()
+    assert list(dots.values()) == [[[1, 0.25], [1, 0.5], [2, 0.75], [2, 1.0]], [[1, 0.125], [1, 0.125], [1, 0.75]]]
+    assert legend_texts(axes) == [ENCODER, CROSS]
+    assert axes.get_title() == "entropy of attention / entropy of equal weights" and axes.get_ylim() == (0, 1)
 
 
 def test_a_model_without_attention_is_an_error(task: Any) -> None:

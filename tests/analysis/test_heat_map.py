@@ -1,19 +1,32 @@
+import numpy as np
 import pytest
 import torch
+from drawn_figures import images_of, saved_figure, tick_labels
 
 from hf_capsule_mt import plot_assignments
 
 
-def test_writes_a_picture_that_shows_the_assignments(tmp_path):
-    from matplotlib import image
-
-    torch.manual_seed(0)
-    assignments = torch.rand(3, 4, 6, 16).softmax(-1)
-    path = plot_assignments(assignments, tmp_path / "new" / "map.png", tokens=list("abcd"), title="site")
-    pixels = image.imread(path)
-    assert pixels.shape[0] > 200 and pixels.shape[1] > 600 and pixels.std() > 0.05
-    other = plot_assignments(assignments.flip(-2), tmp_path / "other.png", tokens=list("abcd"), title="site")
-    assert (image.imread(other).shape != pixels.shape) or (image.imread(other) != pixels).any()
+def test_a_picture_has_every_assignment_in_its_place(tmp_path):
+    """Three iterations, four tokens, three layers, five capsules."""
+    assignments = torch.rand(3, 4, 3, 5, generator=torch.Generator().manual_seed(4)).softmax(-1)
+    figure = saved_figure(
+        plot_assignments, tmp_path / "new" / "map.png", assignments, tokens=list("abcd"), title="site"
+    )
+    images = images_of(figure)
+    means = assignments.mean(dim=1)
+    strongest = [max(range(3), key=lambda layer: means[-1, layer, capsule]) for capsule in range(5)]
+    order = sorted(range(5), key=lambda capsule: (strongest[capsule], capsule))
+    assert len(images) == 6 and order not in ([*range(5)], [*range(5)][::-1]), "capsules are sorted by their layer"
+    for iteration, (upper, lower) in enumerate(zip(images[:3], images[3:], strict=True)):
+        np.testing.assert_array_equal(upper.get_array(), means[iteration][:, order])
+        np.testing.assert_array_equal(lower.get_array(), assignments[iteration].amax(dim=-1))
+        assert upper.axes.get_title() == f"iteration {iteration + 1}"
+        assert upper.get_clim() == pytest.approx((0, float(means.max())))
+        assert lower.get_clim() == pytest.approx((0, float(assignments.max())))
+        assert tick_labels(upper.axes.yaxis) == tick_labels(lower.axes.xaxis) == ["1", "2", "3"]
+        assert tick_labels(lower.axes.yaxis) == (list("abcd") if iteration == 0 else [""] * 4)
+        assert upper.axes.get_xlabel() == "5 output capsules" and lower.axes.get_xlabel() == "layer"
+    assert images[0].axes.get_ylabel() == "layer" and figure.get_suptitle() == "site"
 
 
 def test_wrong_shapes(tmp_path):

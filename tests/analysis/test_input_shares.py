@@ -59,12 +59,23 @@ def test_the_maps_and_the_table():
     assert shares["words"] == SOURCE.split() and shares["names"] == ["layer 1", "layer 2"] == assignments["inputs"]
     assert shares["shares"] == np.rint(100 * one.shares).astype(int).tolist() and shares["unit"] == "layer"
     assert assignments["position_names"] == SOURCE.split()
+    order = [int(name) - 1 for name in assignments["column_names"]]
+    by_word = one.assignments[..., order].transpose(0, 1)  # [W, N, I, O]
+    times_uniform = 100 * len(order) * by_word
+    np.testing.assert_allclose(assignments["positions"], times_uniform, atol=0.51)
+    np.testing.assert_allclose(assignments["mean"], times_uniform.mean(dim=0), atol=0.51)
+    assert (times_uniform - times_uniform.flip(2)).abs().max() > 2, "the layers differ"
     assert "each layer shares out 100 % over the output capsules" in assignments["caption"]
     lines = str(one).splitlines()
     assert len(lines) == 7 and lines[-1] == "(encoder.layer_aggregation; uniform routing: 50)"
+    rows = zip(one.words, one.shares[-1], strict=True)
+    cells = [[word, *(f"{100 * share:.0f}" for share in row)] for word, row in rows]
+    assert [line.split() for line in lines[:-1]] == [["%", "layer", "1", "layer", "2"], *cells]
     pytest.importorskip("pandas")
     frame = one.to_pandas()
-    assert len(frame) == one.shares.size and {"word", "layer", "share"} < {*frame.columns}
+    np.testing.assert_allclose(frame["share"].to_numpy().reshape(one.shares.shape), one.shares)
+    assert frame["layer"].to_list() == [1, 2] * (one.shares.size // 2)
+    assert frame["word"].to_list() == [word for word in one.words for _ in "12"] * len(one.shares)
 
 
 def test_without_a_target_the_model_translates():

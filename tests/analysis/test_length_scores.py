@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_figures import drawn_lines, legend_texts, saved_figure, tick_labels
 from sacrebleu.metrics import BLEU
 
 from hf_capsule_mt import scores_by_length
@@ -35,6 +36,10 @@ BAD = [
 
 def bleu(hypotheses: list[str], *references: list[str]) -> float:
     return BLEU().corpus_score(hypotheses, list(references)).score
+
+
+def mean_words(hypotheses: list[str], *references: list[str]) -> float:
+    return float(np.mean([len(text.split()) for text in hypotheses]))
 
 
 def test_groups_against_sacrebleu():
@@ -105,7 +110,7 @@ def test_one_sentence_has_no_band():
 
 
 def test_the_table_the_numbers_and_the_picture(tmp_path: Any):
-    from matplotlib import image
+    from matplotlib.colors import to_rgb
 
     systems = {"good": GOOD, "a $x_y$ b": BAD}
     scores = scores_by_length(SOURCES, REFERENCES, systems, edges=(0, 3, 10), samples=20)
@@ -116,7 +121,27 @@ def test_the_table_the_numbers_and_the_picture(tmp_path: Any):
     assert as_dict["systems"] == list(systems)
     assert as_dict["groups"][1]["bleu"]["good"]["value"] == scores.groups[1].bleu["good"].value
     assert [group["sentences"] for group in as_dict["groups"]] == [2, 2, 1]
-    assert image.imread(scores.plot(tmp_path / "new" / "length.png")).std() > 0.05
+    left, right = saved_figure(scores.plot, tmp_path / "new" / "length.png").axes
+    members = [(0, 4), (1, 2), (3,)]
+    for axes, title, of in ((left, "BLEU", bleu), (right, "words of a translation", mean_words)):
+        assert axes.get_title() == title and axes.get_xlabel() == "source words (sentences)"
+        assert tick_labels(axes.xaxis) == ["1-3\n(2)", "4-10\n(2)", "> 10\n(1)"]
+        drawn = drawn_lines(axes)
+        for system, texts in systems.items():
+            values = [of([texts[one] for one in group], [REFERENCES[one] for one in group]) for group in members]
+            assert drawn.pop(system) == [[place, pytest.approx(value)] for place, value in enumerate(values)]
+        references = [[place, mean_words([REFERENCES[one] for one in group])] for place, group in enumerate(members)]
+        assert drawn == ({} if axes is left else {"reference": references})
+        assert legend_texts(axes) == [*systems, *drawn]
+        for shade, line, system in zip(axes.collections, axes.lines, systems, strict=False):
+            bands = [(group.bleu if axes is left else group.words)[system] for group in scores.groups]
+            assert shade.get_facecolor()[0, :3] == pytest.approx(to_rgb(line.get_color()))
+            corners = shade.get_paths()[0].vertices
+            for place, band in enumerate(bands):
+                ends = corners[corners[:, 0] == place, 1]
+                expected = (band.value, band.value) if band.low is None else (band.low, band.high)
+                assert (ends.min(), ends.max()) == pytest.approx(expected)
+        assert len(axes.collections) == 2
 
 
 def test_empty_translations_score_0():

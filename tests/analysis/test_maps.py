@@ -47,6 +47,12 @@ def test_a_routing_map_has_every_share_as_a_multiple_of_the_uniform_one():
     np.testing.assert_allclose(np.array(drawn["mean"]) / 800, assignments.mean(dim=1)[..., order], atol=0.0007)
     by_position = assignments.transpose(0, 1)[..., order]
     np.testing.assert_allclose(np.array(drawn["positions"]) / 800, by_position, atol=0.0007)
+    logs = assignments.log()
+    entropies = -(assignments * logs).sum(dim=-1).mean(dim=(1, 2))
+    assert drawn["entropy"] == pytest.approx(entropies.tolist(), rel=1e-5)
+    directions = assignments / assignments.norm(dim=2, keepdim=True)  # Eq. (18), DLA: the cosines of all pairs
+    cosines = [(directions[..., i] * directions[..., j]).sum(dim=2) for i in range(8) for j in range(i)]
+    assert drawn["diversity"] == pytest.approx((1 - torch.stack(cosines).mean(dim=(0, 2))).tolist(), rel=1e-5)
     strongest = assignments.mean(dim=1)[-1].argmax(dim=0)[order]
     assert strongest.tolist() == sorted(strongest.tolist()), "columns are sorted by their strongest input"
 
@@ -93,9 +99,41 @@ def test_every_site_has_a_map_of_its_inputs_and_positions():
     assert heads["inputs"] == [f"head {number}" for number in range(1, 9)] and heads["position_names"] == list("uvwxy")
     assert capsules["inputs"] == list("abc") and capsules["position_names"] == []
     assert past_future["inputs"] == list("abc") and past_future["position_names"] == list("uvwxy")
-    expected = routings()["past_future"][:, 1, :5, :3].mean(dim=1)
-    order = [int(name) - 1 for name in past_future["column_names"]]
-    np.testing.assert_allclose(np.array(past_future["mean"]) / 600, expected[..., order], atol=0.001)
+    of_sentence = {site: values[:, 1] for site, values in routings().items()}  # [N, P, I, O]
+    expected = {
+        "encoder.layer_aggregation": of_sentence["encoder.layer_aggregation"][:, :3],  # three words
+        "decoder.layers.1.encoder_attn": of_sentence["decoder.layers.1.encoder_attn"][:, :5],  # five words
+        "encoder.capsules": of_sentence["encoder.capsules"][:, :, :3],
+        "past_future": of_sentence["past_future"][:, :5, :3],
+    }
+    for drawn in maps:
+        order = column_order(drawn)
+        times_uniform = 100 * len(order) * expected[drawn["title"]][..., order]
+        np.testing.assert_allclose(drawn["mean"], times_uniform.mean(dim=1), atol=0.51)
+        positions = times_uniform.transpose(0, 1) if drawn["position_names"] else np.zeros(0)
+        np.testing.assert_allclose(drawn["positions"], positions, atol=0.51)
+
+
+def column_order(drawn: dict[str, Any]) -> list[int]:
+    """The output capsules of the columns, of a map where each has its own."""
+    order = [int(name) - 1 for name in drawn["column_names"]]
+    assert sorted(order) == [*range(len(order))]
+    return order
+
+
+def test_a_map_of_past_and_future_has_every_share_in_its_place():
+    given = shares(2, 3, 4, 3)  # iterations, target words, source words
+    drawn = past_future_map(list("abcd"), list("xyz"), given, (0.5, 0.3, 0.2))
+    assert (drawn["source"], drawn["target"], drawn["uniform"]) == (list("abcd"), list("xyz"), [50, 30, 20])
+    np.testing.assert_allclose(drawn["shares"], 100 * given, atol=0.51)
+    assert np.abs(given - given[..., [1, 0, 2]]).max() > 0.1
+
+
+def test_a_map_of_capsules_has_every_share_in_its_place():
+    given = shares(2, 4, 3)  # iterations, words, capsules
+    drawn = capsule_map(list("abcd"), given)
+    assert drawn["names"] == ["capsule 1", "capsule 2", "capsule 3"] and drawn["words"] == list("abcd")
+    np.testing.assert_allclose(drawn["shares"], 100 * given, atol=0.51)
 
 
 def test_without_names_positions_are_numbered_and_padding_is_left_out():

@@ -117,6 +117,7 @@ def test_adequacy_is_that_of_its_table(data: dict[str, Any], systems: list[Syste
 def test_routing_starts_uniform_and_is_beside_an_untrained_model(data: dict[str, Any]):
     charts = [block for block in blocks_of(data)["routing"] if block["type"] == "lines"]
     assert [chart["title"].split(":")[0] for chart in charts] == ["<b>saved</b>", "loaded"]
+    assert [one["name"] for one in charts[1]["series"]] == ["encoder.capsules", "untrained: encoder.capsules"]
     for chart in charts:
         trained = [one for one in chart["series"] if not one.get("contrast")]
         assert len(trained) == len(chart["series"]) / 2

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn_figures import drawn_lines, images_of, legend_texts, named_lines, saved_figure, tick_labels
 
 from hf_capsule_mt import (
     CapsNMTConfig,
@@ -172,8 +173,6 @@ def test_the_spread_of_four_activations_by_hand():
 
 
 def test_the_table_the_numbers_and_the_pictures(task: Any, tmp_path: Any):
-    from matplotlib import image
-
     statistics = routing_statistics(marian(task), task.tokenizer, task.test_sources, task.test_references)
     site = statistics["decoder.layer_aggregation"]
     heads, first, *_, note = str(statistics).splitlines()
@@ -186,14 +185,34 @@ def test_the_table_the_numbers_and_the_pictures(task: Any, tmp_path: Any):
     as_dict = json.loads(json.dumps(statistics.as_dict()))
     assert as_dict["sites"][1]["entropy"] == list(site.entropy)
     assert as_dict["sites"][1]["activations"]["mean"] == site.activations.mean
-    paths = [
-        statistics.plot(tmp_path / "new" / "curves.png"),
-        statistics.plot_agreement(tmp_path / "map.png", site.site),
-    ]
-    for path in paths:
-        assert image.imread(path).std() > 0.05
+    left, right = saved_figure(statistics.plot, tmp_path / "new" / "curves.png").axes
+    assert (left.get_title(), right.get_title()) == ("entropy / entropy of uniform", "diversity")
+    names = ["encoder.layer_aggregation", "decoder.layer_aggregation"]
+    assert legend_texts(left) == names == [*drawn_lines(right)]
+    for one in statistics.sites:
+        shares = [value / math.log(one.capsules) for value in one.entropy]
+        assert drawn_lines(left)[one.site] == [[place, pytest.approx(y)] for place, y in enumerate(shares, 1)]
+        assert drawn_lines(right)[one.site] == [[place, y] for place, y in enumerate(one.diversity, 1)]
+    uniform = [[[*line.get_ydata()] for line in axes.lines if line not in named_lines(axes)] for axes in (left, right)]
+    assert uniform == [[[1, 1]], [[0, 0]]], "a line at the value of uniform assignments"
     with pytest.raises(KeyError, match="no routing site 'x': must be one of encoder"):
         statistics["x"]
+
+
+def test_the_map_of_a_site_has_its_mean_assignments_by_iteration(task: Any, tmp_path: Any):
+    statistics = routing_statistics(marian(task), task.tokenizer, task.test_sources, task.test_references)
+    site = statistics["decoder.layer_aggregation"]
+    means = site.mean_assignments
+    figure = saved_figure(statistics.plot_agreement, tmp_path / "map.png", site=site.site)
+    images = images_of(figure)
+    strongest = means[-1].argmax(axis=0).tolist()  # of each output capsule
+    order = sorted(range(site.capsules), key=lambda capsule: (strongest[capsule], capsule))
+    assert len(images) == 3 and order != sorted(order)
+    for iteration, image in enumerate(images):
+        np.testing.assert_array_equal(image.get_array(), means[iteration][:, order])
+        assert image.axes.get_title() == f"iteration {iteration + 1}"
+    assert tick_labels(images[0].axes.yaxis) == ["1", "2", "3"] and images[0].axes.get_ylabel() == "layer"
+    assert figure.get_suptitle() == "decoder.layer_aggregation"
 
 
 def test_many_sites_become_means_over_layers(task: Any, tmp_path: Any):
@@ -208,7 +227,15 @@ def test_many_sites_become_means_over_layers(task: Any, tmp_path: Any):
         "decoder.layers.*.encoder_attn": 6,
         "decoder.layer_aggregation": 1,
     }
-    assert statistics.plot(tmp_path / "curves.png").is_file()
+    left, right = saved_figure(statistics.plot, tmp_path / "curves.png").axes
+    assert legend_texts(left) == [*lines] == [*drawn_lines(left)] == [*drawn_lines(right)]
+    for side, kind in (("encoder", "self_attn"), ("decoder", "encoder_attn")):
+        sites = [statistics[f"{side}.layers.{number}.{kind}"] for number in range(6)]
+        name = f"{side}.layers.*.{kind}"
+        shares = np.mean([site.entropy for site in sites], axis=0) / math.log(4)
+        diversities = np.mean([site.diversity for site in sites], axis=0)
+        np.testing.assert_allclose(drawn_lines(left)[name], np.stack([[1, 2, 3], shares], axis=1))
+        np.testing.assert_allclose(drawn_lines(right)[name], np.stack([[1, 2, 3], diversities], axis=1))
 
 
 def test_clear_errors(task: Any, tmp_path: Any):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn_figures import saved_figure, tick_labels
 
 from hf_capsule_mt import (
     CapsNMTConfig,
@@ -19,6 +20,7 @@ from hf_capsule_mt import (
     translate,
 )
 from hf_capsule_mt.analysis.ablation import variant_scores
+from hf_capsule_mt.analysis.ablation.variant_scores import VariantScore, VariantScores
 from hf_capsule_mt.data import marian_token_ids
 from hf_capsule_mt.evaluation.scoring.sacrebleu_metrics import SacrebleuMetric
 from hf_capsule_mt.evaluation.significance.sentence_tests import difference_interval
@@ -116,8 +118,6 @@ def test_intervals_of_the_differences(model: Any, task: Any, monkeypatch: pytest
 
 
 def test_numbers_and_picture(model: Any, task: Any, tmp_path: Any):
-    from matplotlib import image
-
     arguments = (model, task.tokenizer, task.test_sources[:3], task.test_references[:3])
     scores = ablation_scores(*arguments, max_length=4)
     assert [row["name"] for row in json.loads(json.dumps(scores.as_dict()))["rows"]] == [
@@ -126,9 +126,30 @@ def test_numbers_and_picture(model: Any, task: Any, tmp_path: Any):
         "random",
         "shuffled",
     ]
-    assert image.imread(scores.plot(tmp_path / "new" / "bars.png")).std() > 0.05
+    saved_figure(scores.plot, tmp_path / "new" / "bars.png")
     with pytest.raises(KeyError, match="no variant 'x': must be one of real, uniform"):
         scores["x"]
+
+
+def test_the_picture_has_the_bleu_of_each_variant_and_its_deviation(tmp_path: Any):
+    rows = (
+        VariantScore("real", 30.5, 51.0, (30.5,), 1.0, 0.9),
+        VariantScore("uniform", 12.25, 52.0, (12.25,), 2.0, 0.8, (-20.0, -16.0)),
+        VariantScore("random", 8.0, 53.0, (6.0, 10.0), 3.0, 0.7, (-24.0, -21.0)),
+    )
+    scores = VariantScores("assignments", rows, 9, (0, 1), "signature")
+    (axes,) = saved_figure(scores.plot, tmp_path / "bars.png").axes
+    (bars,) = [container for container in axes.containers if hasattr(container, "patches")]
+    assert [bar.get_height() for bar in bars] == [30.5, 12.25, 8.0]
+    assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == pytest.approx([0, 1, 2])
+    assert tick_labels(axes.xaxis) == ["real", "uniform", "random"]
+    assert [text.get_text() for text in axes.texts] == ["30.5", "12.2", "8.0"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("assignments", "BLEU")
+    (whiskers,) = bars.errorbar.lines[2]
+    ends = [segment[:, 1].tolist() for segment in whiskers.get_segments()]
+    assert ends == [[30.5] * 2, [12.25] * 2, pytest.approx([8 - 8**0.5, 8 + 8**0.5])]
+    own, *others = [bar.get_facecolor() for bar in bars]
+    assert len({*others}) == 1 and own not in others, "grey is the model itself"
 
 
 def test_capsnmt_leaves_out_iterations_that_it_has_no_weights_for(task: Any):
