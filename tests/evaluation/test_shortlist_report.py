@@ -1,6 +1,10 @@
 """The report on a shortlist: counted by hand where all words are allowed, and where few are; what refuses others."""
 
 import dataclasses
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +53,31 @@ def test_all_words_change_no_translation(translator: Translator, shortlist: Shor
     expected |= {"vocabulary": len(translator.tokenizer), "batch_size": 4, "bleu": bleu, "whole_bleu": bleu}
     assert {name: value for name, value in dataclasses.asdict(report).items() if "seconds" not in name} == expected
     assert "equal translations              6 (100.0 %)" in str(report)
-    assert report.seconds > 0.0 and report.whole_seconds > 0.0
+
+
+def test_seconds_are_of_the_translations_with_and_without_the_shortlist(
+    translator: Translator, shortlist: Shortlist, monkeypatch: pytest.MonkeyPatch
+):
+    """By a clock that moves 1 second for a batch with it, 10 for one without, and 100 between batches."""
+    module: Any = sys.modules[shortlist_report.__module__]
+    clock = SimpleNamespace(now=5.0)
+    translate_tokens, length_batches = module.translate_tokens, module.length_batches
+
+    def translating(model: Any, *arguments: Any) -> Any:
+        clock.now += 10.0 if model.shortlist is None else 1.0
+        return translate_tokens(model, *arguments)
+
+    def batches(*arguments: Any) -> Iterator[Any]:
+        for batch in length_batches(*arguments):
+            clock.now += 100.0
+            yield batch
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(module, "translate_tokens", translating)
+    monkeypatch.setattr(module, "length_batches", batches)
+    report = shortlist_report(*translator, shortlist, TEXTS, batch_size=2)
+    assert (report.seconds, report.whole_seconds) == (3.0, 30.0), "three batches each"
+    assert "seconds, shortlist / all words  3.00 / 30.00" in str(report)
 
 
 def test_a_small_shortlist_is_compared_sentence_by_sentence(translator: Translator, shortlist: Shortlist):

@@ -12,7 +12,6 @@ from family_cases import (
     assert_same_gradients,
     assert_same_output,
     chosen_cases,
-    each_of,
     every_case,
     every_family,
     make_pairs,
@@ -109,37 +108,6 @@ def test_gradients_of_the_source_embeddings(case: Case):
     assert torch.isfinite(embeddings.grad).all()
     assert (embeddings.grad[real].abs().amax(dim=-1) > 0).all()
     assert (embeddings.grad[~real] == 0).all()
-
-
-@each_of([case for case in CASES if case.family.has("encoder_layerdrop")])
-def test_layerdrop(case: Case):
-    """Dropped layers hand on their input; aggregation always sees as many layers as it has weights for."""
-    model = case.build(encoder_layerdrop=0.5, decoder_layerdrop=0.5)
-    batch = make_pairs(case.config()).batch()
-    with torch.no_grad():
-        assert torch.equal(model(**batch).logits, case.build()(**batch).logits), "evaluation drops nothing"
-    model.train()
-    losses = set()
-    for seed in range(6):
-        torch.manual_seed(seed)
-        model.zero_grad()
-        outputs = model(**batch, output_routings=True)
-        outputs.loss.backward()
-        assert torch.isfinite(outputs.loss)
-        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
-        losses.add(round(outputs.loss.item(), 5))
-    assert len(losses) > 2, "some layers must have been dropped"
-
-
-@every_case
-def test_dropout_is_on_in_training_only(case: Case):
-    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
-    model = case.build(**{name: rate for name, rate in rates.items() if case.family.has(name)})
-    batch = make_pairs(case.config()).batch()
-    with torch.no_grad():
-        assert torch.equal(model(**batch).logits, model(**batch).logits)
-        model.train()
-        assert not torch.equal(model(**batch).logits, model(**batch).logits)
 
 
 @every_case

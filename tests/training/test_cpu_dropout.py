@@ -16,15 +16,15 @@ pytestmark = pytest.mark.skipif(not hasattr(LIBRARY, "dropout"), reason="the com
 
 
 @pytest.fixture(autouse=True)
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the tensors that compiled code dropped. Small ones too."""
-    sizes: list[int] = []
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
+    """The sizes of the tensors that compiled code dropped, and the probabilities. Small tensors too."""
+    made: list[tuple[int, float]] = []
     monkeypatch.setattr(cpu_dropout, "FEWEST", 1)
     native = cpu_dropout.native_dropout
     monkeypatch.setattr(
-        cpu_dropout, "native_dropout", lambda input, p: (sizes.append(input.numel()), native(input, p))[1]
+        cpu_dropout, "native_dropout", lambda input, p: (made.append((input.numel(), p)), native(input, p))[1]
     )
-    return sizes
+    return made
 
 
 def model() -> MarianMTModel:
@@ -45,15 +45,16 @@ def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_resumed_run_and_recomputed_layers_drop_the_same(tmp_path: Path, calls: list[int], bf16: bool):
+def test_a_resumed_run_and_recomputed_layers_drop_the_same(tmp_path: Path, calls: list[tuple[int, float]], bf16: bool):
     expected = trained(tmp_path / "whole", bf16=bf16)
-    assert calls
+    # In float32 PyTorch's attention applies its own dropout.
+    assert {probability for _, probability in calls} == ({0.3, 0.2} if bf16 else {0.3})
     trained(tmp_path / "resumed", max_steps=2, save_steps=2, save_strategy="steps", bf16=bf16)
     assert_same(trained(tmp_path / "resumed", resume=True, bf16=bf16), expected)
     assert_same(trained(tmp_path / "recomputed", gradient_checkpointing=True, bf16=bf16), expected)
 
 
-def test_it_acts_in_training_steps_only(tmp_path: Path, calls: list[int]):
+def test_it_acts_in_training_steps_only(tmp_path: Path, calls: list[tuple[int, float]]):
     class Between(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             before = len(calls)
@@ -69,7 +70,7 @@ def test_it_acts_in_training_steps_only(tmp_path: Path, calls: list[int]):
     assert len(calls) == steps
 
 
-def test_dropout_that_does_nothing_or_works_in_place_is_left_to_pytorch(calls: list[int]):
+def test_dropout_that_does_nothing_or_works_in_place_is_left_to_pytorch(calls: list[tuple[int, float]]):
     numbers, dropout = torch.ones(2000), torch.nn.functional.dropout
     with cpu_dropout.native_dropout_on_cpu(torch.nn.Identity(), torch.device("cpu")):
         assert dropout(numbers, 0.0).equal(numbers) and dropout(numbers, 0.5, training=False).equal(numbers)
@@ -79,7 +80,27 @@ def test_dropout_that_does_nothing_or_works_in_place_is_left_to_pytorch(calls: l
         dropout(numbers.double(), 0.5)
         assert not calls
         torch.nn.Dropout(0.5)(numbers)
-        assert calls == [2000]
+        assert calls == [(2000, 0.5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_a_step_drops_the_share_that_the_model_asks_for_and_scales_the_rest(
+    rate: float, dtype: torch.dtype, calls: list[tuple[int, float]]
+):
+    torch.manual_seed(7)
+    count = 100_000
+    numbers = torch.ones(count, dtype=dtype, requires_grad=True)
+    with cpu_dropout.native_dropout_on_cpu(torch.nn.Identity(), torch.device("cpu")):
+        results = [torch.nn.functional.dropout(numbers, p=rate), torch.nn.Dropout(rate)(numbers)]
+    assert calls == [(count, rate)] * 2
+    for result in results:
+        zeros = int((result == 0).sum())
+        assert abs(zeros - rate * count) < 5 * (rate * (1 - rate) * count) ** 0.5
+        scale = torch.tensor(1 / (1 - rate), dtype=dtype)
+        torch.testing.assert_close(result[result != 0], scale.expand(count - zeros))
+        (gradient,) = torch.autograd.grad(result.sum(), numbers)
+        assert gradient.equal(result), "the gradient is that of the numbers kept, with their scale"
 
 
 def test_compiled_models_keep_the_dropout_of_pytorch():

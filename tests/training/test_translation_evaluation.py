@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from transformers import (
 
 from hf_capsule_mt import CapsNMTConfig, CapsNMTForConditionalGeneration, corpus_scores, translate
 from hf_capsule_mt.data import marian_token_ids, preprocess_pairs, synthetic_dataset, train_tokenizer
-from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
+from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments, translation_evaluator
 from hf_capsule_mt.training.translation_evaluator import Counts
 
 PAIRS = synthetic_dataset(14, seed=3, split="test", max_words=9)
@@ -107,7 +108,28 @@ def test_scores_are_those_of_the_translations(tmp_path: Path) -> None:
     scores = corpus_scores(translate(model, TOKENIZER, sources, num_beams=2, max_length=20), references)
     assert metrics["eval_bleu"] == pytest.approx(scores.bleu) and metrics["eval_chrf"] == pytest.approx(scores.chrf)
     assert trainer.score_signatures == {"bleu": scores.bleu_signature, "chrf": scores.chrf_signature}
-    assert metrics["eval_translated_tokens_per_second"] > 0
+
+
+def test_the_speed_is_words_a_second_without_padding_and_start_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that moves 1.5 seconds for each batch that the encoder reads."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(translation_evaluator, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    model = build("caps_nmt")
+    model.final_logits_bias[:, model.config.eos_token_id] += 4.0  # so that sentences end at different lengths
+    batches: list[float] = []
+
+    def move(*_: Any) -> None:
+        clock.now += 1.5
+        batches.append(clock.now)
+
+    model.get_encoder().register_forward_pre_hook(move)
+    trainer = make(CapsuleSeq2SeqTrainer, tmp_path, model)
+    actual = trainer.predict(trainer.eval_dataset, no_repeat_ngram_size=1)
+    words = int((actual.predictions[:, 1:] != model.config.pad_token_id).sum())
+    assert len(batches) == 4 and 14 < words < actual.predictions[:, 1:].size, "some are shorter than the longest"
+    assert actual.metrics["test_translated_tokens_per_second"] == pytest.approx(words / (4 * 1.5))
 
 
 def test_the_encoder_reads_every_source_once_and_batches_have_like_lengths(tmp_path: Path) -> None:
