@@ -62,6 +62,7 @@ def test_options_that_do_not_fit(command, message, script, capsys):
 
 def test_compiled_models_compile_every_step_but_the_first(script, monkeypatch):
     """With a compiler that leaves everything as it is: the real one takes half a minute a model."""
+    torch._dynamo.reset()  # what earlier tests compiled
     benchmark, graphs = script("benchmark"), []
 
     def counting(graph, examples):

@@ -190,7 +190,7 @@ def test_what_decides_the_weights_may_not_change(
     with pytest.raises(ValueError, match=rf"(?s){message}.*such as .*run-2") as raised:
         run_small(MARIAN, tmp_path / "run", *first, *then)
     assert str(raised.value).count(" was ") == 1 and file_states(tmp_path / "run") == before
-    assert ("longer, not shorter" in str(raised.value)) == ("max_steps" in message)
+    assert ("can change, and only grow" in str(raised.value)) == ("max_steps" in message)
 
 
 def test_logging_saving_and_evaluating_may_change_and_the_segments_say_so(tmp_path: Path) -> None:
