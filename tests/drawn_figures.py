@@ -1,4 +1,4 @@
-"""Figures of matplotlib as they are when they are saved, for tests of what a picture shows."""
+"""What a saved picture shows, for tests: matplotlib's figure before it becomes a file."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Programs that a study starts, and that end with it."""
+"""Programs that a study starts. They end with it."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def interrupt_on_signals() -> None:
-    """Let SIGTERM, and a terminal that is closed, interrupt this program as Ctrl-C does."""
+    """SIGTERM interrupts this program as Ctrl-C does. So does a terminal that is closed."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores it
@@ -16,7 +16,7 @@ def interrupt_on_signals() -> None:
 
 
 def start(command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen:
-    """Start a program in a session of its own, so that Ctrl-C reaches this program alone. It adds to a log."""
+    """Start a program that writes to the end of a log. Ctrl-C reaches only the program that starts it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         return subprocess.Popen(
@@ -25,7 +25,7 @@ def start(command: list[str], log: Path, environment: Mapping[str, str] | None =
 
 
 def end(processes: Iterable[subprocess.Popen]) -> None:
-    """End the programs that still run, and wait: a training saves a checkpoint first."""
+    """End the programs that still run, and wait. A training saves a checkpoint first."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         os.killpg(process.pid, signal.SIGTERM)  # after nohup SIGINT may be ignored

@@ -41,6 +41,14 @@ class StudyResults:
         return cls(folder / "results.json", f"python {program} {shlex.join(sys.argv[1:])}")
 
     @property
+    def provenance(self) -> str:
+        """What a page says first: the last command, and what the JSON file has."""
+        return (
+            f"The last command:\n\n```bash\n{self.content['command']}\n```\n\n"
+            "`results.json` has every run with its loss curve, options and versions."
+        )
+
+    @property
     def runs(self) -> list[Run]:
         return self.content["runs"]
 

@@ -133,8 +133,7 @@ def report(results: StudyResults) -> str:
     """The text of README.md."""
     parts = [
         "# Does CapsNMT need its capsules?",
-        "Written by `scripts/studies/caps_nmt_study.py`. The last command was\n"
-        f"`{results.content['command']}`. `results.json` has every run with its loss curve, options and versions.",
+        results.provenance,
     ]
     for settings, runs in results.by_settings():
         words = runs[-1]["words"]

@@ -125,12 +125,9 @@ def planned_runs(systems: list[str], seeds: list[int], output: Path, data: Path,
             runs[DISTILLED] = Run(DISTILLED, command, data / "train.distill.json", teacher)
         return DISTILLED
 
-    for position, seed in enumerate(seeds):
+    for seed in seeds:
         for system in systems:
-            if system in SYSTEMS:
-                training(system, seed)
-            elif position == 0:
-                training(system, FIRST_SEED)
+            training(system, seed if system in SYSTEMS else FIRST_SEED)
     return list(runs.values())
 
 

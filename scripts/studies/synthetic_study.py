@@ -338,8 +338,7 @@ def report(results: StudyResults) -> str:
     """The text of README.md. The settings that were used last come first."""
     parts = [
         "# What learns on the synthetic pair",
-        f"The last command was `{results.content['command']}`. `results.json` holds every run with its loss curve, "
-        "options and versions.\nWidth 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; "
+        f"{results.provenance}\nWidth 128, three layers a side, four heads, joint vocabulary of 2000, no dropout; "
         "batch 64, AdamW, peak learning rate 2e-3 after a warm-up, then linear to 0; `CapsuleSeq2SeqTrainer`; the "
         "data seed is the run's seed.\nLoss: training loss without auxiliary terms, mean over the last 100 steps. "
         "Each cell: mean over seeds (each seed).",

@@ -43,7 +43,7 @@ def model(tokenizer: Any, **options: Any) -> GDRMarianForConditionalGeneration:
 
 
 def word_rows(tokenizer: Any, tokens: list[int]) -> list[list[int]]:
-    """Positions of each word's tokens: a token belongs to the word that its last letter is in."""
+    """The positions of the tokens of each word. A token belongs to the word of its last letter."""
     rows: list[list[int]] = []
     for position in range(len(tokens) - 1):
         text = tokenizer.decode(tokens[:position])

@@ -48,7 +48,7 @@ def mean_words(texts: Sequence[str], places: Sequence[int]) -> float:
 
 
 def test_differences_and_p_values_are_under_their_headings(sections: dict[str, list[dict[str, Any]]]):
-    """Those of sacreBLEU, which leaves out samples that tie. With TER many do, so its p-values are not compared."""
+    """The numbers of sacreBLEU, but for p-values of TER: many samples tie there, and sacreBLEU leaves those out."""
     table = sections["scores"][2]
     rows = {(row[0], row[1]): dict(zip(table["header"], row, strict=True)) for row in table["rows"]}
     assert list(rows) == [(name, metric) for metric in METRICS for name in ("worse", "better")]
@@ -69,7 +69,7 @@ def test_differences_and_p_values_are_under_their_headings(sections: dict[str, l
 
 
 def test_sentences_that_are_better_and_worse_are_counted(sections: dict[str, list[dict[str, Any]]]):
-    """One by one, the translation of a sentence replaces that of the first system."""
+    """Each translation in turn replaces that of the first system."""
     table = sections["scores"][2]
     first = TRANSLATIONS["middle"]
     for row in table["rows"]:

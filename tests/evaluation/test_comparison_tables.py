@@ -1,4 +1,4 @@
-"""The tables of a comparison: each number is under its own heading, in Markdown, as plain text and in LaTeX."""
+"""In the tables of a comparison each number is under its own heading: Markdown, plain text, LaTeX."""
 
 import re
 
@@ -18,7 +18,7 @@ REFERENCES = sentences(30)
 SIGNATURE = score_translations(REFERENCES, REFERENCES, ["bleu"]).scores["BLEU"].signature
 BASE, OTHER = worsened(REFERENCES, 0.35, 1), worsened(REFERENCES, 0.3, 2)
 SEEDS = {"marian": {1: 27.1, 2: 27.9, 3: 26.8}, "dla": {1: 27.9, 2: 28.4, 3: 27.6}}
-# Every number of these tests is another one, so that two that are exchanged show.
+# All numbers differ. So the tests notice if two of them are exchanged.
 SENTENCES = "Tests over sentences, against base"
 OVER_SEEDS = "Tests over seeds, against base"
 RUNS = tuple(RunRow(f"x{seed}", seed, {"TER": 40.0 + seed}, 1000, 50, 300, 2.0, 3.0, None) for seed in (1, 3))
@@ -44,7 +44,7 @@ BY_HAND = Comparison(
 
 
 def markdown_tables(comparison: Comparison) -> dict[str, list[dict[str, str]]]:
-    """By the title of a table, its rows by the headings of their columns."""
+    """The rows of each table. A row is a dictionary of its cells."""
     tables = {}
     for title, text in re.findall(r"\*\*(.*?)\*\*\n\n((?:\|.*\n?)+)", render_comparison(comparison, "markdown")):
         header, _, *rows = [line.strip("| ").split(" | ") for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""Dropout and LayerDrop: where they act, with which probability, and what goes on past a dropped part."""
+"""Dropout and LayerDrop: where they act, how often, and what takes the place of a dropped part."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Calls:
 
 @contextmanager
 def recorded_dropout(model: nn.Module) -> Iterator[Calls]:
-    """Records each call with the innermost module that runs. `nn.Dropout` calls the same function."""
+    """Records each call of the function, which `nn.Dropout` calls too. The place is the innermost module that runs."""
     calls, running = Calls(), [""]
     pytorch = nn.functional.dropout
 
@@ -61,7 +61,7 @@ def recorded_dropout(model: nn.Module) -> Iterator[Calls]:
 
 
 def marian_places(config: Any) -> Places:
-    """As in Transformers' Marian: embeddings, attention, each sub-layer before the residual, feed-forward layer."""
+    """The places of Marian in Transformers."""
     places: Places = Counter()
     for side, depth, attentions in (
         ("encoder", config.encoder_layers, ("self_attn",)),
@@ -165,8 +165,10 @@ def test_dropout_of_the_rnmt_is_between_its_parts(all_dropped: None):
 
 @with_layerdrop
 def test_layerdrop(case: Case):
-    """Each side has its own probability, at one place: in layers that are aggregated, otherwise in Transformers' loop
-    over the layers. Aggregation always sees as many layers as it has weights for."""
+    """Each side has its own probability, at one place: the layer if layers are aggregated, else Transformers' loop.
+
+    Aggregation always sees as many layers as it has weights for.
+    """
     model = case.build(encoder_layerdrop=0.5, decoder_layerdrop=0.4)
     for stack, rate in ((model.get_encoder(), 0.5), (model.get_decoder(), 0.4)):
         rates = (rate, 0.0) if stack.layer_aggregation is None else (0.0, rate)

@@ -211,7 +211,7 @@ def cache_to_use(cache: Any, use_cache: bool, batch_size: int) -> RecurrentCache
             "leave it out, and the model creates one"
         )
     cached = cache.layer.batch_size
-    if cached != -1 and cached != batch_size:  # not `in`: PyTorch compiles sizes that change
+    if cached != -1 and cached != batch_size:  # `in` failed once in compiled code
         raise ValueError(
             f"the cache holds the states of {cached} sentences (beams count), the decoder input has "
             f"{batch_size}: both must be the same; use batch_repeat_interleave, batch_select_indices, or a new cache"

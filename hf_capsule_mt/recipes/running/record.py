@@ -224,9 +224,10 @@ def _list_changes(changes: Changes) -> str:
 
 
 def _fix(refused: Changes, before: Settings, folder: Path) -> str:
-    longer = f"; of its length only {length_setting(before)} can change, and only grow"
-    longer = longer if refused.keys() & {*LENGTH} else ""
-    return f"Choose another output_dir, such as {unused_folder(folder)}, or continue with the old settings{longer}"
+    advice = f"Choose another output_dir, such as {unused_folder(folder)}, or continue with the old settings"
+    if refused.keys() & {*LENGTH}:
+        advice += f"; of its length only {length_setting(before)} can change, and only grow"
+    return advice
 
 
 def unused_folder(folder: Path) -> Path:
