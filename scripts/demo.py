@@ -29,7 +29,7 @@ from hf_capsule_mt.studies import small_config, small_task, train_small
 
 REPORT_SENTENCES = 60
 CHECKPOINTS = Path(__file__).resolve().parents[1] / "model_cards"
-REAL_SENTENCE = "The old man is reading a book in the garden."
+REAL_SENTENCE = "The old man reads a book in the garden."
 SHORTENED = "Der alte Mann liest ein Buch."  # nothing here translates "in the garden"
 
 
