@@ -13,10 +13,6 @@ from hf_capsule_mt.ops.implementations import FAST_IMPLEMENTATIONS
 IMPLEMENTATIONS = ("reference", "blockwise", "native", "fused")
 VARIABLE = "HF_CAPSULE_MT_ROUTING"
 
-# Whether votes on a GPU use the Triton kernels by default. Switch it on after the kernels were compared with the
-# reference, and timed, on a GPU.
-TRITON_BY_DEFAULT = False
-
 _warned: set[str] = set()
 
 
@@ -97,9 +93,7 @@ def _choose(votes: Tensor, implementation: str | None, obstacle: Callable[[str],
         if not reason:
             return RoutingChoice(named, "the environment variable HF_CAPSULE_MT_ROUTING says so")
         _warn_once(f"HF_CAPSULE_MT_ROUTING={named} is ignored: {reason}")
-    if votes.is_cuda and not TRITON_BY_DEFAULT:
-        reason = f"they have only run in Triton's interpreter so far; {VARIABLE}=fused switches them on"
-    elif votes.is_cuda:
+    if votes.is_cuda:
         reason = obstacle("fused")
         if not reason:
             return RoutingChoice("fused", "a GPU with kernels for this shape")
@@ -118,7 +112,7 @@ def _obstacle(implementation: str, votes: Tensor) -> str:
     """The reason why an implementation cannot route any votes of this type on this device; empty if it can."""
     if implementation in ("blockwise", "native") and torch.compiler.is_compiling():
         return "under torch.compile the compiler optimizes the reference itself"
-    if implementation == "blockwise" and _is_transformed():
+    if implementation in ("blockwise", "fused") and _is_transformed():
         return "torch.func and forward-mode derivatives need the operations of the reference"
     if implementation in ("reference", "blockwise"):
         return ""
@@ -127,12 +121,13 @@ def _obstacle(implementation: str, votes: Tensor) -> str:
     return FAST_IMPLEMENTATIONS[implementation].obstacle(votes)
 
 
+# torch.compile cannot trace these three: it calls them once and keeps the result.
+@torch.compiler.assume_constant_result
 def _is_transformed() -> bool:
     is_in_functorch = torch._C._functorch.peek_interpreter_stack() is not None
     return is_in_functorch or torch.autograd.forward_ad._current_level >= 0
 
 
-# torch.compile cannot trace these two: it calls them once and keeps the result.
 @torch.compiler.assume_constant_result
 def _named_by_environment() -> str:
     name = os.environ.get(VARIABLE, "")

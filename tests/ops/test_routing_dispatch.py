@@ -45,7 +45,6 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), hip: str | None = None) -> object:
     """Votes on a GPU that is not there: only the attributes that the choice reads."""
     monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", True)
-    monkeypatch.setattr(dispatch, "TRITON_BY_DEFAULT", True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
@@ -82,13 +81,11 @@ def test_on_a_gpu_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_routing(votes, None, True, False).implementation == "fused"
 
 
-def test_kernels_that_are_off_by_default_are_switched_on_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_switches_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     votes = on_a_gpu(monkeypatch)
-    monkeypatch.setattr(dispatch, "TRITON_BY_DEFAULT", False)
+    monkeypatch.setenv(VARIABLE, "blockwise")
     choice = choose_routing(votes, None, False, True)
-    assert choice.implementation == "blockwise" and f"{VARIABLE}=fused switches them on" in choice.reason
-    monkeypatch.setenv(VARIABLE, "fused")
-    assert choose_routing(votes, None, False, True).implementation == "fused"
+    assert choice.implementation == "blockwise" and VARIABLE in choice.reason
 
 
 @pytest.mark.parametrize(
@@ -136,6 +133,24 @@ def test_a_gpu_without_triton_gives_one_warning(monkeypatch: pytest.MonkeyPatch)
         for _ in range(3):
             choose_routing(votes, None, False, True)
     assert len(caught) == 1
+
+
+def test_on_a_gpu_functions_of_functions_run_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels have no rules for `torch.func`: a forward-mode derivative would be 0, without a word."""
+    votes, chosen = on_a_gpu(monkeypatch), []
+
+    def watched(values: torch.Tensor) -> torch.Tensor:
+        chosen.append(choose_routing(votes, None, False, True).implementation)
+        return values.sum()
+
+    torch.func.grad(watched)(VOTES)
+    torch.func.vmap(watched)(VOTES)
+    torch.func.jvp(watched, (VOTES,), (VOTES,))
+    with torch.autograd.forward_ad.dual_level():
+        watched(VOTES)
+    assert chosen == ["reference"] * 4
+    with pytest.raises(ValueError, match="need the operations of the reference"):
+        torch.func.grad(lambda values: dynamic_routing(values, implementation="fused").sum())(VOTES)
 
 
 def test_the_argument_overrides_the_variable(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,19 @@ def test_the_graph_holds_one_operator_for_any_number_of_positions(monkeypatch: p
     assert not any("softmax" in target for target in graphs[0])
 
 
+def test_compiled_functions_of_functions_run_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setenv("HF_CAPSULE_MT_ROUTING", "fused")
+    votes = small("dynamic").votes
+
+    def loss(values: Tensor, **options: str) -> Tensor:
+        return dynamic_routing(values, **options).square().sum()
+
+    with pytest.warns(UserWarning, match="need the operations of the reference"):
+        actual = torch.compile(torch.func.grad(loss), fullgraph=True, backend="aot_eager")(votes)
+    assert_close("gradient", actual, torch.func.grad(loss)(votes, implementation="reference"), 1e-5, 1e-6)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_program_holds_the_operator(strict: bool, tmp_path: Path) -> None:
     case = small("em", masked=False)
