@@ -14,12 +14,18 @@ Votes are `[N, I, O, D]` in float32, bfloat16 or float16, log activations `[N, I
 import importlib.util
 import os
 import re
+import shutil
+import sysconfig
 from typing import Any
 
 import torch
 from torch import Tensor
 
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
+# Triton compiles C code that includes Python.h, to load and launch kernels.
+HAS_COMPILER = bool(os.environ.get("CC")) or (
+    any(map(shutil.which, ("gcc", "clang"))) and os.path.exists(f"{sysconfig.get_path('include')}/Python.h")
+)
 FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 NAMESPACE = re.sub(r"\W", "_", __name__.rpartition(".")[0])
 
@@ -99,6 +105,8 @@ def device_obstacle(device: torch.device) -> str:
         return "there are none for AMD GPUs"
     if interpreted:
         return "TRITON_INTERPRET=1 selects Triton's interpreter, which is for tests on a CPU"
+    if not HAS_COMPILER:
+        return "Triton needs a C compiler and Python's headers (install gcc and python3-dev, or set CC)"
     major, minor = torch.cuda.get_device_capability(device)
     return (
         ""

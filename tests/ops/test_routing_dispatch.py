@@ -45,6 +45,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), hip: str | None = None) -> object:
     """Votes on a GPU that is not there: only the attributes that the choice reads."""
     monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", True)
+    monkeypatch.setattr(triton_operators, "HAS_COMPILER", True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
@@ -126,12 +127,18 @@ def test_a_gpu_without_kernels_gives_one_warning(gpu: dict, phrase: str, monkeyp
     assert len(caught) == 1
 
 
-def test_a_gpu_without_triton_gives_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("missing", "phrase"), [("TRITON_IS_INSTALLED", "pip install triton"), ("HAS_COMPILER", "install gcc")]
+)
+def test_a_gpu_without_triton_or_its_compiler_gives_one_warning(
+    missing: str, phrase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     votes = on_a_gpu(monkeypatch)
-    monkeypatch.setattr(triton_operators, "TRITON_IS_INSTALLED", False)
-    with pytest.warns(UserWarning, match="pip install triton") as caught:
+    monkeypatch.setattr(triton_operators, missing, False)
+    with pytest.warns(UserWarning, match=phrase) as caught:
         for _ in range(3):
-            choose_routing(votes, None, False, True)
+            assert choose_routing(votes, None, False, True).implementation == "blockwise"
+            assert choose_routing(votes, None, True, False).implementation == "reference"
     assert len(caught) == 1
 
 
