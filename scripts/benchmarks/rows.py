@@ -51,6 +51,8 @@ PAPERS: dict[str, dict[str, float]] = {
     "caps_nmt": {"decode": 1.47},
 }
 TRANSFORMERS = ("marian", "none", "gdr-none")
+# Implementations of routing that do not exist for a device.
+ONLY_ON = {("native", "cuda"): "CPU only", ("fused", "cpu"): "GPU only"}
 
 
 def paper(model: str, baseline: str, mode: str) -> str:
@@ -228,7 +230,8 @@ def op_rows(results: Results) -> list[list[str]]:
         for op, row in result["rows"].items():
             for direction in ("forward", "backward"):
                 one = row.get(direction)
-                cells = [NOT_MEASURED, *["–"] * 6]
+                only = ONLY_ON.get((op.split("/")[1], result["settings"]["device"]), NOT_MEASURED)
+                cells = [only, *["–"] * 6]
                 if one is not None:
                     cells = [
                         f"{one['median_s'] * 1e3:.3f}",
