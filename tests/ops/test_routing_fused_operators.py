@@ -11,7 +11,7 @@ from fused_cases import DEVICE, assert_one_graph_gives_the_eager_values, needs_k
 from routing_cases import Case, assert_close, make_case
 from torch import Tensor
 
-from hf_capsule_mt.ops import dynamic_routing, em_routing
+from hf_capsule_mt.ops import dispatch, dynamic_routing, em_routing
 from hf_capsule_mt.ops.dynamic.triton import fused_dynamic_routing, fused_dynamic_routing_backward
 from hf_capsule_mt.ops.em.triton import fused_em_routing, fused_em_routing_backward
 
@@ -72,6 +72,7 @@ def test_the_graph_holds_one_operator_for_any_number_of_positions(monkeypatch: p
 def test_compiled_functions_of_functions_run_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setenv("HF_CAPSULE_MT_ROUTING", "fused")
+    monkeypatch.setattr(dispatch, "_warned", set())
     votes = small("dynamic").votes
 
     def loss(values: Tensor, **options: str) -> Tensor:
