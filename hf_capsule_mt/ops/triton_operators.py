@@ -22,10 +22,21 @@ import torch
 from torch import Tensor
 
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
-# Triton compiles C code that includes Python.h, to load and launch kernels.
-HAS_COMPILER = bool(os.environ.get("CC")) or (
-    any(map(shutil.which, ("gcc", "clang"))) and os.path.exists(f"{sysconfig.get_path('include')}/Python.h")
-)
+
+
+def has_compiler() -> bool:
+    """Whether Triton finds a C compiler and Python.h, which it needs to load and launch kernels.
+
+    It takes `CC`, gcc or clang. Who sets `CC` may also have the header elsewhere, so it is not looked for then.
+    """
+    if named := os.environ.get("CC", "").split():
+        return shutil.which(named[0]) is not None
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # as Triton does, for Debian
+    header = os.path.join(sysconfig.get_paths(scheme)["include"], "Python.h")
+    return any(map(shutil.which, ("gcc", "clang"))) and os.path.exists(header)
+
+
+HAS_COMPILER = has_compiler()
 FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 NAMESPACE = re.sub(r"\W", "_", __name__.rpartition(".")[0])
 
@@ -106,7 +117,7 @@ def device_obstacle(device: torch.device) -> str:
     if interpreted:
         return "TRITON_INTERPRET=1 selects Triton's interpreter, which is for tests on a CPU"
     if not HAS_COMPILER:
-        return "Triton needs a C compiler and Python's headers (install gcc and python3-dev, or set CC)"
+        return "Triton needs a C compiler and Python.h (install gcc and python3-dev, or set CC before Python starts)"
     major, minor = torch.cuda.get_device_capability(device)
     return (
         ""

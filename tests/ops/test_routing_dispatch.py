@@ -1,5 +1,6 @@
 """Which implementation is chosen, the reason it gives, and the error or warning if it cannot run."""
 
+import os
 import shutil
 import sysconfig
 import warnings
@@ -216,6 +217,29 @@ def test_fake_and_traced_tensors_are_not_read_by_compiled_code() -> None:
         assert dynamic_routing(torch.empty(2, 3, 4, 1)).shape == (2, 4, 1)
     traced = torch.jit.trace(dynamic_routing, VOTES, check_trace=False)
     assert torch.allclose(traced(VOTES + 1), dynamic_routing(VOTES + 1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("named", "programs", "header", "expected"),
+    [
+        ("", {"gcc"}, True, True),
+        ("", {"clang"}, True, True),
+        ("", {"gcc"}, False, False),
+        ("", set(), True, False),
+        ("mycc -O1", {"mycc"}, False, True),
+        ("mycc", {"gcc"}, True, False),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["posix_prefix", "posix_local"])
+def test_a_compiler_is_looked_for_as_triton_does(
+    scheme: str, named: str, programs: set[str], header: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", named)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in programs else None)
+    monkeypatch.setattr(sysconfig, "get_default_scheme", lambda: scheme)
+    monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": f"/{scheme}"})
+    monkeypatch.setattr(os.path, "exists", lambda path: header and path == "/posix_prefix/Python.h")
+    assert triton_operators.has_compiler() is expected
 
 
 HEADER = Path(sysconfig.get_path("include")) / "Python.h"
