@@ -57,13 +57,12 @@ def table(columns: str, rows: list[list[str]]) -> str:
 
 
 ON_A_GPU = f"""Base size, bfloat16, 32k target tokens a batch, beam 4 with batch 64; targets are in round brackets.
-Routing runs in the Triton kernels. All targets for memory are met, and none for the speed of training. Decoding had
-three rounds, which differ by up to 1.6 times, so it decides little. [LOG.md](LOG.md) says what is known of the causes.
+Routing runs in the Triton kernels. [LOG.md](LOG.md) says which targets are met, and what is known of the causes.
 
 Run the commands in the repository's folder, with the package installed or `PYTHONPATH=.`. `op` calls a function many
-times in a row. Check that it measures the kernels of EM and dynamic routing and not the calls: a quarter of the
-positions (`--positions 8192 --no-memory`) must take a quarter of the time. This was not checked yet. `scaling --axis`
-measures other axes, `memory` measures memory by batch and length.
+times in a row. A quarter of the positions (`--positions 8192 --no-memory`) must take a quarter of the time. Otherwise
+it measures the calls, not the kernels. LOG.md says what was checked. `scaling --axis` measures other axes, `memory`
+measures memory by batch and length.
 
 ```bash
 python -m pytest -q tests/ops tests/modeling/test_fused_routing_models.py  # the kernels against the reference
