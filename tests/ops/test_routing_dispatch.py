@@ -143,7 +143,7 @@ def test_a_gpu_without_triton_or_its_compiler_gives_one_warning(
     assert len(caught) == 1
 
 
-def test_on_a_gpu_functions_of_functions_run_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_transforms_of_torch_func_run_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels have no rules for `torch.func`: a forward-mode derivative would be 0, without a word."""
     votes, chosen = on_a_gpu(monkeypatch), []
 

@@ -69,7 +69,7 @@ def test_the_graph_holds_one_operator_for_any_number_of_positions(monkeypatch: p
     assert not any("softmax" in target for target in graphs[0])
 
 
-def test_compiled_functions_of_functions_run_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_transforms_of_torch_func_run_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setenv("HF_CAPSULE_MT_ROUTING", "fused")
     monkeypatch.setattr(dispatch, "_warned", set())
