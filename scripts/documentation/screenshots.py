@@ -16,7 +16,8 @@ from chromium import Tab, chromium_tab  # noqa: E402
 
 SHIPPED = [str(ROOT / "model_cards" / f"tatoeba-en-de-{name}") for name in ("past-future", "capsnmt")]
 EDITED = ("The boy plays with his small dog.", "Der Junge spielt mit seinem Hund.")
-SENTENCE = "The old man is reading a book in the garden."
+COMPARED = "I would like to drink a cup of tea before we leave."
+REPORTED = "The old man is reading a book in the garden.", "Der alte Mann liest ein Buch im Garten."
 CHOOSE = "[...document.querySelectorAll('.map-past_future .choice')].find((one) => one.textContent === {word}).click()"
 WIDTH = 1280
 
@@ -62,7 +63,7 @@ def picture_of_a_comparison(tab: Tab, address: str) -> None:
     from hf_capsule_mt.demo.links import Linked, query
 
     tab.screen((WIDTH, 1700))
-    linked = Linked("tatoeba-en-de-past-future", SENTENCE, second="tatoeba-en-de-capsnmt")
+    linked = Linked("tatoeba-en-de-past-future", COMPARED, second="tatoeba-en-de-capsnmt")
     tab.call("Page.navigate", url=address + query(linked))
     tab.until("document.querySelectorAll('#demo-frame-1 iframe, #demo-frame-2 iframe').length === 2")
     tab.until_quiet()
@@ -75,10 +76,9 @@ def picture_of_the_report(tab: Tab) -> None:
     from hf_capsule_mt.cli.program import main
 
     with tempfile.TemporaryDirectory() as folder:
-        sources, page = Path(folder, "test.en"), Path(folder, "report.html")
-        sources.write_text(f"{SENTENCE}\n", encoding="utf-8")
-        references = Path(folder, "test.de")
-        references.write_text("Der alte Mann liest ein Buch im Garten.\n", encoding="utf-8")
+        sources, references, page = (Path(folder, name) for name in ("test.en", "test.de", "report.html"))
+        for file, sentence in zip((sources, references), REPORTED, strict=True):
+            file.write_text(f"{sentence}\n", encoding="utf-8")
         files = ["--sources", str(sources), "--references", str(references), "-o", str(page)]
         if main(["report", *SHIPPED, *files]) != 0:
             raise RuntimeError("the report could not be written, see above")
@@ -102,7 +102,9 @@ def box(tab: Tab, *selectors: str, number: int = 0) -> list[float]:
 
 
 def cut(tab: Tab, path: Path, left: float, top: float, right: float, bottom: float) -> None:
-    """A part of the page as a file."""
+    """A part of the page as a file. Frames beyond the screen would be caught before they have their width."""
+    tab.screen((WIDTH, int(bottom) + 1))
+    tab.until_quiet()
     clip = {"x": left, "y": top, "width": right - left, "height": bottom - top, "scale": 1}
-    shot = tab.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+    shot = tab.call("Page.captureScreenshot", format="png", clip=clip)
     path.write_bytes(base64.b64decode(shot["data"]))
