@@ -55,7 +55,9 @@ def unknown_keys(settings: Settings) -> list[str]:
         else:
             unknown_counts[where] += 1
     return problems + [
-        f"{where}: {count} keys that no recipe has; is it a recipe?" for where, count in unknown_counts.items()
+        f"{where}: {count} {'key' if count == 1 else 'keys'} that no recipe has, not shown because the file is "
+        "extended; is it a recipe?"
+        for where, count in unknown_counts.items()
     ]
 
 
@@ -86,7 +88,7 @@ def step_conflicts(settings: Settings) -> list[str]:
         return []
     if min(every.value, save.value) < 1 or save.value % every.value == 0:
         return []
-    saved, evaluated = (f"{one.value:g}" if one.may_show else one.shown for one in (save, every))
+    saved, evaluated = f"{save.value:g}", f"{every.value:g}"
     return [
         f"{save.where}: save_steps={saved} must be a multiple of eval_steps={evaluated} ({every.where}), because "
         "load_best_model_at_end loads a saved step that was evaluated; set both"
