@@ -7,10 +7,10 @@
     capsule-mt translate --model runs/demo source.txt --json -o target.jsonl
 
 `--model` is any model for `AutoModelForSeq2SeqLM`, or a saved int8 model. Each line of input gives one line of output,
-in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. Blank lines
-stay blank. Line breaks within a translation become spaces. A line that is too long for the model is translated
-sentence by sentence. `--json` writes an object for each line of input instead: its `source`, and its `translations`,
-each with `text` and `score`. `--score` is the command `capsule-mt score`.
+in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. A file in
+`.gz` is read as gzip. Blank lines stay blank. Line breaks within a translation become spaces. A line that is too long
+for the model is translated sentence by sentence. `--json` writes an object for each line of input instead: its
+`source`, and its `translations`, each with `text` and `score`. `--score` is the command `capsule-mt score`.
 """
 
 import argparse
@@ -19,12 +19,11 @@ import json
 import os
 import shlex
 import sys
-from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import (
@@ -63,26 +62,23 @@ class Progress:
 
 
 def read_lines(files: list[Path]) -> Iterator[str]:
-    """The lines of all files, or of standard input. A line ends with a line feed, or with CR and LF."""
-    places: list[Path | None] = [*files] or [None]
+    """The lines of all files, or of standard input."""
+    from hf_capsule_mt.evaluation.sentences import decoded_lines, lines_of_file
+
     has_tab = False
+    places: list[Path | None] = [*files] or [None]
     for file in places:
-        with ExitStack() as stack:
-            source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(open(file, "rb"))
-            for number, line in enumerate(source, 1):
-                try:
-                    text = (line.removeprefix(BOM_UTF8) if number == 1 else line).decode("utf-8")
-                except UnicodeDecodeError as error:
-                    name = file or "standard input"
-                    raise ValueError(f"{name}, line {number}: must be UTF-8 ({error}); convert it first") from error
-                if "\t" in text and not has_tab:
-                    has_tab = True
-                    print(
-                        f"warning: {file or 'standard input'}, line {number}: has a tab, and is translated as one "
-                        "sentence; of a table take one column, as in cut -f 1",
-                        file=sys.stderr,
-                    )
-                yield text.removesuffix("\n").removesuffix("\r")
+        name = file or "standard input"
+        lines = decoded_lines(sys.stdin.buffer, str(name)) if file is None else lines_of_file(file)
+        for number, text in enumerate(lines, 1):
+            if "\t" in text and not has_tab:
+                has_tab = True
+                print(
+                    f"warning: {name}, line {number}: has a tab, and is translated as one sentence; of a table take "
+                    "one column, as in cut -f 1",
+                    file=sys.stderr,
+                )
+            yield text
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -123,9 +119,11 @@ def count_lines(files: list[Path]) -> int | None:
     """The number of lines in the files; None for input that can be read only once."""
     if not files or not all(file.is_file() for file in files):
         return None
+    from hf_capsule_mt.evaluation.sentences import open_lines
+
     count = 0
     for file in files:
-        with open(file, "rb") as opened:
+        with open_lines(file) as opened:
             count += sum(1 for _ in opened)
     return count
 

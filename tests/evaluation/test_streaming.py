@@ -1,5 +1,6 @@
 """Translating lines and scoring pairs: order, n-best, scores by two routes, the command line."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from hf_capsule_mt import (
     translate,
     translate_lines,
 )
-from hf_capsule_mt.cli.translate import read_lines
+from hf_capsule_mt.cli.translate import count_lines, read_lines
 from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
 from hf_capsule_mt.evaluation.streaming import one_line
 from hf_capsule_mt.modeling.translation_loop import split_sentences
@@ -276,6 +277,9 @@ def test_lines_are_read_as_they_are_and_written_on_one(tmp_path: Path, capsys: p
     (tmp_path / "c").write_text("one\ntwo\tzwei\nthree\tdrei\n")
     assert len(list(read_lines([tmp_path / "c"]))) == 3
     assert capsys.readouterr().err.startswith(f"warning: {tmp_path / 'c'}, line 2: has a tab")
+    with gzip.open(tmp_path / "d.gz", "wt") as file:
+        file.write("one\ntwo\n")
+    assert list(read_lines([tmp_path / "d.gz"])) == ["one", "two"] and count_lines([tmp_path / "d.gz"]) == 2
     assert one_line("a\rb\r\n\tc\u2028\u0085d \x00e ") == "a b c d  e "
 
 
