@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
+from hf_capsule_mt.modeling.translation_loop import length_batches
 from hf_capsule_mt.training.objectives.arguments import GREEDY, MINIMUM_RISK, OTHER_SAMPLES
 from hf_capsule_mt.training.objectives.candidate_batch import CandidateBatch, has_one_candidate
 from hf_capsule_mt.training.objectives.candidates import padded_labels
@@ -19,7 +20,7 @@ from hf_capsule_mt.training.objectives.losses import (
     policy_gradient_losses,
     some_rewards_differ,
 )
-from hf_capsule_mt.training.objectives.model_access import in_blocks, repeated
+from hf_capsule_mt.training.objectives.model_access import repeated
 from hf_capsule_mt.training.objectives.statistics import RewardStatistics
 
 
@@ -30,7 +31,7 @@ def learned_log_probabilities(
     words, learned = batch.candidates.words, batch.learned
     lengths = [mask.shape[1] + len(words[place]) for place in learned]
     values, order = [], []
-    blocks = in_blocks(lengths, budget)
+    blocks = length_batches(lengths, max_tokens=budget)
     for block in blocks:
         places = [learned[index] for index in block]
         rows = torch.tensor([batch.candidates.sentence_of[place] for place in places], device=mask.device)

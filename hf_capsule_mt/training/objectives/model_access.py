@@ -3,14 +3,12 @@
 Legend: `B` sentences, `R` rows of a batch of samples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
-
-from hf_capsule_mt.modeling.translation_loop import length_batches
 
 
 def end_tokens(model: Any) -> list[int]:
@@ -92,8 +90,3 @@ def decoder_without_dropout(model: Any) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def in_blocks(lengths: Sequence[int], budget: int | None) -> list[list[int]]:
-    """Indices in blocks of similar length, longest first; a block has at most `budget` tokens, padding included."""
-    return length_batches(lengths, max_tokens=budget)

@@ -21,12 +21,11 @@ from transformers import GenerationConfig
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 from transformers.utils import ModelOutput
 
-from hf_capsule_mt.modeling.translation_loop import Batch, translated_batches
+from hf_capsule_mt.modeling.translation_loop import Batch, length_batches, translated_batches
 from hf_capsule_mt.training.objectives.candidates import Words
 from hf_capsule_mt.training.objectives.model_access import (
     end_tokens,
     impossible_word,
-    in_blocks,
     most_positions,
     padding_token,
     repeated,
@@ -124,7 +123,7 @@ class Sampler:
         """The rows in blocks of similar length, each with what draws its words, and with its own limit."""
         device, source = attention_mask.device, attention_mask.shape[1]
         impossible, ends = impossible_word(model), end_tokens(model)
-        for block in in_blocks([source + limit for limit in row_limits], self.budget):
+        for block in length_batches([source + limit for limit in row_limits], max_tokens=self.budget):
             sentences = torch.tensor([rows[place] for place in block], device=device)
             limits = [row_limits[place] for place in block]
             draw = DrawnWords(

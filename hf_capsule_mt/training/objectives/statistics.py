@@ -8,6 +8,7 @@
 | `distinct_samples` | different samples of a sentence, as a share of all |
 | `cut_samples` | the share of the samples that reached their length limit |
 | `likelihood_loss` | the loss of the references, where it has a weight |
+| `estimator_loss`, `…_error`, `…_cdr` | of the estimator that `learned_cdr` trains, in this process alone |
 """
 
 import math

@@ -1,6 +1,6 @@
 """The table of translation probabilities that says what a translation covers: learned once, kept on disk.
 
-Legend: `E` entries, `P` training pairs.
+Legend: `E` entries.
 """
 
 import hashlib
@@ -19,19 +19,17 @@ from torch import Tensor
 
 from hf_capsule_mt.inference.shortlist import lexicon
 from hf_capsule_mt.training.rewards.scorers import coverage_scorer
-from hf_capsule_mt.training.rewards.scorers.coverage_scorer import CoverageScorer, pair_digest
 from hf_capsule_mt.training.rewards.settings import RewardSettings
 from hf_capsule_mt.training.rewards.token_pairs import TokenPairs
 
 SMALLEST_PROBABILITY = 1e-3  # smaller ones are left out: they are below that of the empty word
 COMPLETE = "complete"
 TABLE = (coverage_scorer.KEYS, coverage_scorer.PROBABILITIES, coverage_scorer.COLUMNS)
-PAIRS = (coverage_scorer.PAIR_DIGESTS, coverage_scorer.PAIR_STARTS, coverage_scorer.PAIR_COVERAGE)
 
 
 @dataclass(frozen=True)
 class LexicalTable:
-    """A folder with the table and with the source tokens that each reference of the training pairs covers."""
+    """A folder with the table."""
 
     folder: Path
 
@@ -49,9 +47,6 @@ class LexicalTable:
         columns = int(np.load(self.folder / coverage_scorer.COLUMNS))
         return keys // columns, keys % columns, torch.from_numpy(np.load(self.folder / coverage_scorer.PROBABILITIES))
 
-    def scorer(self, settings: RewardSettings) -> CoverageScorer:
-        return CoverageScorer(self.folder, settings.coverage_threshold)
-
 
 def cache_folder(settings: RewardSettings) -> Path:
     if settings.cache_folder is not None:
@@ -64,7 +59,7 @@ def digest(pairs: TokenPairs, settings: RewardSettings) -> str:
     result = hashlib.sha256()
     for file in (__file__, lexicon.__file__, coverage_scorer.__file__):
         result.update(Path(file).read_bytes())
-    result.update(repr((settings.lexicon_rounds, settings.lexicon_cells, settings.coverage_threshold)).encode())
+    result.update(repr((settings.lexicon_rounds, settings.lexicon_cells)).encode())
     for source, target in pairs:
         result.update(np.array([len(source), len(target), *source, *target], dtype="<i8").tobytes())
     return result.hexdigest()[:24]
@@ -89,9 +84,6 @@ def write_folder(folder: Path, pairs: TokenPairs, settings: RewardSettings) -> N
         numbers = choose_training_pairs(pairs, settings.lexicon_cells)
         for name, array in zip(TABLE, learn(pairs, numbers, settings.lexicon_rounds), strict=True):
             np.save(unfinished / name, array, allow_pickle=False)
-        scorer = CoverageScorer(unfinished, settings.coverage_threshold)
-        for name, array in zip(PAIRS, reference_coverage(pairs, scorer), strict=True):
-            np.save(unfinished / name, array, allow_pickle=False)
         (unfinished / COMPLETE).touch()
         try:
             os.rename(unfinished, folder)
@@ -111,15 +103,3 @@ def learn(pairs: TokenPairs, numbers: Iterable[int], rounds: int) -> tuple[Any, 
     keys = sources * columns + targets
     order = np.argsort(keys)
     return keys[order], weights[order].astype(np.float32), np.array(columns)
-
-
-def reference_coverage(pairs: TokenPairs, scorer: CoverageScorer) -> tuple[Any, Any, Any]:
-    """Digests of the pairs `[P]`, ascending; where the coverage of each starts `[P]`; the coverage of all, bool."""
-    lengths = pairs.sources.lengths
-    starts = np.cumsum(lengths) - lengths
-    digests, coverage = np.empty(len(pairs), dtype=np.uint64), np.zeros(int(lengths.sum()), dtype=bool)
-    for number, (source, target) in enumerate(pairs):
-        digests[number] = pair_digest(source, target)
-        coverage[starts[number] : starts[number] + len(source)] = scorer.covered(source, target)
-    order = np.argsort(digests, kind="stable")
-    return digests[order], starts[order], coverage

@@ -28,7 +28,7 @@ class RewardSettings:
         lexicon_rounds: rounds of expectation maximisation.
         lexicon_cells: the lexicon is learned from as many training pairs, evenly spread, as have so many cells (source
             tokens times target tokens) in all. A million cells need 40 MB of memory.
-        cache_folder: for the lexicon and the coverage of the references; None for the cache of `datasets`.
+        cache_folder: for the lexicon; None for the cache of `datasets`.
         estimator_size: size of the vectors in the learned estimate of CDR.
         estimator_learning_rate: of its Adam optimiser.
         estimator_pairs: references that are damaged in one step of its training.

@@ -1,6 +1,5 @@
 """Coverage by the table of translations: toy pairs whose alignment is known, and the cache."""
 
-import dataclasses
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from hf_capsule_mt.training.rewards import RewardSettings, TokenPairs, lexical_t
 from hf_capsule_mt.training.rewards.lexical_table import LexicalTable, choose_training_pairs
 from hf_capsule_mt.training.rewards.scorers.coverage_scorer import (
     EMPTY_WORD,
-    PAIR_COVERAGE,
     CoverageScorer,
     coverage_ratio,
 )
@@ -30,7 +28,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> RewardSettings:
 
 @pytest.fixture(scope="module")
 def scorer(settings: RewardSettings) -> CoverageScorer:
-    return LexicalTable.for_pairs(PAIRS, settings).scorer(settings)
+    return CoverageScorer(LexicalTable.for_pairs(PAIRS, settings).folder, settings.coverage_threshold)
 
 
 def test_the_words_whose_translations_are_there_are_covered(scorer: CoverageScorer) -> None:
@@ -82,8 +80,7 @@ def test_a_share_at_the_threshold_covers(settings: RewardSettings, scorer: Cover
     table = LexicalTable.for_pairs(PAIRS, settings)
     above = float(np.nextafter(np.float32(share), np.float32(1)))
     for threshold, covered in ((share, True), (above, False)):
-        at = table.scorer(dataclasses.replace(settings, coverage_threshold=threshold))
-        assert at.covered([6], [46]).tolist() == [covered]
+        assert CoverageScorer(table.folder, threshold).covered([6], [46]).tolist() == [covered]
 
 
 def test_ratios_are_those_of_the_evaluation() -> None:
@@ -114,23 +111,6 @@ def test_the_reward(settings: RewardSettings, workers: int) -> None:
     assert reward.name == "cdr" and scores == pytest.approx([expected[place] for place in order])
 
 
-def test_the_coverage_of_references_is_read_from_the_cache(tmp_path: Path) -> None:
-    chosen = RewardSettings(workers=0, cache_folder=str(tmp_path))
-    table = LexicalTable.for_pairs(PAIRS, chosen)
-    pair = PAIRS.sources[7], PAIRS.targets[7]
-    assert table.scorer(chosen).covered_by_reference(*pair).all()
-    file = table.folder / PAIR_COVERAGE
-    np.save(file, ~np.load(file))
-    scorer = table.scorer(chosen)
-    assert not scorer.covered_by_reference(*pair).any()
-    assert scorer.covered_by_reference(pair[0], [*pair[1], 46]).all(), "of a pair that is not in the training set"
-
-
-def test_every_pair_finds_its_coverage(scorer: CoverageScorer) -> None:
-    for source, target in zip(PAIRS.sources, PAIRS.targets, strict=True):
-        assert scorer.covered_by_reference(source, target).tolist() == scorer.covered(source, target).tolist()
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -149,7 +129,6 @@ def test_a_table_is_learned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for others, changed in (
         (make_pairs(300, seed=1), first),
         (TokenPairs(PAIRS.targets, PAIRS.sources), first),
-        (PAIRS, RewardSettings(cache_folder=first.cache_folder, coverage_threshold=0.4)),
         (PAIRS, RewardSettings(cache_folder=first.cache_folder, lexicon_rounds=4)),
         (PAIRS, RewardSettings(cache_folder=first.cache_folder, lexicon_cells=999)),
     ):

@@ -16,6 +16,7 @@ from hf_capsule_mt.training.rewards.damage import damage_references, random_numb
 from hf_capsule_mt.training.rewards.estimator import CoverageEstimator, Estimate, estimator_loss, padded
 from hf_capsule_mt.training.rewards.learned_reward import LearnedCoverageReward
 from hf_capsule_mt.training.rewards.lexical_table import LexicalTable
+from hf_capsule_mt.training.rewards.scorers.coverage_scorer import CoverageScorer
 
 PAIRS = make_pairs(300)
 HELD_OUT = make_pairs(100, seed=9)
@@ -42,7 +43,7 @@ def make(settings: RewardSettings, **changed: Any) -> Any:
 
 
 def correlation(settings: RewardSettings, scores: list[float]) -> float:
-    scorer = LexicalTable.for_pairs(PAIRS, settings).scorer(settings)
+    scorer = CoverageScorer(LexicalTable.for_pairs(PAIRS, settings).folder, settings.coverage_threshold)
     rows = zip(HELD_OUT.sources, HELD_OUT.targets, DAMAGED, strict=True)
     return float(np.corrcoef(scores, [scorer.ratios((s, t, [sample]))[0] for s, t, sample in rows])[0, 1])
 

@@ -1,7 +1,6 @@
 """Training pairs in memory: few bytes a token, and the same numbers as in lists."""
 
 import tracemalloc
-from typing import Any
 
 import datasets
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from reward_pairs import WordTokenizer, make_pairs
 
 from hf_capsule_mt.training.rewards import TokenPairs
-from hf_capsule_mt.training.rewards.lexical_table import reference_coverage
 from hf_capsule_mt.training.rewards.token_pairs import TokenRows
 
 
@@ -23,20 +21,6 @@ def test_a_corpus_needs_few_bytes_a_token() -> None:
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(pairs.sources) == 500 and size < 4 * 2 * 500 * 20
-
-
-def test_the_coverage_of_references_needs_few_bytes_a_token() -> None:
-    class NothingCovered:
-        def covered(self, source: Any, target: Any) -> Any:
-            return np.zeros(len(source), dtype=bool)
-
-    pairs: Any = TokenPairs([[3, row] for row in range(5_000)], [[43]] * 5_000)
-    tracemalloc.start()
-    arrays = reference_coverage(pairs, NothingCovered())  # type: ignore[arg-type]
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert [len(one) for one in arrays] == [5_000, 5_000, 10_000]
-    assert peak < 80 * 5_000, "digests, starts, their order and coverage, without an object for each pair"
 
 
 @pytest.mark.parametrize("largest", [80, 2**16 - 1, 2**16, 2**40])

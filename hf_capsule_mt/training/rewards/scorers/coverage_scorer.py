@@ -2,10 +2,9 @@
 
 Worker processes load this file without the package, so it imports neither PyTorch nor the package.
 
-Legend: `S` source tokens, `U` distinct source tokens, `T` target tokens, `E` entries of the table, `P` training pairs.
+Legend: `S` source tokens, `U` distinct source tokens, `T` target tokens, `E` entries of the table.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 
 Sentence = tuple[Sequence[int], Sequence[int], Sequence[Sequence[int]]]  # source, reference, samples
 KEYS, PROBABILITIES, COLUMNS = "keys.npy", "probabilities.npy", "columns.npy"
-PAIR_DIGESTS, PAIR_STARTS, PAIR_COVERAGE = "pair_digests.npy", "pair_starts.npy", "pair_coverage.npy"
 EMPTY_WORD = 1e-3  # the probability of every target token given the empty word
 
 
@@ -34,11 +32,6 @@ class CoverageScorer:
         self.probabilities = np.load(folder / PROBABILITIES, mmap_mode="r")  # [E], float32
         self.columns = int(np.load(folder / COLUMNS))
         self.threshold = threshold
-        self.digests: Any = None  # [P], uint64, ascending
-        if (folder / PAIR_DIGESTS).is_file():
-            self.digests = np.load(folder / PAIR_DIGESTS, mmap_mode="r")
-            self.starts = np.load(folder / PAIR_STARTS, mmap_mode="r")  # [P], int64
-            self.pair_coverage = np.load(folder / PAIR_COVERAGE, mmap_mode="r")  # bool, all pairs one after another
 
     def translation_probabilities(self, sources: Any, targets: Any) -> Any:
         """`p(target | source)` of each source with each target, `[len(sources), len(targets)]`, float32."""
@@ -62,26 +55,16 @@ class CoverageScorer:
         occurrence[order] = np.arange(len(source)) - firsts[token_of[order]]
         return occurrence < targets_of[token_of]
 
-    def covered_by_reference(self, source: Sequence[int], reference: Sequence[int]) -> Any:
-        """As `covered`; read from the file if this is a training pair."""
-        if self.digests is not None and len(self.digests):
-            digest = pair_digest(source, reference)
-            place = int(np.searchsorted(self.digests, np.uint64(digest)))
-            if place < len(self.digests) and int(self.digests[place]) == digest:
-                start = int(self.starts[place])
-                return np.asarray(self.pair_coverage[start : start + len(source)])
-        return self.covered(source, reference)
-
     def ratios(self, sentence: Sentence) -> list[float]:
         """The coverage difference ratio of every sample of a sentence (section 4.3, GDR)."""
         source, reference, samples = sentence
-        in_reference = self.covered_by_reference(source, reference)
+        in_reference = self.covered(source, reference)
         return [coverage_ratio(in_reference, self.covered(source, sample)) for sample in samples]
 
     def coverages(self, sentence: Sentence) -> list[list[int]]:
         """Which source tokens the reference covers, then which of them each sample covers: lists `[S]` of 0 and 1."""
         source, reference, samples = sentence
-        rows = [self.covered_by_reference(source, reference), *(self.covered(source, sample) for sample in samples)]
+        rows = [self.covered(source, reference), *(self.covered(source, sample) for sample in samples)]
         return [row.astype(int).tolist() for row in rows]
 
 
@@ -92,12 +75,6 @@ def coverage_ratio(in_reference: Any, in_sample: Any) -> float:
     """
     total = int(in_reference.sum())
     return 1.0 if total == 0 else 1.0 - int((in_reference & ~in_sample).sum()) / total
-
-
-def pair_digest(source: Sequence[int], target: Sequence[int]) -> int:
-    """64 bits of a digest of the tokens of a pair."""
-    numbers = np.array([len(source), *source, *target], dtype="<i8")
-    return int.from_bytes(hashlib.blake2b(numbers.tobytes(), digest_size=8).digest(), "little")
 
 
 def make_scorer(options: dict[str, Any]) -> Callable[[Sentence], list[Any]]:
