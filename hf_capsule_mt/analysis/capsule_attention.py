@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from hf_capsule_mt.analysis.figures import new_figure, save_figure
 from hf_capsule_mt.analysis.maps import ShownAsMap, capsule_map
 from hf_capsule_mt.analysis.sentence_words import encode_words, text_table, word_frame
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
@@ -52,17 +53,11 @@ class CapsuleAttention(ShownAsMap):
 
         `iteration` is a Python index: 0 is the first, -1 the last.
         """
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
         shares = self.coefficients[iteration]
-        figure = Figure(dpi=110)
-        canvas: Any = FigureCanvasAgg(figure)
+        figure = new_figure(WIDTH, WIDTH, layout=None)
         # `$` in a word is a character and starts no formula.
         drawn_words = [figure.text(0, 0, word, fontsize=FONT, parse_math=False) for word in self.words]
-        widths = [text.get_window_extent(canvas.get_renderer()).width / figure.dpi for text in drawn_words]
+        widths = [text.get_window_extent(figure.canvas.get_renderer()).width / figure.dpi for text in drawn_words]
         figure.clear()
         positions = list(_word_positions(widths))
         lines = positions[-1][0] + 1
@@ -81,10 +76,7 @@ class CapsuleAttention(ShownAsMap):
             for word, (line, x), share in zip(self.words, positions, column, strict=True):
                 box = {"facecolor": (*color, float(share)), "edgecolor": "none", "boxstyle": "square,pad=0.25"}
                 write(MARGIN + x, top + line, word, bbox=box)
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, bbox_inches="tight")
-        return path
+        return save_figure(figure, path, bbox_inches="tight")
 
     def maps(self) -> list[dict[str, Any]]:
         """The map that a page shows, as plain data."""

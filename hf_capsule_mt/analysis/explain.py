@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.coverage_warnings import Coverage, coverage_evidence
+from hf_capsule_mt.analysis.figures import new_figure, save_figure
 from hf_capsule_mt.analysis.maps import ShownAsMap, past_future_map
 from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, long_frame, text_table
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
@@ -108,18 +109,12 @@ class Explanation(ShownAsMap):
 
         With `past_future="attention"` nothing is redundant, and there are two columns.
         """
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
         steps, words = self.past.shape
         columns, label = "PFR", "share of the source word"
         if self._sums_over == "words":
             columns, label = "PF", "share of the past or the future"
         groups = self._groups[..., : len(columns)]
-        figure = Figure(figsize=(1.6 + 0.8 * steps, 1.6 + 0.32 * words))
-        FigureCanvasAgg(figure)
+        figure = new_figure(1.6 + 0.8 * steps, 1.6 + 0.32 * words, layout=None)
         panels = figure.subplots(1, steps, squeeze=False)[0]
         for step, axes in enumerate(panels):
             image = axes.imshow(groups[step], aspect="auto", cmap="Blues", vmin=0, vmax=1)
@@ -128,10 +123,7 @@ class Explanation(ShownAsMap):
             names = self.source_words if step == 0 else [""] * words
             axes.set_yticks(range(words), names, fontsize=9, parse_math=False)  # `$` in a word is a character
         figure.colorbar(image, ax=list(panels), fraction=0.02, label=label)
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110, bbox_inches="tight")
-        return path
+        return save_figure(figure, path, bbox_inches="tight")
 
 
 def explain(

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from hf_capsule_mt.analysis.figures import new_figure, save_figure
+
 
 def plot_assignments(
     assignments: Tensor,
@@ -30,16 +32,11 @@ def plot_assignments(
         )
     if tokens is not None and len(tokens) != assignments.shape[1]:
         raise ValueError(f"{len(tokens)} tokens for {assignments.shape[1]} positions: the numbers must be equal")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'hf_capsule_mt[plot]'") from error
     values = assignments.detach().float().cpu()
     iterations, positions, inputs, capsules = values.shape
     rows = 1 if tokens is None else 2
-    figure = Figure(figsize=(4.2 * iterations + 1.0, 2.6 + (0 if tokens is None else 0.22 * positions + 1.2)))
-    FigureCanvasAgg(figure)
+    height = 2.6 + (0 if tokens is None else 0.22 * positions + 1.2)
+    figure = new_figure(4.2 * iterations + 1.0, height, layout=None)
     heights = [1.0] if tokens is None else [1.0, max(1.0, positions / 9)]
     grid = figure.subplots(rows, iterations, squeeze=False, gridspec_kw={"height_ratios": heights})
     names = [str(number + 1) for number in range(inputs)]
@@ -79,7 +76,4 @@ def plot_assignments(
             axes.set_yticks(range(positions), labels, parse_math=False)  # `$` in a token is a character
         figure.colorbar(image, ax=list(grid[1]), label="largest assignment", fraction=0.03)
     figure.suptitle(title, y=1.06 if tokens is None else 0.98, parse_math=False)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, bbox_inches="tight")
-    return path
+    return save_figure(figure, path, bbox_inches="tight")

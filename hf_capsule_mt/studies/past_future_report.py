@@ -11,6 +11,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis import explain
+from hf_capsule_mt.analysis.omissions.detection import auc
 from hf_capsule_mt.data import SyntheticPair
 from hf_capsule_mt.data.synthetic.pairs import SentencePair
 from hf_capsule_mt.evaluation import overlap_rates
@@ -79,8 +80,8 @@ def past_future_report(
         overlap_future=rates.future,
         past_along=tuple(float(mean[0]) for mean in means),
         future_along=tuple(float(mean[1]) for mean in means),
-        deletion_auc=area_under_curve(*scores["untranslated"]),
-        repetition_auc=area_under_curve(*scores["repeated"]),
+        deletion_auc=auc(*scores["untranslated"]),
+        repetition_auc=auc(*scores["repeated"]),
         recall=float(np.mean([score > THRESHOLD for positive, _ in scores.values() for score in positive])),
         false_alarms=float(np.mean([score > THRESHOLD for score in undamaged_scores])),
     )
@@ -101,14 +102,3 @@ def damaged_references(pair: SentencePair, rng: random.Random) -> list[tuple[str
     end = max(part.target) + 1
     longer = [*words[:end], *(words[index] for index in part.target), *words[end:]]
     return [("untranslated", " ".join(shorter), part.source), ("repeated", " ".join(longer), part.source)]
-
-
-def area_under_curve(positive: list[float], negative: list[float]) -> float:
-    """The probability that a positive example has the higher score, from ranks. Ties count as half."""
-    if not positive or not negative:
-        raise ValueError("nothing to rank: use more sentences, with three constituents or more")
-    values = np.concatenate([positive, negative])
-    _, indices, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[indices]  # from 1; equal values get the mean of their ranks
-    total = ranks[: len(positive)].sum() - len(positive) * (len(positive) + 1) / 2
-    return float(total / (len(positive) * len(negative)))

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from benchmarks.length_growth import describe_growth, fit_growth
 from benchmarks.measure import synchronize
 from hf_capsule_mt.analysis.figures import new_figure
-from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth
 from hf_capsule_mt.modeling.outputs import CACHE
 
 LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]

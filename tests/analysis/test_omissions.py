@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import shlex
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,12 @@ def test_unusable_corpora_are_named(options: dict[str, Any], message: str) -> No
 
 
 def test_auc_counts_ordered_pairs() -> None:
+    rng = random.Random(4)
+    for _ in range(20):
+        positive = [rng.randint(0, 5) / 5 for _ in range(rng.randint(1, 8))]
+        negative = [rng.randint(0, 5) / 5 for _ in range(rng.randint(1, 8))]
+        wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
+        assert auc(positive, negative) == pytest.approx(wins / (len(positive) * len(negative)))
     assert auc([0.9, 0.8], [0.1, 0.2]) == 1.0 and auc([0.1], [0.2, 0.3]) == 0.0
     assert auc([0.5, 0.5], [0.5]) == 0.5
     assert auc([0.4, 0.2], [0.3, 0.1]) == 0.75 and auc([3, 1, 1], [1, 2]) == pytest.approx((2 + 0.5 + 0.5) / 6)

@@ -4,9 +4,11 @@ A score belongs to one source word, see `word_scores.py`. A warning is a score a
 scores of the words make the score of a sentence.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from hf_capsule_mt.analysis.coverage_warnings import MOST_FALSE_WARNINGS
 from hf_capsule_mt.analysis.omissions.deletion import DamagedPair
@@ -135,21 +137,14 @@ def best_threshold(scored: Sequence[ScoredPair], most_false_warnings: float = MO
     return scores[allowed] if allowed < len(scores) else 0.0
 
 
-def auc(positives: Iterable[float], negatives: Iterable[float]) -> float:
+def auc(positives: Sequence[float], negatives: Sequence[float]) -> float:
     """How likely a positive is above a negative, ties counting half: the area under the ROC curve."""
-    ranked = sorted([(score, True) for score in positives] + [(score, False) for score in negatives])
-    count = sum(positive for _, positive in ranked)
-    if not 0 < count < len(ranked):
-        raise ValueError(f"{count} positives and {len(ranked) - count} negatives: give at least one of each")
-    total, start = 0.0, 0
-    while start < len(ranked):
-        end = start
-        while end < len(ranked) and ranked[end][0] == ranked[start][0]:
-            end += 1
-        mean_rank = (start + 1 + end) / 2  # of equal scores
-        total += mean_rank * sum(positive for _, positive in ranked[start:end])
-        start = end
-    return (total - count * (count + 1) / 2) / (count * (len(ranked) - count))
+    if not positives or not negatives:
+        raise ValueError(f"{len(positives)} positives and {len(negatives)} negatives: give at least one of each")
+    _, places, counts = np.unique([*positives, *negatives], return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # from 1; equal values get the mean of their ranks
+    total = ranks[: len(positives)].sum() - len(positives) * (len(positives) + 1) / 2
+    return float(total / (len(positives) * len(negatives)))
 
 
 def _words_above(scores: Sequence[float], threshold: float) -> frozenset[int]:

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
-def t_quantile(freedom: int, confidence: float) -> float:
-    """The bound b for which Student's t with `freedom` degrees is between -b and b with probability `confidence`.
-
-    With `x = sqrt(freedom) tan(a)` the density is proportional to `cos(a)^(freedom - 1)`. This sums it up numerically.
-    """
-    angles = np.linspace(0.0, np.pi / 2, 200_001)
-    heights = np.cos(angles) ** (freedom - 1)
-    mass = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2)])
-    return float(freedom**0.5 * np.tan(np.interp(confidence, mass / mass[-1], angles)))
+from hf_capsule_mt.evaluation.significance.distributions import student_t_quantile
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ def fit_growth(lengths: Sequence[float], seconds: Sequence[float], degree: int, 
     units = scale ** np.arange(terms)
     errors = np.sqrt(variance * np.diag(inverse)) / units
     coefficients = coefficients / units
-    reach = t_quantile(count - terms, confidence) * errors
+    reach = student_t_quantile(confidence, count - terms) * errors
     intervals = tuple(zip(map(float, coefficients - reach), map(float, coefficients + reach), strict=True))
     return GrowthFit(tuple(map(float, coefficients)), tuple(map(float, errors)), intervals)
 

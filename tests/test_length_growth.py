@@ -2,19 +2,10 @@
 
 import numpy as np
 import pytest
+from benchmarks.length_growth import describe_growth, fit_growth
 from markers import exhaustive
 
-from hf_capsule_mt.evaluation.length_growth import describe_growth, fit_growth, t_quantile
-
 LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
-
-
-@pytest.mark.parametrize(
-    ("freedom", "confidence", "expected"),
-    [(1, 0.95, 12.706), (2, 0.95, 4.303), (5, 0.95, 2.571), (6, 0.95, 2.447), (6, 0.99, 3.707), (100, 0.95, 1.984)],
-)
-def test_quantiles_are_those_of_printed_tables(freedom: int, confidence: float, expected: float):
-    assert t_quantile(freedom, confidence) == pytest.approx(expected, abs=6e-4)
 
 
 @pytest.mark.parametrize("coefficients", [(0.02, 3e-4), (0.02, 3e-4, 5e-7), (0.02, 0.0), (0.01, 2e-4, -3e-8)])
