@@ -111,6 +111,24 @@ def test_log_partition_is_as_exact_as_torch(dtype, embedding_dtype, block: int, 
         assert error <= 2 * allowed + 1e-6, f"{name}: {error}, torch's own {allowed}"
 
 
+def test_small_weights_keep_their_gradient_in_float16():
+    """The scaler multiplies the loss by thousands so that gradients are no subnormal numbers of float16."""
+    torch.manual_seed(0)
+    exact = torch.randn(60, 8, dtype=torch.float64), torch.randn(5000, 8, dtype=torch.float64) * 0.3
+    weights = torch.full((60,), 1 / 40, dtype=torch.float64)
+    grads = []
+    for dtype, function in ((torch.float64, plain_log_partition), (torch.float16, log_partition_in_blocks)):
+        hidden, embedding = exact[0].to(dtype).requires_grad_(), exact[1].clone().requires_grad_()
+        if dtype == torch.float16:
+            embedding = exact[1].float().requires_grad_()
+        total = function(hidden, embedding, weights.to(embedding.dtype))
+        grads.append(torch.autograd.grad(total * 65536, embedding)[0].double())
+    error = (grads[1] - grads[0]).norm() / grads[0].norm()
+    assert error < 1e-3, error.item()
+    zero = log_partition_in_blocks(hidden, embedding, torch.zeros(60))
+    assert all(not grad.any() for grad in torch.autograd.grad(zero, (hidden, embedding)))
+
+
 def test_log_partition_of_huge_scores_is_finite():
     hidden = torch.tensor([[1e19, 0.0], [0.0, 0.0], [-1e19, 1e19]], requires_grad=True)
     embedding = torch.tensor([[1e19, 1.0], [-1e19, 0.0], [0.0, 2.0]], requires_grad=True)

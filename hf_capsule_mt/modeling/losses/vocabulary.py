@@ -42,11 +42,14 @@ class _VocabularyLoss(torch.autograd.Function):
         grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if needs_embedding else None
         kept = embedding.to(hidden.dtype)
         needs_gradient = grad_hidden is not None or grad_embedding is not None
+        # In float16 a gradient with small weights would be 0 before the loss is scaled: `backward` multiplies by them.
+        ctx.unit = weights.amax().clamp_min(1e-30) if hidden.dtype == torch.float16 and len(weights) else None
+        shares = weights if ctx.unit is None else weights / ctx.unit
         for rows in row_blocks(hidden, len(embedding), CPU_BLOCK_ELEMENTS):
             scores = hidden[rows] @ kept.mT
             label = None if labels is None else labels[rows]
             losses_of = _native_losses if can_train_natively(scores) else _losses
-            norms, target, mean, grad_scores = losses_of(scores, label, bias, weights[rows], smoothing, needs_gradient)
+            norms, target, mean, grad_scores = losses_of(scores, label, bias, shares[rows], smoothing, needs_gradient)
             # Not as a dot product, which autocast would round.
             plain += (weights[rows] * (norms - target)).sum()
             if smoothing:
@@ -68,6 +71,8 @@ class _VocabularyLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_embedding = ctx.saved_tensors
+        if ctx.unit is not None:
+            grad_total = grad_total * ctx.unit
         if grad_hidden is not None:
             grad_hidden = (grad_hidden * grad_total).to(grad_hidden.dtype)
         if grad_embedding is not None:
