@@ -17,7 +17,7 @@ from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.families import FAMILIES
 from hf_capsule_mt.hub.load_alone import outputs_of
 from hf_capsule_mt.hub.verification import compare
-from hf_capsule_mt.modeling.saving.file_checks import CONVERSION_HINT, check_downloads
+from hf_capsule_mt.modeling.saving.file_checks import CONVERSION_HINT, check_downloads, compute_positions
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.outputs import check_folder, new_folder
 
@@ -52,11 +52,10 @@ def convert_marian(
     options = {"dtype": torch.float32, **(FAMILIES[family].marian_start or {}), **settings}
     model = model_class.from_pretrained(folder, **options)
     check_finite(model.state_dict().items(), str(source))
-    _compute_positions(model, str(source))
     if same_outputs:
         # Only safetensors are read, as for the model itself.
         marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
-        _compute_positions(marian, str(source))
+        compute_positions(marian, str(source))
         compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
     with new_folder(output, [folder], overwrite, belongs_to_checkpoint) as new_checkpoint:
         model.save_pretrained(new_checkpoint, export_code=export_code)
@@ -94,20 +93,6 @@ def _checkpoint(source: str | PathLike[str], revision: str | None) -> Path:
             "request of the conversion bot, number N: revision='refs/pr/N'"
         )
     return folder
-
-
-@torch.no_grad()
-def _compute_positions(model: Any, source: str) -> None:
-    """Fills the position tables with Marian's sines and cosines, as loading a checkpoint without tables does.
-
-    Older checkpoints contain the tables, some rounded to float16. Transformers reads the tables, but never saves them.
-    """
-    for name, module in model.named_modules():
-        if name.endswith("embed_positions"):
-            table = module.create_weight()
-            if not torch.allclose(module.weight, table, rtol=0, atol=0.005):
-                raise ValueError(f"{source}: {name} is not a table of sines and cosines, and would not be saved")
-            module.weight.copy_(table)
 
 
 def _name_tokenizer(folder: Path) -> None:

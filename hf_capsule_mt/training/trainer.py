@@ -161,8 +161,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """As in Transformers; a new optimizer gets a group for the new parameters. Marian's positions stay fixed."""
         for module in self.model.modules():
-            if type(module) is MarianSinusoidalPositionalEmbedding:  # of a plain Marian, ours are fixed already
-                module.__class__ = FixedPositions
+            if isinstance(module, MarianSinusoidalPositionalEmbedding):
+                module.__class__ = FixedPositions  # those of our models are already
                 module.weight.requires_grad_(False)
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)

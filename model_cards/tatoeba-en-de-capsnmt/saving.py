@@ -57,10 +57,11 @@ class CodeExportMixin:
 # modeling/saving/safe_loading.py
 """Loads weights from safetensors only. The installed package adds its checks of files here."""
 class FileChecks(NamedTuple):
-    """Functions that wrap Transformers' `from_pretrained` and `save_pretrained`; `file_checks.py` defines them."""
+    """Functions around Transformers' `from_pretrained`, `save_pretrained` and uploads; `file_checks.py` has them."""
 
     load: Callable[..., Any]
     save: Callable[..., None]
+    sign: Callable[[Any], None]
 
 
 class SafeLoadingMixin:
@@ -90,3 +91,8 @@ class SafeLoadingMixin:
             save(*args, **kwargs)
         else:
             SafeLoadingMixin.file_checks.save(save, self, *args, **kwargs)
+
+    def _upload_modified_files(self, working_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        if SafeLoadingMixin.file_checks is not None:
+            SafeLoadingMixin.file_checks.sign(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)  # type: ignore[misc]

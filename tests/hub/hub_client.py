@@ -110,6 +110,8 @@ def model_tokenizer_and_card_are_pushed(work: Path) -> None:
 def saving_with_push_to_hub_uploads_the_code(work: Path) -> None:
     new_model(1).save_pretrained(work / "saved", push_to_hub=True, repo_id="me/saved", export_code=True)
     assert files("me/saved") >= {path.name for path in (work / "saved").iterdir()} > {"pipelines.py"}
+    uploaded = Path(hf_hub_download("me/saved", "model.safetensors"))
+    assert uploaded.read_bytes() == (work / "saved" / "model.safetensors").read_bytes(), "with its digest"
 
 
 @WITH_PACKAGE.append

@@ -17,6 +17,7 @@ from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
 
+from hf_capsule_mt import CapsuleAggregatedMarianForConditionalGeneration, GDRMarianModel
 from hf_capsule_mt.configuration import GDRMarianConfig
 from hf_capsule_mt.hub import MARIAN_FAMILIES, convert_marian
 from hf_capsule_mt.hub.verification import compare
@@ -150,6 +151,16 @@ def test_all_published_forms_start_where_the_checkpoint_is(form, family, tmp_pat
     # Positions that were rounded to float16 are computed again.
     torch.testing.assert_close(actual, wanted, rtol=0, atol=0.02 if "dtype" in FORMS[form] else 1e-5)
     assert torch.equal(model.generate(source), marian.generate(source))
+
+
+@pytest.mark.parametrize("model_class", [CapsuleAggregatedMarianForConditionalGeneration, GDRMarianModel])
+def test_loading_an_older_checkpoint_fixes_its_positions(model_class: Any, tmp_path):
+    folder = write_opus(tmp_path / "opus", dtype=torch.float16)
+    model = model_class.from_pretrained(folder, dtype=torch.float32)
+    positions = [module for name, module in model.named_modules() if name.endswith("embed_positions")]
+    assert len(positions) == 2
+    for module in positions:
+        assert not module.weight.requires_grad and torch.equal(module.weight, module.create_weight())
 
 
 def test_positions_that_would_be_lost_are_refused(tmp_path):

@@ -12,7 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.utils import cached_file
 
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
@@ -56,6 +58,7 @@ def load_with_checks(
         refuse_other_sizes(pretrained_model_name_or_path, report["mismatched_keys"])
     if folder is not None and not wants_report and report["missing_keys"] and matches_saved_model(model, folder):
         refuse_missing(pretrained_model_name_or_path, sorted(report["missing_keys"]))
+    compute_positions(model, pretrained_model_name_or_path)
     return (model, report) if wants_report else model
 
 
@@ -68,8 +71,31 @@ def save_with_checks(save: Callable[..., None], model: Any, *args: Any, **kwargs
         check_finite(tensors.items(), type(model).__name__)
     save(*args, **kwargs)
     if is_main:
-        for path in weight_files(Path(arguments["save_directory"]), arguments.get("variant")):
-            write_digest(path)
+        sign(arguments["save_directory"])
+
+
+def sign(folder: str | os.PathLike[str]) -> None:
+    """Add a digest to each weight file of a model. With `push_to_hub`, `save_pretrained` uploads before it returns."""
+    for path in Path(folder).glob("model*.safetensors"):
+        write_digest(path)
+
+
+@torch.no_grad()
+def compute_positions(model: Any, name: Any) -> None:
+    """Fill position tables that were loaded with Marian's sines and cosines, and fix them, as if they were not there.
+
+    Older checkpoints of Marian contain the tables, some rounded to float16. Transformers reads them, would train them,
+    and never saves them.
+    """
+    for place, module in model.named_modules():
+        if isinstance(module, MarianSinusoidalPositionalEmbedding) and module.weight.requires_grad:
+            module.weight.requires_grad_(False)
+            if module.weight.is_meta:
+                continue
+            table = module.create_weight()
+            if not torch.allclose(module.weight.float().cpu(), table.float(), rtol=0, atol=0.005):
+                raise ValueError(f"{name}: {place} is not a table of sines and cosines, and would not be saved")
+            module.weight.copy_(table)
 
 
 def checkpoint_folder(name: str | os.PathLike[str] | None, subfolder: str = "", **places: Any) -> Path | None:

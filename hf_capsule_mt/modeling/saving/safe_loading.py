@@ -5,10 +5,11 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class FileChecks(NamedTuple):
-    """Functions that wrap Transformers' `from_pretrained` and `save_pretrained`; `file_checks.py` defines them."""
+    """Functions around Transformers' `from_pretrained`, `save_pretrained` and uploads; `file_checks.py` has them."""
 
     load: Callable[..., Any]
     save: Callable[..., None]
+    sign: Callable[[Any], None]
 
 
 class SafeLoadingMixin:
@@ -38,3 +39,8 @@ class SafeLoadingMixin:
             save(*args, **kwargs)
         else:
             SafeLoadingMixin.file_checks.save(save, self, *args, **kwargs)
+
+    def _upload_modified_files(self, working_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        if SafeLoadingMixin.file_checks is not None:
+            SafeLoadingMixin.file_checks.sign(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)  # type: ignore[misc]
