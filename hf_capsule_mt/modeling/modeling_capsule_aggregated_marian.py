@@ -43,7 +43,7 @@ from hf_capsule_mt.modeling.outputs import (
 from hf_capsule_mt.modeling.saving.code_export import CodeExportMixin
 from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
-from hf_capsule_mt.modeling.vocabularies import make_head, replaced_parts, target_vocabulary, tie_base
+from hf_capsule_mt.modeling.vocabularies import make_head, target_vocabulary, tie_base
 
 
 class LayerOutputs:
@@ -234,8 +234,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with replaced_parts(config):
-            super().__init__(config)
+        super(MarianModel, self).__init__(config)  # skips Marian's own encoder and decoder
         tie_base(self)
         self.encoder = self.encoder_class(config)
         self.decoder = self.decoder_class(config)
@@ -304,8 +303,7 @@ class CapsuleAggregatedMarianForConditionalGeneration(
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with replaced_parts(config):
-            super().__init__(config)
+        super(MarianMTModel, self).__init__(config)  # skips Marian's own base model and head
         self.model = self.model_class(config)
         make_head(self)
         self.post_init()

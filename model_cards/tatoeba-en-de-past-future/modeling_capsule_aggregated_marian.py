@@ -27,7 +27,7 @@ from .outputs import (
 )
 from .saving import CodeExportMixin, SafeLoadingMixin
 from .translation_head import TranslationHead
-from .vocabularies import make_head, replaced_parts, target_vocabulary, tie_base
+from .vocabularies import make_head, target_vocabulary, tie_base
 
 
 class LayerOutputs:
@@ -210,8 +210,7 @@ class CapsuleAggregatedMarianModel(CapsuleAggregatedMarianPreTrainedModel, Maria
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with replaced_parts(config):
-            super().__init__(config)
+        super(MarianModel, self).__init__(config)  # skips Marian's own encoder and decoder
         tie_base(self)
         self.encoder = self.encoder_class(config)
         self.decoder = self.decoder_class(config)
@@ -263,8 +262,7 @@ class CapsuleAggregatedMarianForConditionalGeneration(
 
     def __init__(self, config: CapsuleAggregatedMarianConfig) -> None:
         config.check()
-        with replaced_parts(config):
-            super().__init__(config)
+        super(MarianMTModel, self).__init__(config)  # skips Marian's own base model and head
         self.model = self.model_class(config)
         make_head(self)
         self.post_init()

@@ -5,8 +5,6 @@ Legend: `d` model width, `V` target vocabulary.
 """
 
 import torch
-from collections.abc import Iterator
-from contextlib import contextmanager
 from torch import nn
 from typing import Any
 from .capsules import SplitLinear
@@ -16,16 +14,6 @@ def target_vocabulary(config: Any) -> int:
     """Size of the target vocabulary."""
     shared = config.share_encoder_decoder_embeddings
     return (None if shared else config.decoder_vocab_size) or config.vocab_size
-
-
-@contextmanager
-def replaced_parts(config: Any) -> Iterator[None]:
-    """For Marian's own constructor, whose parts are replaced: on the meta device they take no time and no memory."""
-    checkpointing = getattr(config, "gradient_checkpointing", False)
-    with torch.device("meta"):
-        yield
-    if checkpointing:  # the parts have removed it
-        config.gradient_checkpointing = True
 
 
 def tie_base(model: Any) -> None:
