@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from torch.utils.data import Dataset
-from transformers import Pipeline
+from transformers import AutoModelForSeq2SeqLM, Pipeline
 
 from hf_capsule_mt.modeling.translation_loop import (
     force_decode,
@@ -59,6 +59,8 @@ class CapsuleTranslationPipeline(Pipeline):
             There are none if `is_reliable` is False, because `bow_accuracy` is low or was not measured. The higher
             `omission_score`, the more likely something was left out. For models with past and future and a
             bag-of-words loss.
+        truncation: True is `long_input="truncate"`, as in the pipeline of Transformers 4.
+        assistant_model: for assisted generation of one text at a time: a model, or its name.
         src_lang, tgt_lang: languages, for tokenizers that mark them; by default those of `translation_xx_to_yy`.
         Others, such as `num_beams`, go to `model.generate`. Unless a setting limits the length, a translation has at
             most twice the tokens of the longest source in its batch and 50.
@@ -96,6 +98,12 @@ class CapsuleTranslationPipeline(Pipeline):
             raise ValueError(f"{type(self.model).__name__} is no encoder-decoder: translation needs one")
         if (shortlist := getattr(self.model, "shortlist", None)) is not None:  # of quantize_for_cpu
             shortlist.check_tokenizer(self.tokenizer)
+        if parameters.pop("truncation", False):
+            parameters.setdefault("long_input", "truncate")
+        parameters.pop("clean_up_tokenization_spaces", None)
+        if isinstance(parameters.get("assistant_model"), str):
+            assistant = AutoModelForSeq2SeqLM.from_pretrained(parameters["assistant_model"], dtype=self.model.dtype)
+            parameters["assistant_model"] = assistant.to(self.model.device)
         preparing = {name: parameters.pop(name) for name in PREPARING if name in parameters}
         if preparing.get("long_input", "split") not in ("split", "truncate"):
             raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split' or 'truncate'")

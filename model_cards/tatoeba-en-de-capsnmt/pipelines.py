@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from torch.utils.data import Dataset
-from transformers import Pipeline
+from transformers import AutoModelForSeq2SeqLM, Pipeline
 from typing import Any
 from .translation_loop import force_decode, generation_setting, split_sentences, translate_tokens, with_settings
 
@@ -54,6 +54,12 @@ class CapsuleTranslationPipeline(Pipeline):
             raise ValueError(f"{type(self.model).__name__} is no encoder-decoder: translation needs one")
         if (shortlist := getattr(self.model, "shortlist", None)) is not None:  # of quantize_for_cpu
             shortlist.check_tokenizer(self.tokenizer)
+        if parameters.pop("truncation", False):
+            parameters.setdefault("long_input", "truncate")
+        parameters.pop("clean_up_tokenization_spaces", None)
+        if isinstance(parameters.get("assistant_model"), str):
+            assistant = AutoModelForSeq2SeqLM.from_pretrained(parameters["assistant_model"], dtype=self.model.dtype)
+            parameters["assistant_model"] = assistant.to(self.model.device)
         preparing = {name: parameters.pop(name) for name in PREPARING if name in parameters}
         if preparing.get("long_input", "split") not in ("split", "truncate"):
             raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split' or 'truncate'")

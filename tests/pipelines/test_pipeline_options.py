@@ -43,6 +43,20 @@ def test_generation_parameters_of_all_calls_of_a_call_and_of_a_config() -> None:
     assert (config.to_dict(), built(name).generation_config.to_dict()) == kept
 
 
+def test_an_assistant_may_be_a_name(folders: dict[str, str]) -> None:
+    name = GDR_MARIAN.name
+    translator = make(name, assistant_model=folders[name])
+    assert texts_of(translator(TEXTS[:1])) == expected(name, TEXTS[:1])
+
+
+def test_options_of_the_former_pipeline() -> None:
+    with pytest.warns(UserWarning, match="cut"):
+        cut = make(MARIAN, truncation=True, clean_up_tokenization_spaces=True)("ba " * 50)
+    with pytest.warns(UserWarning, match="cut"):
+        assert cut == make(MARIAN)("ba " * 50, long_input="truncate")
+    assert make(MARIAN)(TEXTS[0], truncation=False) == make(MARIAN)(TEXTS[0])
+
+
 def test_unlimited_translations_are_limited_by_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     def limits(name: str, texts: Any, **options: Any) -> list[int]:
         model = copy.deepcopy(built(name))
