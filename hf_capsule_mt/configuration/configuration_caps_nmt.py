@@ -16,10 +16,10 @@ from hf_capsule_mt.configuration.config_checks import (
 from hf_capsule_mt.configuration.recurrent_options import recurrent_problems
 
 SOURCE_AGGREGATIONS = ("capsules", "pooling")
-DECODER_CONTEXTS = ("fixed", "attention")
+DECODER_CONTEXTS = ("fixed", "capsules", "attention")
 
 COUNTS = ("vocab_size", "encoder_layers", "decoder_layers")
-ALWAYS_ONE = {"num_attention_heads": "the decoder of CapsNMT has no attention, and that of the hybrid has one head"}
+ALWAYS_ONE = {"num_attention_heads": "the decoder of CapsNMT has no attention, or one head"}
 STRATEGIES = ("share_routing_weights", "position_aware_routing", "separable_scoring")
 
 
@@ -68,7 +68,8 @@ class CapsNMTConfig(CheckedConfig, PreTrainedConfig):
         separable_scoring (`bool`, defaults to `True`):
             Whether a separate network scores agreement (Eq. 14). Otherwise the messages do (Eq. 12).
         decoder_context (`str`, defaults to `"fixed"`):
-            What the decoder reads of the source: `"fixed"`, the capsules alone, in linear time, or `"attention"`: the
+            What the decoder reads of the source: `"fixed"`, the sum `W_c [c_1 … c_M]` that Eq. (5) adds to every word;
+            `"capsules"`, also attention of its first layer to the capsules, in linear time too; or `"attention"`: the
             hybrid with RNMT, whose first layer also attends to the words.
 
     Example:

@@ -36,6 +36,12 @@ def generate_with_routings(
     cache = one_cache(kwargs.pop("past_key_values", None), kwargs)
     if cache is not None:
         kwargs[CACHE] = cache
+    encoded, mask = kwargs.get("encoder_outputs"), kwargs.get("attention_mask")
+    if encoded is not None and mask is not None and len(mask) != len(encoded[0]):
+        raise ValueError(
+            f"attention_mask has {len(mask)} sentences and encoder_outputs {len(encoded[0])}: generate() repeats "
+            "encoder_outputs for its beams in place; pass a copy to each call"
+        )
     kwargs |= inferred_mask(model, inputs, args, kwargs)
     if output_routings is None:
         output_routings = _configured_output_routings(model, args, kwargs)

@@ -113,11 +113,12 @@ class CapsNMTEncoderOutput(CapsuleEncoderOutput):
 
     Args:
         source_context (`torch.FloatTensor` of shape `(batch_size, d_model)`):
-            `W_c [c_1 … c_M]`. A decoder with `decoder_context="fixed"` gets nothing else of the source.
+            `W_c [c_1 … c_M]`. A decoder with `decoder_context="fixed"` reads nothing else of the source.
         capsules (`torch.FloatTensor` of shape `(batch_size, num_capsules, d_model)`):
             The capsules `c_j`; with `source_aggregation="pooling"`: maximum, mean, first and last state.
-        attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
-            With `decoder_context="attention"`: the keys of attention.
+        attention_keys (`torch.FloatTensor` of shape `(batch_size, S or M, d_model)`, *optional*):
+            With `decoder_context="attention"`: the keys of attention. With `"capsules"`: its keys and values, which
+            are the capsules, as large as the states of words.
 
     The routing site is `"encoder.capsules"`, of shape `(iterations, batch_size, 1, source_length, num_capsules)`. One
     routing serves the whole sentence. Its inputs are the words; padding has probability 0.

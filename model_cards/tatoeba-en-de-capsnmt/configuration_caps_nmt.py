@@ -367,10 +367,10 @@ def recurrent_problems(
 # configuration/configuration_caps_nmt.py
 """Configuration of CapsNMT, translation in linear time."""
 SOURCE_AGGREGATIONS = ("capsules", "pooling")
-DECODER_CONTEXTS = ("fixed", "attention")
+DECODER_CONTEXTS = ("fixed", "capsules", "attention")
 
 COUNTS = ("vocab_size", "encoder_layers", "decoder_layers")
-ALWAYS_ONE = {"num_attention_heads": "the decoder of CapsNMT has no attention, and that of the hybrid has one head"}
+ALWAYS_ONE = {"num_attention_heads": "the decoder of CapsNMT has no attention, or one head"}
 STRATEGIES = ("share_routing_weights", "position_aware_routing", "separable_scoring")
 
 

@@ -54,6 +54,8 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
         self.layers = nn.ModuleList([EncoderLSTMLayer(config) for _ in range(config.encoder_layers)])
         self.context = SourceContext(config)
         self.attention_keys = None
+        # Capsules have length 1 at most, states and what is pooled of them about sqrt(d).
+        self.capsule_scale = config.d_model**0.5 if config.source_aggregation == "capsules" else 1.0
         if config.decoder_context == "attention":
             self.attention_keys = InputLinear(config.d_model, config.d_model, bias=False)
         self.post_init()
@@ -64,6 +66,8 @@ class CapsNMTEncoder(WordEmbedding, CapsNMTPreTrainedModel):
         features = {"source_context": context, "capsules": capsules}
         if self.attention_keys is not None:
             features["attention_keys"] = self.attention_keys(states)
+        if self.config.decoder_context == "capsules":
+            features["attention_keys"] = capsules * self.capsule_scale
         return features
 
     @can_return_tuple
@@ -103,6 +107,14 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         self.stack = LSTMStack(config)
         self.post_init()
 
+    def attention_source(self, keys: Any, states: Any, attention_mask: Tensor | None) -> tuple[Any, ...]:
+        """Keys, values and mask of attention, to the capsules or to the words' `states`; nothing without attention."""
+        if self.stack.attention is None:
+            return ()
+        if self.config.decoder_context == "capsules":
+            return keys, keys, None
+        return keys, states, word_mask(attention_mask, states)
+
     @can_return_tuple
     def forward(
         self,
@@ -123,9 +135,9 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         r"""
         source_context (`torch.FloatTensor` of shape `(batch_size, d_model)`):
             From the encoder's output.
-        attention_keys (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
-            From the encoder's output, with `decoder_context="attention"`. Other decoders also ignore
-            `encoder_hidden_states` and `encoder_attention_mask`.
+        attention_keys (`torch.FloatTensor` of shape `(batch_size, S or M, d_model)`, *optional*):
+            From the encoder's output, with `decoder_context="attention"` or `"capsules"`. A decoder without attention
+            to words ignores the values of `encoder_hidden_states` and `encoder_attention_mask`.
         """
         attends = self.stack.attention is not None
         if source_context is None or (attends and (encoder_hidden_states is None or attention_keys is None)):
@@ -140,9 +152,7 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
         cache = cache_to_use(past_key_values, self._option("use_cache", use_cache), batch)
         states = None if cache is None else cache.states
         keep = target_word_mask(attention_mask, batch, length, 0 if cache is None else cache.get_seq_length())
-        source: tuple[Any, ...] = ()
-        if encoder_hidden_states is not None and attends:
-            source = (attention_keys, encoder_hidden_states, word_mask(encoder_attention_mask, encoder_hidden_states))
+        source = self.attention_source(attention_keys, encoder_hidden_states, encoder_attention_mask)
         if cache is not None and (length == 1 or keep is not None or cache.keeps_every_step):
             layers, weights, steps = self.stack.step_by_step(words, keep, states, source)
             cache.append(steps)
@@ -152,6 +162,8 @@ class CapsNMTDecoder(WordEmbedding, CapsNMTPreTrainedModel):
             if cache is not None:
                 cache.append([after], length)
         attentions = self._option("output_attentions", output_attentions)
+        if self.config.decoder_context != "attention":
+            weights = None  # cross-attention is to words
         returned: dict[str, Any] = {CACHE: cache}
         return CapsuleDecoderOutput(
             last_hidden_state=layers[-1],

@@ -409,7 +409,7 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
 
 
 class WordAttention(nn.Module):
-    """Attention of the hybrid with RNMT: one head over the source words, `q . k / sqrt(d)`."""
+    """One head over the source words, of the hybrid with RNMT, or over its capsules: `q . k / sqrt(d)`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -429,12 +429,12 @@ class WordAttention(nn.Module):
 
 
 class LSTMStack(nn.Module):
-    """The decoder's layers; in the hybrid, attention comes after the first."""
+    """The decoder's layers; attention, if there is one, comes after the first."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.layers: Any = nn.ModuleList([DecoderLSTMLayer(config) for _ in range(config.decoder_layers)])
-        self.attention = WordAttention(config) if config.decoder_context == "attention" else None
+        self.attention = None if config.decoder_context == "fixed" else WordAttention(config)
 
     def at_once(
         self, words: Tensor, order: WordOrder | None, states: States | None, source: tuple[Any, ...]

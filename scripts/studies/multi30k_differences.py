@@ -52,6 +52,8 @@ PAIRS = (
     Pair("caps_nmt", "caps_nmt_pooling", (25.7, 21.3)),
     Pair("caps_nmt_kd", "caps_nmt", (26.9, 25.7)),
     Pair("caps_nmt_wide", "caps_nmt"),
+    Pair("caps_nmt_attended", "caps_nmt"),
+    Pair("caps_nmt_attended", "caps_nmt_pooling_attended"),
     Pair("caps_nmt_rate", "caps_nmt"),
     Pair("caps_nmt_attention", "caps_nmt"),
 )

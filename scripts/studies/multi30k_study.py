@@ -62,6 +62,8 @@ ONE_SEED: dict[str, tuple[str, str | None]] = {
     "dla_dynamic_routing": ("dla_dynamic_routing", None),
     "heads_em_all": ("heads_em_all", None),
     "gdr_marian_no_losses": ("gdr_marian_no_losses", BASE),
+    "caps_nmt_attended": ("caps_nmt_attended", None),
+    "caps_nmt_pooling_attended": ("caps_nmt_pooling_attended", None),
     "caps_nmt_rate": ("caps_nmt_rate", None),
     "caps_nmt_wide": ("caps_nmt_wide", None),
     "rnmt": ("rnmt", None),

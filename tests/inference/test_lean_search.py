@@ -20,7 +20,7 @@ from hf_capsule_mt.inference.search import choose, loops
 from hf_capsule_mt.inference.search.loops import FinishedTranslations, Limits, beam_search, greedy_search
 from hf_capsule_mt.inference.search.processors import Processors
 
-CASES = [Case(CAPS_NMT, name) for name in ("capsules", "hybrid", "pooling", "two_vocabularies")]
+CASES = [Case(CAPS_NMT, name) for name in ("capsules", "hybrid", "attended", "pooling", "two_vocabularies")]
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "forced end": {"forced_eos_token_id": END, "max_length": 6},

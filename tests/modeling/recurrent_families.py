@@ -153,6 +153,7 @@ CAPS_NMT = Family(
         },
         "one_iteration": {"routing_iterations": 1, "num_capsules": 1},
         "hybrid": {"decoder_context": "attention", "num_capsules": 2},
+        "attended": {"decoder_context": "capsules", "num_capsules": 5},
         "of_other_sizes": {
             "d_model": 18,
             "encoder_layers": 1,
@@ -182,8 +183,8 @@ CAPS_NMT = Family(
     },
     routing_sites=caps_nmt_sites,
     routing_functions=("hf_capsule_mt.modeling.capsules.source_capsules:sequence_routing",),
-    chosen=("hybrid", "capsules", "pooling"),
-    covering=("pooling", "plain_capsules", "untied"),
+    chosen=("hybrid", "capsules", "pooling", "attended"),
+    covering=("pooling", "plain_capsules", "untied", "attended"),
     shallow={"encoder_layers": 1, "decoder_layers": 1},
     without_gradient=(),
     gates=(),

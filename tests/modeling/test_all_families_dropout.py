@@ -80,7 +80,7 @@ def recurrent_places(config: Any) -> Places:
     if config.model_type == "caps_nmt":
         names += [f"encoder.layers.{index}.dropout" for index in range(config.encoder_layers)]
         names += [f"decoder.stack.layers.{index}.dropout" for index in range(config.decoder_layers)]
-        names += ["decoder.stack.attention.dropout"] * (config.decoder_context == "attention")
+        names += ["decoder.stack.attention.dropout"] * (config.decoder_context != "fixed")
     else:
         names += ["encoder.layer_dropout"] * (config.encoder_layers - 1) + ["decoder.readout_dropout"]
     return Counter((name, config.dropout) for name in names)

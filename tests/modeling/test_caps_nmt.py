@@ -1,5 +1,6 @@
 """CapsNMT: its equations, its strategies, its state, its errors."""
 
+import copy
 import math
 from typing import Any
 
@@ -38,6 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "capsules": {},
     "pooling": {"source_aggregation": "pooling"},
     "hybrid": {"decoder_context": "attention"},
+    "attended": {"decoder_context": "capsules"},
 }
 PLAIN = {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False}
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -121,7 +123,16 @@ def capsules_of(model: Any, states: list[Tensor]) -> Tensor:
     return torch.stack(capsules)
 
 
-def decode(model: Any, source: list[Tensor], context: Tensor, words: list[int]) -> Tensor:
+def read_by_attention(model: Any, source: list[Tensor], capsules: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Keys and values: the words, or the capsules as large as words."""
+    if model.config.decoder_context == "attention":
+        return [model.get_encoder().attention_keys.weight @ state for state in source], source
+    scale = math.sqrt(model.config.d_model) if model.config.source_aggregation == "capsules" else 1.0
+    values = [capsule * scale for capsule in capsules]
+    return values, values
+
+
+def decode(model: Any, source: list[Tensor], capsules: Tensor, context: Tensor, words: list[int]) -> Tensor:
     """s_1 … s_T of the top layer, Eq. (5)."""
     decoder = model.get_decoder()
     states = [decoder.embed_tokens.weight[word] * model.config.d_model**0.5 + context for word in words]
@@ -129,12 +140,12 @@ def decode(model: Any, source: list[Tensor], context: Tensor, words: list[int]) 
         states = [layer.norm(old + new) for old, new in zip(states, run(layer.rnn, states), strict=True)]
         attention = decoder.stack.attention
         if index == 0 and attention is not None:
-            keys = [model.get_encoder().attention_keys.weight @ state for state in source]
+            keys, values = read_by_attention(model, source, capsules)
             attended = []
             for state in states:
                 query = attention.query.weight @ state
                 weights = torch.stack([query @ key / len(key) ** 0.5 for key in keys]).softmax(dim=0)
-                mixed = sum(weight * word for weight, word in zip(weights, source, strict=True))
+                mixed = sum(weight * word for weight, word in zip(weights, values, strict=True))
                 attended.append(attention.norm(state + attention.out(mixed)))
             states = attended
     return torch.stack(states)
@@ -153,6 +164,8 @@ def decode(model: Any, source: list[Tensor], context: Tensor, words: list[int]) 
         {"source_aggregation": "pooling"},
         {"decoder_context": "attention"},
         {"decoder_context": "attention", "source_aggregation": "pooling"},
+        {"decoder_context": "capsules"},
+        {"decoder_context": "capsules", "source_aggregation": "pooling"},
     ],
     ids=str,
 )
@@ -167,7 +180,7 @@ def test_equals_the_equations(changes: dict[str, Any]) -> None:
             states = encode(model, source)
             capsules = capsules_of(model, states)
             context = model.get_encoder().context.projection.weight @ capsules.flatten()
-            top = decode(model, states, context, [PAD, *target[:-1]])
+            top = decode(model, states, capsules, context, [PAD, *target[:-1]])
             logits = top @ model.lm_head.weight.T + model.final_logits_bias[0]
             assert_close(encoded.last_hidden_state[row, : len(source)], torch.stack(states), 1e-9)
             assert_close(encoded.capsules[row], capsules, 1e-6)  # sinusoids are float32
@@ -324,6 +337,17 @@ def test_gradient_checkpointing_computes_a_layer_once_more() -> None:
     assert len(calls) == 2
 
 
+def test_encoder_outputs_that_beams_repeated_are_noticed() -> None:
+    model = build()
+    source = torch.randint(4, 20, (3, 5))
+    encoded, mask = model.get_encoder()(source, attention_mask=torch.ones_like(source)), torch.ones_like(source)
+    options = {"attention_mask": mask, "num_beams": 2, "max_length": 4}
+    assert len(model.generate(encoder_outputs=copy.copy(encoded), **options)) == 3
+    model.generate(encoder_outputs=encoded, **options)
+    with pytest.raises(ValueError, match="attention_mask has 3 sentences and encoder_outputs 6"):
+        model.generate(encoder_outputs=encoded, **options)
+
+
 def test_calls_that_cannot_work() -> None:
     model, hybrid = build(), build("hybrid")
     batch = batch_of(model)
@@ -341,6 +365,15 @@ def test_calls_that_cannot_work() -> None:
         mask = batch["attention_mask"].clone()
         mask[1] = 0
         model(**{**batch, "attention_mask": mask})
+
+
+def test_attention_to_capsules_costs_the_same_at_any_length() -> None:
+    model = build("attended")
+    with torch.no_grad():
+        encoded = model.get_encoder()(torch.full((3, 50), 5))
+        assert encoded.attention_keys.shape == encoded.capsules.shape == (3, 3, 12)
+        assert_close(encoded.attention_keys, encoded.capsules * 12**0.5)
+        assert model(**batch_of(model), output_attentions=True).cross_attentions is None, "no words are attended to"
 
 
 def test_attention_of_the_hybrid() -> None:

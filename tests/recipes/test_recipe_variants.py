@@ -131,6 +131,11 @@ MULTI30K: Rows = {
     "marian_wide": ("marian", config(encoder_ffn_dim=576, decoder_ffn_dim=576)),
     "from_marian": ("marian", {"init_from": "runs/recipes/multi30k/marian", **steps(3250, 1e-3, 300, new=2e-3)}),
     "caps_nmt_attention": ("caps_nmt", config(decoder_context="attention")),
+    "caps_nmt_attended": ("caps_nmt", config(decoder_context="capsules")),
+    "caps_nmt_pooling_attended": (
+        "caps_nmt",
+        config(decoder_context="capsules", source_aggregation="pooling"),
+    ),
     "caps_nmt_kd": (
         "caps_nmt",
         {"train": "data/multi30k/distilled/train", "tokenizer": "runs/recipes/multi30k/marian"},

@@ -11,7 +11,6 @@ from torch import Tensor
 from hf_capsule_mt.inference.search.processors import output_layer
 from hf_capsule_mt.inference.search.transposed import transposed_copy
 from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
-from hf_capsule_mt.modeling.input_checks import word_mask
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTDecoder, CapsNMTForConditionalGeneration, CapsNMTModel
 from hf_capsule_mt.modeling.recurrent.cache import States
 
@@ -40,10 +39,8 @@ class CapsNMTSteps:
             self.transposed_head = transposed_copy(model.lm_head.weight)  # [d, V]
         self.context: Tensor = encoded["source_context"]  # [R, d]
         self.states: States = decoder.stack.initial_states(self.context)
-        self.source: tuple[Any, ...] = ()
-        if decoder.stack.attention is not None:
-            states = encoded["last_hidden_state"]
-            self.source = (encoded["attention_keys"], states, word_mask(attention_mask, states))
+        keys = encoded.get("attention_keys")
+        self.source = decoder.attention_source(keys, encoded["last_hidden_state"], attention_mask)
 
     def __call__(self, words: Tensor) -> Tensor:
         """Read the last words `[R]`; return the logits `[R, V]` of the next words."""

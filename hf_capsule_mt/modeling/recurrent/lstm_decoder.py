@@ -58,7 +58,7 @@ class DecoderLSTMLayer(GradientCheckpointingLayer):
 
 
 class WordAttention(nn.Module):
-    """Attention of the hybrid with RNMT: one head over the source words, `q . k / sqrt(d)`.
+    """One head over the source words, of the hybrid with RNMT, or over its capsules: `q . k / sqrt(d)`.
 
     It reads the output of the first LSTM layer and feeds the layers above. It does not feed the LSTM below, so all
     steps of a sentence are computed at once. Like other sub-layers, it has a residual connection and a layer norm.
@@ -82,12 +82,12 @@ class WordAttention(nn.Module):
 
 
 class LSTMStack(nn.Module):
-    """The decoder's layers; in the hybrid, attention comes after the first."""
+    """The decoder's layers; attention, if there is one, comes after the first."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.layers: Any = nn.ModuleList([DecoderLSTMLayer(config) for _ in range(config.decoder_layers)])
-        self.attention = WordAttention(config) if config.decoder_context == "attention" else None
+        self.attention = None if config.decoder_context == "fixed" else WordAttention(config)
 
     def at_once(
         self, words: Tensor, order: WordOrder | None, states: States | None, source: tuple[Any, ...]
