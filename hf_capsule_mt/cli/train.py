@@ -80,6 +80,11 @@ def option_problems(arguments: list[str]) -> str:
 
     problems = []
     for name in unknown_options(arguments):
+        if name in ("--num_processes", "--num_machines"):
+            problems.append(
+                f"command line: {name} is an option of accelerate: accelerate launch {name} N -m hf_capsule_mt"
+            )
+            continue
         close = closest(name, [*OPTIONS, *top_level_keys(), *nested_keys()])
         problems.append(f"command line: no argument {name}" + (f"; did you mean --{close}?" if close else ""))
     return "; ".join(problems)

@@ -76,7 +76,10 @@ def export_checkpoint(
         model = AutoModelForSeq2SeqLM.from_pretrained(source)
         carries_code = hasattr(model.config, "carry_code")
         if not carries_code and not (allow_marian and model.config.model_type == MARIAN.name):
-            raise ValueError(f"{source} holds a {type(model).__name__}, which is not a model of hf_capsule_mt")
+            raise ValueError(
+                f"{source} holds a {type(model).__name__}, which is not a model of hf_capsule_mt. It needs no code: "
+                "upload the folder as it is, `hf upload OWNER/NAME FOLDER`"
+            )
         check_finite(model.state_dict().items(), str(source))
         code = {"export_code": True} if carries_code else {}
         model.to(stored_dtype or model.dtype).save_pretrained(folder, max_shard_size=max_shard_size, **code)

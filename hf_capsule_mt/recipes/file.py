@@ -101,7 +101,9 @@ def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Pa
     if base.removesuffix(".yaml") in shipped_names() and not other.exists():
         other = SHIPPED / f"{base.removesuffix('.yaml')}.yaml"
     if any(name.suffix.lower() not in RECIPE_ENDINGS for name in (other, other.resolve())):
-        raise ValueError(f"{path}: {EXTENDS}={shortened(base)} must be a recipe, which ends in .yaml or .yml")
+        close = closest_recipes(base)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"{path}: {EXTENDS}={shortened(base)} must be a recipe, which ends in .yaml or .yml{hint}")
     if other.resolve() in extending_files:
         raise ValueError(f"{other}: extends itself through {extending_files[-1].name}; remove one {EXTENDS}")
     if len(extending_files) == LONGEST_CHAIN:

@@ -118,7 +118,8 @@ def _differences(options: dict[str, Any], token_ids: dict[str, Any], saved_confi
         if name in options and name in saved_config and options[name] != saved_config[name]
     ]
     size = saved_config.get("vocab_size")
-    if isinstance(size, int) and token_ids["vocab_size"] > size:
+    # A vocabulary may be padded to a multiple of at most 128. A tokenizer with far fewer tokens is another one.
+    if isinstance(size, int) and not size - 128 < token_ids["vocab_size"] <= size:
         problems.append(f"the tokenizer has {token_ids['vocab_size']} tokens, and the checkpoint {size}")
     for name in ("pad_token_id", "eos_token_id"):
         if name in saved_config and saved_config[name] != token_ids[name]:

@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 
 from hf_capsule_mt.evaluation import compare_systems
 from hf_capsule_mt.families import FAMILIES_AND_MARIAN
+from hf_capsule_mt.recipes import model as recipe_model
 from hf_capsule_mt.recipes.file import read_settings
 from hf_capsule_mt.recipes.model import SHAPE, build_config
 from hf_capsule_mt.recipes.recipe import Recipe, parse_recipe, recipe_parser
@@ -454,3 +455,11 @@ def test_the_help_says_what_resume_and_no_resume_do():
     text = " ".join(done.stdout.split())
     assert "--resume Continue from the last checkpoint in output_dir, if there is one." in text
     assert "--no_resume Never continue a run: it is an error if output_dir holds one." in text
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(5, False), (872, False), (873, True), (1_000, True), (1_001, False)])
+def test_a_start_has_the_words_of_the_tokenizer(tokens: int, fits: bool) -> None:
+    """A vocabulary may be padded to a multiple of 128."""
+    saved = {"vocab_size": 1_000, "pad_token_id": 0, "eos_token_id": 1}
+    problems = recipe_model._differences({}, saved | {"vocab_size": tokens}, saved)
+    assert problems == ([] if fits else [f"the tokenizer has {tokens} tokens, and the checkpoint 1000"])
