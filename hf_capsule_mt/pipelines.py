@@ -46,8 +46,9 @@ class CapsuleTranslationPipeline(Pipeline):
     installed package, also where a checkpoint carries this file):
 
         batch_size: pieces that are translated at once.
-        long_input: `"split"` (default) translates a text that is too long sentence by sentence and joins the
-            translations with spaces. `"truncate"` cuts the text. A warning names a text or sentence that was cut.
+        long_input: `"split"` (default) translates a text that is too long for the model sentence by sentence and joins
+            the translations with spaces. `"sentences"` does so with every text, best for models that were trained on
+            single sentences. `"truncate"` cuts the text, as `truncation=True`. A warning names what was cut.
         max_source_length: the most tokens of a source; by default, and at most, the positions of the model.
         return_scores: adds `score`: the sum of the log probabilities of the tokens, the end token included, divided
             by their number to the power of the length penalty.
@@ -59,7 +60,6 @@ class CapsuleTranslationPipeline(Pipeline):
             There are none if `is_reliable` is False, because `bow_accuracy` is low or was not measured. The higher
             `omission_score`, the more likely something was left out. For models with past and future and a
             bag-of-words loss.
-        truncation: True is `long_input="truncate"`, as in the pipeline of Transformers 4.
         assistant_model: for assisted generation of one text at a time: a model, or its name.
         src_lang, tgt_lang: languages, for tokenizers that mark them; by default those of `translation_xx_to_yy`.
         Others, such as `num_beams`, go to `model.generate`. Unless a setting limits the length, a translation has at
@@ -105,8 +105,8 @@ class CapsuleTranslationPipeline(Pipeline):
             assistant = AutoModelForSeq2SeqLM.from_pretrained(parameters["assistant_model"], dtype=self.model.dtype)
             parameters["assistant_model"] = assistant.to(self.model.device)
         preparing = {name: parameters.pop(name) for name in PREPARING if name in parameters}
-        if preparing.get("long_input", "split") not in ("split", "truncate"):
-            raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split' or 'truncate'")
+        if preparing.get("long_input", "split") not in ("split", "sentences", "truncate"):
+            raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split', 'sentences' or 'truncate'")
         limit, positions = preparing.get("max_source_length"), self._positions()
         if limit is not None and not 2 <= limit <= (positions or limit):
             most = f"at most {positions}, the positions of the model" if positions else "has no upper bound here"
@@ -134,11 +134,11 @@ class CapsuleTranslationPipeline(Pipeline):
         pair = LANGUAGE_PAIR.fullmatch(self.task or "") or (None, None, None)
         languages = (parameters.get("src_lang") or pair[1], parameters.get("tgt_lang") or pair[2])
         limit = parameters.get("max_source_length") or self._positions()
-        pieces = [self._encode(input_, *languages)]
-        if limit is not None and len(pieces[0].tokens) > limit:
-            if parameters.get("long_input", "split") == "split":
-                pieces = [self._encode(sentence, *languages) for sentence in split_sentences(input_)]
-            pieces = [self._cut(piece, limit) for piece in pieces]
+        pieces, mode = [self._encode(input_, *languages)], parameters.get("long_input", "split")
+        is_too_long = limit is not None and len(pieces[0].tokens) > limit
+        if mode == "sentences" or (mode == "split" and is_too_long):
+            pieces = [self._encode(sentence, *languages) for sentence in split_sentences(input_)]
+        pieces = [piece if limit is None else self._cut(piece, limit) for piece in pieces]
         return {"pieces": tuple(pieces)}
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:

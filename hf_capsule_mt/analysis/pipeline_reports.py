@@ -43,8 +43,8 @@ def reports(
     if return_routings:
         if len(sources) > 1:
             raise ValueError(
-                "return_routings=True: a text is too long and was split, and the model routes each of its sentences; "
-                "pass the sentences, or long_input='truncate'"
+                "return_routings=True: a text was split, and each sentence has its own routing; pass the sentences, "
+                "or long_input='truncate'"
             )
         results["routings"] = {}
         for (_, source), (_, target) in zip(sources, targets, strict=True):

@@ -197,6 +197,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         window=arguments.window,
         n_best=arguments.n_best,
         with_scores=arguments.scores or arguments.json,
+        every_sentence=arguments.split_sentences,
         num_beams=beams_of(model, arguments.beam),
         **options,
         **limits,
@@ -272,7 +273,13 @@ def make_parser() -> CommandParser:
     )
     parser.rare.add_argument("--score", type=Path, metavar="TARGETS", help="score these translations and make none")
     parser.rare.add_argument(
-        "--max-new-tokens", type=at_least_one, help="most tokens of a translation; default: twice the source plus 50"
+        "--max-new-tokens",
+        type=at_least_one,
+        help="most tokens of a translation; default: those of the model's generation_config.json, or twice the source "
+        "plus 50",
+    )
+    parser.add_argument(
+        "--split-sentences", action="store_true", help="translate each sentence of a line by itself, and join them"
     )
     parser.rare.add_argument(
         "--window", type=at_least_one, default=1024, help="number of lines that are sorted by length"

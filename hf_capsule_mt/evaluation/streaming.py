@@ -58,6 +58,7 @@ def translate_lines(
     with_scores: bool = False,
     length_penalty: float | None = None,
     on_progress: Progress | None = None,
+    every_sentence: bool = False,
     **generation: Any,
 ) -> Iterator[list[Translation]]:
     """The `n_best` translations of each line, best first, in the order of the lines.
@@ -72,6 +73,7 @@ def translate_lines(
         with_scores: adds the score of each translation; for several sentences that of all their tokens.
         length_penalty: None takes it from the model's generation config, or 1.0 if that has none.
         on_progress: called after every batch with the number of lines that it translated.
+        every_sentence: translates every line sentence by sentence, best for models that were trained on single ones.
         generation: goes to `model.generate`, for example `num_beams`.
     """
     if isinstance(lines, str | bytes):
@@ -92,16 +94,19 @@ def translate_lines(
     check_shortlist(model, tokenizer)
     own = {"num_return_sequences": n_best} | ({"length_penalty": length_penalty} if beams > 1 else {})
     generation = with_settings(with_one_limit(model, generation), **own)
+    ends = generation_setting(model, generation, "eos_token_id")
     incoming, first = iter(lines), 1
     while chunk := list(islice(incoming, window)):
         results = [[Translation("", 0.0 if with_scores else None)] * n_best for _ in chunk]
         rows = [index for index, line in enumerate(chunk) if line.strip()]
         if on_progress is not None:
             on_progress(len(chunk) - len(rows))
-        pieces = _pieces(model, tokenizer, [chunk[row] for row in rows], [first + row for row in rows])
+        numbers = [first + row for row in rows]
+        pieces = _pieces(model, tokenizer, [chunk[row] for row in rows], numbers, every_sentence)
         sources, padding = [source for parts in pieces for source in parts], tokenizer.pad_token_id
         counted = _progress_of_lines(on_progress, len(sources) - len(rows))
         ranked = translate_tokens(model, sources, padding, generation, None, max_tokens, counted)
+        _warn_of_cut(ranked, [number for number, parts in zip(numbers, pieces, strict=True) for _ in parts], ends)
         targets = [target for best_first in ranked for target in best_first]
         sums: Sequence[float] = []
         if with_scores:
@@ -152,17 +157,32 @@ def score_pairs(
 
 
 def _pieces(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], numbers: Sequence[int]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    numbers: Sequence[int],
+    every_sentence: bool,
 ) -> list[list[list[int]]]:
-    """What the model reads of each text: its tokens, or those of each sentence if there are too many."""
+    """What the model reads of each text: its tokens, or those of each sentence, if asked or if there are too many."""
     limit = source_limit(model, tokenizer)
     pieces = []
     for text, tokens, number in zip(texts, encode_texts(tokenizer, texts, None)[0], numbers, strict=True):
-        is_too_long = limit is not None and len(tokens) > limit
-        sentences = split_sentences(text) if is_too_long else []
+        is_split = every_sentence or (limit is not None and len(tokens) > limit)
+        sentences = split_sentences(text) if is_split else []
         encoded = _encode(model, tokenizer, sentences, [number] * len(sentences), "has a sentence of")
-        pieces.append(encoded if is_too_long else [tokens])
+        pieces.append(encoded if is_split else [tokens])
     return pieces
+
+
+def _warn_of_cut(ranked: list[list[list[int]]], numbers: list[int], ends: int | list[int] | None) -> None:
+    """Warn of lines whose best translation has no end token: it ends at the limit of its length."""
+    end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
+    for number, (best, *_) in zip(numbers, ranked, strict=True):
+        if end_tokens and not end_tokens & {*best[-1:]}:
+            warnings.warn(
+                f"line {number}: its translation is cut off after {len(best)} tokens; raise max_new_tokens",
+                stacklevel=3,
+            )
 
 
 def _progress_of_lines(on_progress: Progress | None, others: int) -> Progress | None:

@@ -61,8 +61,8 @@ class CapsuleTranslationPipeline(Pipeline):
             assistant = AutoModelForSeq2SeqLM.from_pretrained(parameters["assistant_model"], dtype=self.model.dtype)
             parameters["assistant_model"] = assistant.to(self.model.device)
         preparing = {name: parameters.pop(name) for name in PREPARING if name in parameters}
-        if preparing.get("long_input", "split") not in ("split", "truncate"):
-            raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split' or 'truncate'")
+        if preparing.get("long_input", "split") not in ("split", "sentences", "truncate"):
+            raise ValueError(f"long_input={preparing['long_input']!r}: must be 'split', 'sentences' or 'truncate'")
         limit, positions = preparing.get("max_source_length"), self._positions()
         if limit is not None and not 2 <= limit <= (positions or limit):
             most = f"at most {positions}, the positions of the model" if positions else "has no upper bound here"
@@ -90,11 +90,11 @@ class CapsuleTranslationPipeline(Pipeline):
         pair = LANGUAGE_PAIR.fullmatch(self.task or "") or (None, None, None)
         languages = (parameters.get("src_lang") or pair[1], parameters.get("tgt_lang") or pair[2])
         limit = parameters.get("max_source_length") or self._positions()
-        pieces = [self._encode(input_, *languages)]
-        if limit is not None and len(pieces[0].tokens) > limit:
-            if parameters.get("long_input", "split") == "split":
-                pieces = [self._encode(sentence, *languages) for sentence in split_sentences(input_)]
-            pieces = [self._cut(piece, limit) for piece in pieces]
+        pieces, mode = [self._encode(input_, *languages)], parameters.get("long_input", "split")
+        is_too_long = limit is not None and len(pieces[0].tokens) > limit
+        if mode == "sentences" or (mode == "split" and is_too_long):
+            pieces = [self._encode(sentence, *languages) for sentence in split_sentences(input_)]
+        pieces = [piece if limit is None else self._cut(piece, limit) for piece in pieces]
         return {"pieces": tuple(pieces)}
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:

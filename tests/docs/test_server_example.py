@@ -68,7 +68,7 @@ class Repeating:
     class model:
         config = object()
 
-    def __call__(self, text: str, return_coverage: bool) -> list[dict[str, str]]:
+    def __call__(self, text: str, return_coverage: bool, long_input: str) -> list[dict[str, str]]:
         return [{"translation_text": text}]
 
 
@@ -83,7 +83,7 @@ class Failing:
     class model:
         config = object()
 
-    def __call__(self, text: str, return_coverage: bool) -> Any:
+    def __call__(self, text: str, return_coverage: bool, long_input: str) -> Any:
         raise ValueError("the model is broken")
 
 

@@ -57,6 +57,21 @@ def test_order_and_texts(made: tuple[Any, Any]) -> None:
         assert all(len(translations) == 1 and translations[0].score is None for translations in actual)
 
 
+def test_every_line_can_be_split_into_its_sentences(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    both = f"{SOURCES[0]} {SOURCES[1]}"
+    wanted = " ".join(filter(None, translate(model, tokenizer, SOURCES[:2], num_beams=2)))
+    (actual,) = translate_lines(model, tokenizer, [both], num_beams=2, every_sentence=True)
+    (whole,) = translate_lines(model, tokenizer, [both], num_beams=2)
+    assert actual[0].text == wanted != whole[0].text
+
+
+def test_a_translation_that_ends_at_its_limit_is_named(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    with pytest.warns(UserWarning, match="line 2: its translation is cut off after 3 tokens; raise max_new_tokens"):
+        list(translate_lines(model, tokenizer, ["", LONG], num_beams=1, min_new_tokens=3, max_new_tokens=3))
+
+
 def test_lines_are_read_as_they_are_needed(made: tuple[Any, Any]) -> None:
     read: list[int] = []
 
@@ -173,6 +188,7 @@ def test_a_long_line_is_translated_sentence_by_sentence(
     finished: list[int] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".* cut off after 11 tokens")
         actual = list(
             translate_lines(model, tokenizer, lines, with_scores=True, on_progress=finished.append, **options)
         )
@@ -260,7 +276,8 @@ def test_command_line(made: tuple[Any, Any], tmp_path: Path) -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     parts = [part[0].text for part in translate_lines(model, tokenizer, split_sentences(LONG), num_beams=1)]
     whole = " ".join(filter(None, parts))
-    assert [row["source"] for row in rows] == [LONG, "", LONG] and done.stderr == ""
+    assert [row["source"] for row in rows] == [LONG, "", LONG]
+    assert all("cut off after 11 tokens" in line for line in done.stderr.splitlines())
     assert [row["translations"][0]["text"] for row in rows] == [whole, "", whole]
     failed = call(tmp_path, "--beam", "2", "--n-best", "3", text="x\n")
     assert failed.returncode == 1 and "error: n_best=3" in failed.stderr and "Traceback" not in failed.stderr

@@ -58,6 +58,13 @@ def test_long_text_is_translated_sentence_by_sentence(name: str) -> None:
             assert texts_of(translator(LONG, batch_size=size)) == [whole]
 
 
+@pytest.mark.parametrize("name", [MARIAN, CAPS_NMT.name])
+def test_every_text_can_be_split_into_its_sentences(name: str) -> None:
+    wanted = joined(expected(name, ["ba de.", "fi go!"]))
+    assert texts_of(make(name, long_input="sentences")(["ba de. fi go!"])) == [wanted]
+    assert texts_of(make(name)(["ba de. fi go!"])) == expected(name, ["ba de. fi go!"]) != [wanted]
+
+
 def test_a_sentence_that_is_too_long_is_cut_with_a_warning() -> None:
     translator = make(MARIAN)
     short = "ba de fi go lu. "

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, pipeline
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (MARIAN, {"long_input": "wrap"}, "long_input='wrap': must be 'split' or 'truncate'"),
+        (MARIAN, {"long_input": "wrap"}, "long_input='wrap': must be 'split', 'sentences' or 'truncate'"),
         (MARIAN, {"max_source_length": 41}, "max_source_length=41: .*at most 40"),
         (CAPS_NMT.name, {"max_source_length": 1}, "max_source_length=1: must be at least 2"),
         (MARIAN, {"return_routings": True}, "MarianMTModel routes nothing"),
