@@ -221,6 +221,11 @@ def test_numbers() -> None:
             at_least_one(text)
 
 
+def without_cut(errors: str) -> str:
+    """Without the warnings that the translations of a small untrained model are cut off."""
+    return "".join(line for line in errors.splitlines(keepends=True) if " is cut off after " not in line)
+
+
 def test_progress_goes_to_standard_error_alone(folder: Path) -> None:
     """Standard error is not a terminal here, so the bar is there on demand only."""
     quiet, shown = (
@@ -228,7 +233,7 @@ def test_progress_goes_to_standard_error_alone(folder: Path) -> None:
         for options in ([], ["--progress"])
     )
     assert quiet.returncode == shown.returncode == 0, shown.stderr
-    assert quiet.stderr == "" and quiet.stdout == shown.stdout and shown.stdout.count("\n") == 3
+    assert without_cut(quiet.stderr) == "" and quiet.stdout == shown.stdout and shown.stdout.count("\n") == 3
     assert "3/3" in shown.stderr
     (folder / "target.txt").write_text("eins\nzwei\ndrei\n")
     scored = ["--model", ".", "--progress", "--score", "target.txt", "source.txt"]
@@ -249,7 +254,9 @@ def test_ctrl_c_says_where_translate_is(folder: Path) -> None:
         time.sleep(1)  # Python misses a signal that comes just before it blocks: let it wait for the next line first
         process.send_signal(signal.SIGINT)
         assert process.wait(300) == 130
-        assert process.stderr.read() == "interrupted: 2 lines were read, 2 of them translated and written\n"
+        assert (
+            without_cut(process.stderr.read()) == "interrupted: 2 lines were read, 2 of them translated and written\n"
+        )
 
 
 def test_ctrl_c_in_any_command(capsys: pytest.CaptureFixture[str]) -> None:

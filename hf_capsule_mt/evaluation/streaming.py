@@ -175,14 +175,15 @@ def _pieces(
 
 
 def _warn_of_cut(ranked: list[list[list[int]]], numbers: list[int], ends: int | list[int] | None) -> None:
-    """Warn of lines whose best translation has no end token: it ends at the limit of its length."""
+    """Warn, once for all these lines, of translations without an end token: the limit of their length cut them."""
     end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
-    for number, (best, *_) in zip(numbers, ranked, strict=True):
-        if end_tokens and not end_tokens & {*best[-1:]}:
-            warnings.warn(
-                f"line {number}: its translation is cut off after {len(best)} tokens; raise max_new_tokens",
-                stacklevel=3,
-            )
+    cut = [(n, best) for n, (best, *_) in zip(numbers, ranked, strict=True) if not end_tokens & {*best[-1:]}]
+    if end_tokens and cut:
+        (number, best), more = cut[0], f", and {len(cut) - 1} more" if len(cut) > 1 else ""
+        warnings.warn(
+            f"the translation of line {number} is cut off after {len(best)} tokens{more}; raise max_new_tokens",
+            stacklevel=3,
+        )
 
 
 def _progress_of_lines(on_progress: Progress | None, others: int) -> Progress | None:

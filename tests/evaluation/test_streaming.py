@@ -68,8 +68,8 @@ def test_every_line_can_be_split_into_its_sentences(made: tuple[Any, Any]) -> No
 
 def test_a_translation_that_ends_at_its_limit_is_named(made: tuple[Any, Any]) -> None:
     model, tokenizer = made
-    with pytest.warns(UserWarning, match="line 2: its translation is cut off after 3 tokens; raise max_new_tokens"):
-        list(translate_lines(model, tokenizer, ["", LONG], num_beams=1, min_new_tokens=3, max_new_tokens=3))
+    with pytest.warns(UserWarning, match="of line 2 is cut off after 3 tokens, and 1 more; raise max_new_tokens"):
+        list(translate_lines(model, tokenizer, ["", LONG, LONG], num_beams=1, min_new_tokens=3, max_new_tokens=3))
 
 
 def test_lines_are_read_as_they_are_needed(made: tuple[Any, Any]) -> None:
