@@ -19,8 +19,8 @@ NESTED = ("config", "cleaning")
 class Setting(NamedTuple):
     """A value, and the file or command line it comes from.
 
-    `may_show` is False for a value from a file that `extends` names. Errors repeat no text of such a value: the file
-    may hold secrets instead of a recipe. Numbers, and values from the package's own recipes, may be repeated.
+    `may_show` is False for a value from a file that `extends` names. Errors do not repeat such a value: the file may
+    hold secrets instead of a recipe. Values from the package's own recipes may be repeated.
 
     `unsets` is True for a null on the command line, and for one in place of a value of an extended file.
     """
@@ -33,8 +33,7 @@ class Setting(NamedTuple):
     @property
     def shown(self) -> str:
         """The value as error messages show it."""
-        may_show = self.may_show or isinstance(self.value, int | float)
-        return shortened(self.value) if may_show else f"a value of type {type(self.value).__name__}"
+        return shortened(self.value) if self.may_show else f"a value of type {type(self.value).__name__}"
 
 
 Settings = dict[str, Setting]
@@ -112,7 +111,7 @@ def _base_recipe(path: Path, base: Any, extending_files: tuple[Path, ...]) -> Pa
 
 
 def hide_inherited_values(message: str, settings: Settings) -> str:
-    """The message of a library, with the words of files that `extends` names replaced by "…"."""
+    """The message of a library, with the values of files that `extends` names replaced by "…"."""
     values_to_hide = [setting.value for setting in settings.values() if not setting.may_show]
     while values_to_hide:
         value = values_to_hide.pop()
@@ -121,7 +120,10 @@ def hide_inherited_values(message: str, settings: Settings) -> str:
         elif isinstance(value, list):
             values_to_hide += value
         elif isinstance(value, str) and len(value) > 2:
-            message = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", message)
+            message = message.replace(value, "…")
+        elif value is not None and not isinstance(value, bool) and len(str(value)) > 2:
+            # Not within another number: an inherited 100 is no part of -1000.0.
+            message = re.sub(rf"(?<![\w.]){re.escape(str(value))}(?!\w|\.\d)", "…", message)
     return message
 
 

@@ -88,7 +88,7 @@ def step_conflicts(settings: Settings) -> list[str]:
         return []
     if min(every.value, save.value) < 1 or save.value % every.value == 0:
         return []
-    saved, evaluated = f"{save.value:g}", f"{every.value:g}"
+    saved, evaluated = (f"{one.value:g}" if one.may_show else one.shown for one in (save, every))
     return [
         f"{save.where}: save_steps={saved} must be a multiple of eval_steps={evaluated} ({every.where}), because "
         "load_best_model_at_end loads a saved step that was evaluated; set both"
