@@ -68,9 +68,9 @@ class CapsNMTConfig(CheckedConfig, PreTrainedConfig):
         separable_scoring (`bool`, defaults to `True`):
             Whether a separate network scores agreement (Eq. 14). Otherwise the messages do (Eq. 12).
         decoder_context (`str`, defaults to `"fixed"`):
-            What the decoder reads of the source: `"fixed"`, the sum `W_c [c_1 … c_M]` that Eq. (5) adds to every word;
-            `"capsules"`, also attention of its first layer to the capsules, in linear time too; or `"attention"`: the
-            hybrid with RNMT, whose first layer also attends to the words.
+            What the decoder reads of the source. `"fixed"` is `W_c [c_1 … c_M]`, which Eq. (5) adds to every word.
+            With `"capsules"` its first layer also attends to the capsules, in linear time too. With `"attention"` it
+            attends to the words: the hybrid with RNMT.
 
     Example:
 

@@ -163,7 +163,10 @@ def _pieces(
     numbers: Sequence[int],
     every_sentence: bool,
 ) -> list[list[list[int]]]:
-    """What the model reads of each text: its tokens, or those of each sentence, if asked or if there are too many."""
+    """What the model reads of each text: its tokens, or those of each sentence.
+
+    A text is split with `every_sentence`, and if it has too many tokens.
+    """
     limit = source_limit(model, tokenizer)
     pieces = []
     for text, tokens, number in zip(texts, encode_texts(tokenizer, texts, None)[0], numbers, strict=True):
@@ -175,7 +178,7 @@ def _pieces(
 
 
 def _warn_of_cut(ranked: list[list[list[int]]], numbers: list[int], ends: int | list[int] | None) -> None:
-    """Warn, once for all these lines, of translations without an end token: the limit of their length cut them."""
+    """Warn once of the translations without an end token: the limit of their length cut them off."""
     end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
     cut = [(n, best) for n, (best, *_) in zip(numbers, ranked, strict=True) if not end_tokens & {*best[-1:]}]
     if end_tokens and cut:
