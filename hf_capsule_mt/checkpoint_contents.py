@@ -29,6 +29,7 @@ CARD = "README.md"
 SHORTLIST = "shortlist.safetensors"  # of `inference/shortlist`
 TRANSLATIONS = "translations.json"  # of `hub/packing.py`
 CODE_BEGINS = "# Copied from hf_capsule_mt "  # first line of each exported code file
+LICENSE = re.compile(r"---\n(?:(?!---\n).*\n)*?license: (\S+)\n")  # in the front matter of a card
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
@@ -47,6 +48,13 @@ def belongs_to_checkpoint(path: Path, links: bool = False) -> bool:
         TRANSLATIONS,
     ) or WEIGHTS.fullmatch(path.name)
     return bool(has_known_name) or (path.suffix == ".py" and path.read_bytes().startswith(CODE_BEGINS.encode()))
+
+
+def named_license(folder: Path) -> str | None:
+    """The license in the card of the folder: an id of the Hub, or `unknown`. None without a card or a license."""
+    card = folder / CARD
+    named = LICENSE.match(card.read_text(encoding="utf-8")) if card.is_file() else None
+    return None if named is None else named[1]
 
 
 def belongs_to_copy_of(*sources: Path) -> Callable[[Path], bool]:

@@ -177,11 +177,9 @@ def warn_of_card(source: Path, folder: Path, languages: Any, license: str | None
 
 def warn_of_unknown_license(folder: Path) -> None:
     """A line on standard error, if the card in the folder says that the licence is unknown."""
-    from hf_capsule_mt.checkpoint_contents import CARD
-    from hf_capsule_mt.hub.model_card import has_unknown_license
+    from hf_capsule_mt.checkpoint_contents import CARD, named_license
 
-    card = folder / CARD
-    if card.is_file() and has_unknown_license(card.read_text(encoding="utf-8")):
+    if named_license(folder) == "unknown":
         print(
             f"warning: {CARD} says license: unknown; name the licence there, as an id of the Hub such as apache-2.0",
             file=sys.stderr,

@@ -6,7 +6,7 @@
 The checks, one a line:
 
     weights        files can be read, match their digests and config.json, and hold finite numbers
-    tokenizer      exists and has at most as many tokens as the model
+    tokenizer      exists and has the size and the special tokens that the model expects
     translation    the model translates a sentence
     code           it is that of this version, and gives the same outputs without this package
 
@@ -53,14 +53,13 @@ def checks(folder: Path) -> Iterator[tuple[str, str]]:
     model, tokenizer = load(folder)
     from hf_capsule_mt import translate
     from hf_capsule_mt.checkpoint_contents import code_files
+    from hf_capsule_mt.data.tokenizer import marian_token_ids, vocabulary_problems
     from hf_capsule_mt.hub import verify
 
     yield "weights", f"a {type(model).__name__}, {'int8' if is_int8(model) else 'float'}"
-    if len(tokenizer) > model.config.vocab_size:
-        raise ValueError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {model.config.vocab_size}: they "
-            "belong to different models"
-        )
+    problems = vocabulary_problems(marian_token_ids(tokenizer), model.config.to_dict())
+    if problems:
+        raise ValueError(f"{folder}: tokenizer and model do not belong together: {'; '.join(problems)}")
     yield "tokenizer", f"{len(tokenizer):,} tokens"
     translation = translate(model, tokenizer, SENTENCE, num_beams=1, max_new_tokens=20)
     yield "translation", f"{SENTENCE!r} gives {' '.join(translation.split())!r}"

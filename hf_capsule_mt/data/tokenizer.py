@@ -123,3 +123,18 @@ def marian_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         "bos_token_id": None,
         "decoder_start_token_id": pad,
     }
+
+
+def vocabulary_problems(token_ids: dict[str, Any], saved_config: dict[str, Any]) -> list[str]:
+    """Where the `marian_token_ids` of a tokenizer do not fit the config of a checkpoint, in words."""
+    problems = []
+    size = saved_config.get("vocab_size")
+    # A vocabulary may be padded to a multiple of at most 128. A tokenizer with far fewer tokens is another one.
+    if isinstance(size, int) and not size - 128 < token_ids["vocab_size"] <= size:
+        problems.append(f"the tokenizer has {token_ids['vocab_size']} tokens, and the checkpoint {size}")
+    for name in ("pad_token_id", "eos_token_id"):
+        if name in saved_config and saved_config[name] != token_ids[name]:
+            problems.append(
+                f"{name}={token_ids[name]!r} in the tokenizer, and {saved_config[name]!r} in the checkpoint"
+            )
+    return problems

@@ -1,13 +1,12 @@
 """The page as a folder for a Space of the Hugging Face Hub: `app.py`, `requirements.txt` and a card."""
 
 import json
-import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 import hf_capsule_mt
-from hf_capsule_mt.checkpoint_contents import WEIGHTS, belongs_to_checkpoint, copy_files
+from hf_capsule_mt.checkpoint_contents import WEIGHTS, belongs_to_checkpoint, copy_files, named_license
 from hf_capsule_mt.checkpoint_names import HUB_NAME, check_folder, similar_folder
 from hf_capsule_mt.credentials import drop_all_credentials
 from hf_capsule_mt.outputs import new_folder
@@ -55,7 +54,6 @@ source, warnings for words that were probably left out, capsules, layers and hea
 The page stores nothing that visitors type, and sends it to nobody. It is `capsule-mt demo` of the package
 `hf_capsule_mt`; `capsule-mt demo {first}` shows it on your own machine.
 {copied}"""
-LICENSE = re.compile(r"---\n(?:(?!---\n).*\n)*?license: (\S+)\n")  # of a card
 
 
 def write_space(
@@ -131,9 +129,8 @@ def write_space(
 
 def _license(folder: Path) -> str:
     """The license that the card of a checkpoint names, "" without one."""
-    card = folder / "README.md"
-    named = LICENSE.match(card.read_text(encoding="utf-8")) if card.is_file() else None
-    return "" if named is None or named[1] == "unknown" else named[1]
+    named = named_license(folder)
+    return "" if named is None or named == "unknown" else named
 
 
 def _check_copied(folder: Path) -> None:

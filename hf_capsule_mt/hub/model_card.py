@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import AutoConfig
 
-from hf_capsule_mt.checkpoint_contents import code_files
+from hf_capsule_mt.checkpoint_contents import code_files, named_license
 from hf_capsule_mt.families import FAMILIES_AND_MARIAN, PLAIN_LOSS_FAMILIES
 from hf_capsule_mt.hub.markdown_text import code_span, escaped
 
@@ -50,7 +50,6 @@ LOADED_NAME = re.compile(r"""(pipeline\("translation", model=)"(?:[^"\\\n]|\\.)*
 # What the template says that users without the package need; a tokenizer of sentencepiece needs one more.
 REQUIREMENTS = "with only torch, transformers and tokenizers."
 WITH_SENTENCEPIECE = "with only torch, transformers, tokenizers and sentencepiece."
-UNKNOWN_LICENSE = re.compile(r"---\n(?:(?!---\n).*\n)*?license: unknown\n")
 
 
 def model_card(
@@ -64,16 +63,18 @@ def model_card(
     limits: str | None = None,
     data_source: str | None = None,
     storage: str | None = None,
+    start_license: str | None = None,
     carries_code: bool = True,
 ) -> ModelCard:
     """The card of the model `name`.
 
-    Its snippets load `place`, by default `name` if that is a name on the Hub (`me/model`). `datasets` and `base_model`
-    are ids on the Hub. `limits` says what the model should not be used for,
-    `data_source` where the training text comes from, and `storage` how the weights are stored. With
-    `carries_code` the card says how to load the model by the code in its folder. The card shows
-    measurements from `results`, and omits everything that the run did not measure. Of a checkpoint that no run of this
-    package wrote, `results` has only `model`, `data` with the languages, and an empty `recipe`.
+    Its snippets load `place`, by default `name` if that is a name on the Hub (`me/model`). `datasets` and
+    `base_model` are ids on the Hub. `limits` says what the model should not be used for, `data_source` where the
+    training text comes from, `storage` how the weights are stored, and `start_license` the license of the
+    checkpoint that the training started from. With `carries_code` the card says how to load the model by the code
+    in its folder. The card shows measurements from `results`, and omits everything that the run did not measure.
+    Of a checkpoint that no run of this package wrote, `results` has only `model`, `data` with the languages, and
+    an empty `recipe`.
     """
     family, languages = results["model"]["family"], [results["data"][side] for side in ("source", "target")]
     splits = [split for split in ("test", "validation") if split in results]
@@ -113,6 +114,7 @@ def model_card(
         limits=limits,
         data_source=data_source,
         storage=storage,
+        start_license=start_license,
     )
 
 
@@ -150,6 +152,8 @@ def write_model_card(folder: str | PathLike[str], name: str | None = None, **abo
     pushed = _name_of_push(results)
     place = name or pushed or loadable_path(folder)
     about = {"place": place, "carries_code": bool(code_files(folder)), **about}
+    if results["model"].get("init_from"):
+        about.setdefault("start_license", named_license(Path(results["model"]["init_from"])))
     card = model_card(results, name or pushed or folder.resolve().name, **about)
     card.text = with_requirements(card.text, folder)
     card.save(path)
@@ -183,11 +187,6 @@ def with_requirements(card: str, folder: Path) -> str:
     if "tokenizer.json" in names or not any(name.endswith((".spm", ".model")) for name in names):
         return card
     return card.replace(REQUIREMENTS, WITH_SENTENCEPIECE)
-
-
-def has_unknown_license(card: str) -> bool:
-    """Whether the front matter of a card says so."""
-    return UNKNOWN_LICENSE.match(card) is not None
 
 
 def _name_of_push(results: dict[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ from hf_capsule_mt.checkpoint_names import reading_checkpoint
 from hf_capsule_mt.configuration.config_checks import field_defaults
 from hf_capsule_mt.configuration.configuration_capsule_aggregated_marian import CapsuleAggregatedMarianConfig
 from hf_capsule_mt.data import marian_token_ids
+from hf_capsule_mt.data.tokenizer import vocabulary_problems
 from hf_capsule_mt.families import FAMILIES_AND_MARIAN, MARIAN
 from hf_capsule_mt.modeling.saving.any_model import load_checked
 
@@ -117,13 +118,4 @@ def _differences(options: dict[str, Any], token_ids: dict[str, Any], saved_confi
         for name in SHAPE
         if name in options and name in saved_config and options[name] != saved_config[name]
     ]
-    size = saved_config.get("vocab_size")
-    # A vocabulary may be padded to a multiple of at most 128. A tokenizer with far fewer tokens is another one.
-    if isinstance(size, int) and not size - 128 < token_ids["vocab_size"] <= size:
-        problems.append(f"the tokenizer has {token_ids['vocab_size']} tokens, and the checkpoint {size}")
-    for name in ("pad_token_id", "eos_token_id"):
-        if name in saved_config and saved_config[name] != token_ids[name]:
-            problems.append(
-                f"{name}={token_ids[name]!r} in the tokenizer, and {saved_config[name]!r} in the checkpoint"
-            )
-    return problems
+    return problems + vocabulary_problems(token_ids, saved_config)

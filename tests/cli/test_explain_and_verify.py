@@ -26,7 +26,7 @@ from hf_capsule_mt.analysis.sentence_heading import sentence_heading
 from hf_capsule_mt.analysis.sentence_routing import sentence_routing, table_in_blocks
 from hf_capsule_mt.cli import analyze, benchmark, quantize, score, translate, verify
 from hf_capsule_mt.cli import explain as explain_command
-from hf_capsule_mt.data import train_tokenizer
+from hf_capsule_mt.data import marian_token_ids, train_tokenizer
 from hf_capsule_mt.evaluation import speed
 from hf_capsule_mt.evaluation.speed import measure_speed, speeds, steps_of
 from hf_capsule_mt.studies import small_config
@@ -41,6 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints `gdr`, `layers`, `capsules` and `pooling`; the last one routes nothing."""
     folder = tmp_path_factory.mktemp("models")
     tokenizer = train_tokenizer([SOURCE, TARGET] * 4, 300)
+    token_ids = marian_token_ids(tokenizer)
     torch.manual_seed(3)
     gdr = small_config(tokenizer, GDRMarianConfig, **SIZES, layer_aggregation="none", capsule_dim=4, bow_accuracy=0.7)
     models: dict[str, Any] = {
@@ -48,8 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "layers": CapsuleAggregatedMarianForConditionalGeneration(
             small_config(tokenizer, **SIZES, layer_num_capsules=16)
         ),
-        "capsules": Case(CAPS_NMT, "capsules").build(vocab_size=300),
-        "pooling": Case(CAPS_NMT, "pooling").build(vocab_size=300),
+        "capsules": Case(CAPS_NMT, "capsules").build(**token_ids),
+        "pooling": Case(CAPS_NMT, "pooling").build(**token_ids),
     }
     for name, model in models.items():
         model.generation_config.max_length = 12
@@ -146,23 +147,43 @@ def test_wide_tables_are_cut_in_blocks() -> None:
 
 
 def test_verify_names_the_first_fault(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad, other = folder / "capsules", tmp_path / "bad", tmp_path / "other"
+    good, bad = folder / "capsules", tmp_path / "bad"
     model, tokenizer = loaded(good)
-    for place in (bad, other):
-        model.save_pretrained(place)
+    model.save_pretrained(bad)
     tokenizer.save_pretrained(bad)
-    train_tokenizer([SOURCE, "".join(map(chr, range(1000, 1400)))] * 4, 700).save_pretrained(other)
     weights = load_file(bad / "model.safetensors")
     next(iter(weights.values())).view(-1)[0] = float("nan")
     save_file(weights, bad / "model.safetensors", {"format": "pt"})
-    assert verify.main([str(good), str(bad), str(other), "--json"]) == 1
+    assert verify.main([str(good), str(bad), "--json"]) == 1
     results = json.loads(capsys.readouterr().out)
     assert [list(result["passed"]) for result in results][0] == ["weights", "tokenizer", "translation", "code"]
     assert results[0]["error"] is None and results[0]["passed"]["code"] == "none"
     assert "not finite" in results[1]["error"] and results[1]["passed"] == {}
-    assert "the tokenizer has" in results[2]["error"] and list(results[2]["passed"]) == ["weights"]
     assert verify.main([str(good)]) == 0
     assert capsys.readouterr().out.count("\n") == 5
+
+
+@pytest.mark.parametrize("fault", ["more tokens", "far fewer tokens", "another end"])
+def test_verify_refuses_the_tokenizer_of_another_model(
+    fault: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, tokenizer = loaded(folder / "capsules")
+    tokens, found = len(tokenizer), fault
+    if fault == "more tokens":
+        tokenizer.add_tokens(["one more"])
+        found = f"the tokenizer has {tokens + 1} tokens, and the checkpoint {tokens}"
+    elif fault == "far fewer tokens":
+        model.resize_token_embeddings(tokens + 128)
+        found = f"the tokenizer has {tokens} tokens, and the checkpoint {tokens + 128}"
+    else:
+        tokenizer.eos_token = tokenizer.unk_token
+        found = f"eos_token_id={tokenizer.eos_token_id} in the tokenizer, and {model.config.eos_token_id}"
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert verify.main([str(tmp_path / "model"), "--json"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)
+    assert list(result["passed"]) == ["weights"] and found in result["error"]
+    assert "tokenizer and model do not belong together" in result["error"]
 
 
 @pytest.mark.exhaustive

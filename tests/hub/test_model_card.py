@@ -14,8 +14,9 @@ from hub_server import card_problems
 from huggingface_hub import ModelCard
 
 from hf_capsule_mt import families
+from hf_capsule_mt.checkpoint_contents import named_license
 from hf_capsule_mt.hub import model_card, write_model_card
-from hf_capsule_mt.hub.model_card import TEMPLATE, has_unknown_license, names_on_hub, with_code_snippet
+from hf_capsule_mt.hub.model_card import TEMPLATE, names_on_hub, with_code_snippet
 
 BLEU, CHRF = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0", "nrefs:1|case:mixed|nc:6|nw:0|version:2.6.0"
 SCORES = {"bleu": 27.123, "bleu_signature": BLEU, "chrf": 54.321, "chrf_signature": CHRF, "sentences": 2000}
@@ -254,9 +255,27 @@ def test_a_run_with_a_sentencepiece_tokenizer_says_so(tmp_path):
     assert "with only torch, transformers, tokenizers and sentencepiece. This" in text
 
 
-def test_an_unknown_licence_is_seen_in_a_card_of_the_package():
-    unknown = model_card(RESULTS, "me/small", license="unknown")
-    assert has_unknown_license(str(unknown)) and not has_unknown_license(str(card()))
+def test_the_license_is_read_from_a_card_of_the_package(tmp_path):
+    assert named_license(tmp_path) is None
+    for name in ("unknown", "cc-by-2.0"):
+        model_card(RESULTS, "me/small", license=name).save(tmp_path / "README.md")
+        assert named_license(tmp_path) == name
+    (tmp_path / "README.md").write_text("# A card\n\n---\nlicense: mit\n")
+    assert named_license(tmp_path) is None
+
+
+@pytest.mark.parametrize("license", [None, "unknown", "cc-by-2.0"])
+def test_a_warm_start_names_the_license_of_its_checkpoint(license, tmp_path):
+    start, run = tmp_path / "start", tmp_path / "run"
+    start.mkdir()
+    run.mkdir()
+    if license is not None:
+        model_card(RESULTS, "me/start", license=license).save(start / "README.md")
+    results = RESULTS | {"model": RESULTS["model"] | {"init_from": str(start)}}
+    (run / "results.json").write_text(json.dumps(results))
+    text = write_model_card(run, license="mit").read_text(encoding="utf-8")
+    assert "Started from another checkpoint, with 0 new tensors." in text
+    assert ("Its license is `cc-by-2.0`, which also binds this model." in text) == (license == "cc-by-2.0")
 
 
 def loaded_by(card: str) -> list[str]:
