@@ -183,13 +183,6 @@ States = tuple[Tensor, ...]
 CAN_COMPILE_STEPS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 11)
 
 
-class Step(NamedTuple):
-    """The states after one step, and the rows from which the next step continues."""
-
-    states: States | None  # None before the first step
-    rows: tuple[Tensor, ...] = ()  # later selections, each `[B']`, of rows of the selection before
-
-
 class RecurrentStateLayer(CacheLayerMixin):
     """The states after the last step. If steps may be taken back, also those after every earlier step."""
 
@@ -206,7 +199,7 @@ class RecurrentStateLayer(CacheLayerMixin):
         self.record_past = False
         self.states: States | None = None
         self.length = 0
-        self.past: list[Step] = []
+        self.past: list[States | None] = []  # before each step that may be taken back; None before the first
 
     @property
     def batch_size(self) -> int:
@@ -217,7 +210,7 @@ class RecurrentStateLayer(CacheLayerMixin):
         if self.record_past:
             if count not in (None, len(steps)):
                 raise ValueError("this cache keeps every step: append the states after each of them")
-            self.past += [Step(self.states), *(Step(states) for states in steps[:-1])]
+            self.past += [self.states, *map(tuple, steps[:-1])]
         if self.is_compileable:
             self._overwrite(steps[-1])
         else:
@@ -243,15 +236,12 @@ class RecurrentStateLayer(CacheLayerMixin):
         """Continue with the rows `beam_idx` `[B']`; rows may be dropped or repeated."""
         if self.states is None:
             return
-        rows = beam_idx.to(self.states[0].device)
-        selected = tuple(state.index_select(0, rows.to(state.device)) for state in self.states)
+        selected = _rows(self.states, beam_idx)
         if self.is_compileable:
             self._overwrite(selected)
         else:
             self.states = selected
-        if self.past:
-            last = self.past[-1]
-            self.past[-1] = last._replace(rows=(*last.rows, rows))
+        self.past = [None if states is None else _rows(states, beam_idx) for states in self.past]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.states is not None:
@@ -278,18 +268,9 @@ class RecurrentStateLayer(CacheLayerMixin):
                 f"tokens_to_remove={-count}: this cache kept the states of {len(self.past)} earlier steps; call its "
                 "activate_past_recording() before steps that you may take back"
             )
-        rows: Tensor | None = None
-        for step in reversed(self.past[-count:]):
-            for selection in reversed(step.rows):
-                rows = selection if rows is None else selection.index_select(0, rows)
-        states = self.past[-count].states
+        self.states = self.past[-count]
         del self.past[-count:]
         self.length -= count
-        if states is not None and rows is not None:
-            states = tuple(state.index_select(0, rows.to(state.device)) for state in states)
-            if self.past:
-                self.past[-1] = self.past[-1]._replace(rows=(*self.past[-1].rows, rows))
-        self.states = states
 
     def reset(self) -> None:
         self.states, self.length, self.past, self.is_initialized = None, 0, [], False
@@ -318,6 +299,10 @@ class RecurrentStateLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         raise NotImplementedError("a recurrent decoder has states, not keys and values: use append")
+
+
+def _rows(states: States, rows: Tensor) -> States:
+    return tuple(state.index_select(0, rows.to(state.device)) for state in states)
 
 
 class RecurrentCache(Cache):
