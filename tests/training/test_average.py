@@ -83,6 +83,19 @@ def test_shards_and_half_precision(tmp_path: Path) -> None:
     torch.testing.assert_close(model.lm_head.weight, ((states[0] + states[1]) / 2).to(torch.bfloat16))
 
 
+def test_an_index_of_an_earlier_save_is_left_out(tmp_path: Path) -> None:
+    """Transformers leaves the index of shards where a model is saved again as one file, and loads the file."""
+    for name, shift in (("0", 0.0), ("1", 1.0)):
+        model = gdr()
+        model.save_pretrained(tmp_path / name, max_shard_size="4KB")
+        with torch.no_grad():
+            model.lm_head.weight.fill_(shift)
+        model.save_pretrained(tmp_path / name)
+        assert (tmp_path / name / "model.safetensors.index.json").is_file()
+    output = average_checkpoints([tmp_path / "0", tmp_path / "1"], tmp_path / "mean")
+    assert GDRMarianForConditionalGeneration.from_pretrained(output).lm_head.weight.unique().tolist() == [0.5]
+
+
 def test_the_last_and_the_best(tmp_path: Path) -> None:
     run = run_folder(tmp_path, {5: 30.0, 10: 10.0, 20: 30.0, 100: 20.0})
     (tmp_path / "checkpoint-300").mkdir()  # without weights: a run that died while it was writing

@@ -19,7 +19,7 @@ from hf_capsule_mt.checkpoint_contents import (
     code_files,
     copy_files,
 )
-from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, write_digest
+from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, weight_files, write_digest
 from hf_capsule_mt.outputs import new_folder
 from hf_capsule_mt.training.checkpoints.files import STATE, read_log_history, step_in_name, was_due
 from hf_capsule_mt.training.checkpoints.record import wrong_step_problem
@@ -27,14 +27,13 @@ from hf_capsule_mt.training.checkpoints.record import wrong_step_problem
 logger = logging.get_logger(__name__)
 
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 
 def checkpoints_of(folder: str | Path) -> dict[int, Path]:
     """The `checkpoint-N` folders with safetensors weights in `folder`, by N, oldest first."""
     _check_folder(Path(folder))
     folders = Path(folder).glob("checkpoint-*")
-    checkpoints = {step_in_name(path): path for path in folders if step_in_name(path) >= 0 and _shards(path)}
+    checkpoints = {step_in_name(path): path for path in folders if step_in_name(path) >= 0 and weight_files(path)}
     for path in checkpoints.values():
         if problem := wrong_step_problem(path):
             raise ValueError(f"{path}: {problem}")
@@ -129,17 +128,10 @@ def _check_folder(folder: Path) -> None:
         raise OSError(f"{folder}: no such folder; name the folder of a checkpoint, or of a run")
 
 
-def _shards(folder: Path) -> list[Path]:
-    if (folder / INDEX).is_file():
-        names = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
-        return [folder / name for name in sorted(set(names))]
-    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
-
-
 def _tensor_files(folder: Path) -> dict[str, Path]:
     """The file of a checkpoint that holds each tensor."""
     _check_folder(folder)
-    shards = _shards(folder)
+    shards = weight_files(folder)
     if not shards:
         raise ValueError(f"{folder} has no {WEIGHTS}: not a checkpoint with safetensors weights")
     files: dict[str, Path] = {}
