@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from os import PathLike
@@ -77,6 +77,17 @@ def named_place(text: str) -> tuple[str, str]:
     """Name and place of `[NAME=]PLACE`; without a name that of the folder."""
     name, place = name_and_place(text)
     return name or Path(place).name or place, place
+
+
+def named_places(texts: Iterable[str]) -> dict[str, str]:
+    """Name to place of these `[NAME=]PLACE`. Raises a `ValueError` for two models with one name."""
+    named: dict[str, str] = {}
+    for text in texts:
+        name, place = named_place(text)
+        if name in named:
+            raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
+        named[name] = place
+    return named
 
 
 def missing_folder(name: str | PathLike[str]) -> str:

@@ -27,12 +27,13 @@ from hf_capsule_mt.cli.choices import LENGTH_EDGES
 from hf_capsule_mt.cli.command_line import (
     CommandParser,
     add_beam_option,
+    add_progress_option,
     at_least_one,
     beams_of,
     run_command,
+    shows_progress,
     usable_device,
 )
-from hf_capsule_mt.cli.metric_options import shows_progress
 from hf_capsule_mt.outputs import check_folder, new_folder
 
 TABLES = ("routing", "attention", "length", "adequacy", "ablations", "iterations")
@@ -78,11 +79,7 @@ def make_parser() -> CommandParser:
         "--seeds", nargs="+", type=int, default=[0], help="seeds for random and shuffled assignments"
     )
     parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
-    parser.rare.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="show progress bars on standard error; default: only on a terminal",
-    )
+    add_progress_option(parser)
     return parser
 
 

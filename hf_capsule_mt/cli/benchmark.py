@@ -17,9 +17,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.checkpoint_names import named_place
+from hf_capsule_mt.checkpoint_names import named_places
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
+from hf_capsule_mt.cli.command_line import (
+    CommandParser,
+    add_progress_option,
+    at_least_one,
+    run_command,
+    shows_progress,
+)
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 
 
@@ -39,11 +45,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--threads", type=at_least_one, help="number of processor threads; default: all")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
-    parser.rare.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="show a progress bar on standard error; default: only on a terminal",
-    )
+    add_progress_option(parser)
     return parser
 
 
@@ -54,7 +56,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.sources is None and arguments.references is not None:
         raise ValueError("--references needs --sources: give both, or neither")
     check_files([arguments.sources, arguments.references])
-    check_models(named_place(text)[1] for text in arguments.models)
+    check_models(named_places(arguments.models).values())
 
 
 def load_models(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
@@ -62,10 +64,7 @@ def load_models(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
     from hf_capsule_mt import quantize_for_cpu
 
     models: dict[str, tuple[Any, Any]] = {}
-    for text in arguments.models:
-        name, place = named_place(text)
-        if name in models:
-            raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
+    for name, place in named_places(arguments.models).items():
         model, tokenizer = load_checkpoint(place, arguments.device)
         models[name] = (model, tokenizer)
         if arguments.int8 and not is_int8(model):
@@ -103,9 +102,10 @@ def benchmark(arguments: argparse.Namespace) -> int:
         torch.set_num_threads(arguments.threads)
     sources, references = sentences(arguments)
     models = load_models(arguments)
-    shown = sys.stderr.isatty() if arguments.progress is None else arguments.progress
     total = steps_of(models, references is not None, arguments.rounds)
-    with tqdm(total=total, desc="measuring", unit="step", file=sys.stderr, disable=not shown) as bar:
+    with tqdm(
+        total=total, desc="measuring", unit="step", file=sys.stderr, disable=not shows_progress(arguments)
+    ) as bar:
         table = measure_speed(
             models,
             sources,

@@ -66,6 +66,19 @@ def add_json_option(parser: CommandParser) -> None:
     parser.rare.add_argument("--json", action="store_true", help="print what was written as JSON")
 
 
+def add_progress_option(parser: CommandParser) -> None:
+    """`--progress` and `--no-progress`, for `shows_progress`."""
+    parser.rare.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show progress on standard error; default: only on a terminal",
+    )
+
+
+def shows_progress(arguments: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() if arguments.progress is None else bool(arguments.progress)
+
+
 def print_result(arguments: argparse.Namespace, text: str, **result: Any) -> None:
     """Print the `result` of a command as JSON with `--json`, otherwise the `text`."""
     print(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False, default=str) if arguments.json else text)

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING
 from hf_capsule_mt.checkpoint_names import name_and_place
 from hf_capsule_mt.cli.check_inputs import check_files
 from hf_capsule_mt.cli.choices import BOOTSTRAP_SAMPLES, COMPARISON_FORMATS, RANDOMIZATION_TRIALS, TESTS
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, shows_progress
 from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
     metric_arguments,
     read_references,
-    shows_progress,
     write_output,
 )
 

@@ -18,13 +18,12 @@ from typing import Any
 
 from hf_capsule_mt.cli.check_inputs import check_files
 from hf_capsule_mt.cli.choices import COMET_MODEL, COMET_PYTHON, SACREBLEU_METRICS
-from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command
+from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, run_command, shows_progress
 from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
     metric_arguments,
     read_references,
-    shows_progress,
     write_output,
 )
 from hf_capsule_mt.outputs import check_file

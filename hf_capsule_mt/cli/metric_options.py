@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hf_capsule_mt.cli.choices import PAPER_TOKENIZERS, SACREBLEU_METRICS
+from hf_capsule_mt.cli.command_line import add_progress_option
 from hf_capsule_mt.cli.command_parser import CommandParser
 from hf_capsule_mt.outputs import new_file
 
@@ -87,15 +88,7 @@ def add_output_options(parser: CommandParser, formats: tuple[str, ...]) -> None:
     parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write; default: standard output")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
-    parser.rare.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="show progress bars on standard error; default: only on a terminal",
-    )
-
-
-def shows_progress(arguments: argparse.Namespace) -> bool:
-    return sys.stderr.isatty() if arguments.progress is None else bool(arguments.progress)
+    add_progress_option(parser)
 
 
 def write_output(text: str, arguments: argparse.Namespace, sources: list[Path]) -> None:

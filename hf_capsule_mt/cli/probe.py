@@ -22,30 +22,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.checkpoint_names import named_places
 from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command, usable_device
 
 NAME = re.compile(r"[\w.+-]+")
-SIZES = {  # argument: field of `ProbeSettings`
-    "--layers": "layers",
-    "--d-model": "d_model",
-    "--heads": "heads",
-    "--ffn-dim": "ffn_dim",
-    "--capsules": "capsules",
-    "--iterations": "iterations",
-    "--classifier-dim": "classifier_dim",
-    "--epochs": "epochs",
-    "--batch-size": "batch_size",
-    "--frozen-epochs": "frozen_epochs",
-    "--max-training": "max_training",
-    "--most-words": "most_words",
-}
-RATES = {
-    "--dropout": "dropout",
-    "--learning-rate": "learning_rate",
-    "--frozen-learning-rate": "frozen_learning_rate",
-}
-HELP = {  # by field
+# Options that have the names of fields of `ProbeSettings`, with their help.
+SIZES = {
     "layers": "layers of an encoder that is trained from scratch",
     "d_model": "size of this encoder",
     "heads": "attention heads in each layer of this encoder",
@@ -58,6 +41,8 @@ HELP = {  # by field
     "frozen_epochs": "passes for a classifier on the encoder of a --model",
     "max_training": "largest number of training sentences; default: all",
     "most_words": "words that are read of a sentence, or tokens for a --model",
+}
+RATES = {
     "dropout": "dropout in the encoder and in the classifier",
     "learning_rate": "highest learning rate of Adam",
     "frozen_learning_rate": "the same for a classifier on the encoder of a --model",
@@ -101,10 +86,10 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--source", help="origin of the sentences, as a text for the page")
     sizes = parser.rare_group("sizes and training; defaults are the paper's where it gives them")
-    for flag, field in SIZES.items():
-        sizes.add_argument(flag, type=at_least_one, metavar="N", help=HELP[field])
-    for flag, field in RATES.items():
-        sizes.add_argument(flag, type=finite_number, metavar="X", help=HELP[field])
+    for field, text in SIZES.items():
+        sizes.add_argument(f"--{field.replace('_', '-')}", type=at_least_one, metavar="N", help=text)
+    for field, text in RATES.items():
+        sizes.add_argument(f"--{field.replace('_', '-')}", type=finite_number, metavar="X", help=text)
     sizes.add_argument("--dtype", choices=["float32", "bfloat16"], help="number format for training the probes")
     parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
     return parser
@@ -120,18 +105,12 @@ def settings_of(arguments: argparse.Namespace) -> Any:
 
 def named_checkpoints(arguments: list[str], taken: list[str]) -> dict[str, str]:
     """Name to checkpoint. Without a name, it is the last part of the checkpoint's path."""
-    named: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, checkpoint = argument.partition("=")
-        if not equals:
-            name, checkpoint = Path(argument).resolve().name, argument
+    named = named_places(arguments)
+    for name, checkpoint in named.items():
         if not NAME.fullmatch(name):
-            raise ValueError(
-                f"--model {argument}: the name {name!r} must have letters, digits, '.', '_', '+', '-' only"
-            )
-        if name in named or name in taken:
-            raise ValueError(f"--model {argument}: there is another {name!r}; give a name, as in NAME={checkpoint}")
-        named[name] = checkpoint
+            raise ValueError(f"--model: the name {name!r} must have letters, digits, '.', '_', '+', '-' only")
+        if name in taken:
+            raise ValueError(f"--model {checkpoint}: there is another {name!r}; give a name, as in NAME={checkpoint}")
     return named
 
 

@@ -16,18 +16,19 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hf_capsule_mt.checkpoint_names import named_place
+from hf_capsule_mt.checkpoint_names import named_places
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.choices import REPORT_METRICS
 from hf_capsule_mt.cli.command_line import (
     CommandParser,
     add_json_option,
+    add_progress_option,
     at_least_one,
     print_result,
     run_command,
+    shows_progress,
     usable_device,
 )
-from hf_capsule_mt.cli.metric_options import shows_progress
 from hf_capsule_mt.outputs import check_file, new_file
 
 OUTPUT = Path("report.html")
@@ -81,11 +82,7 @@ def make_parser() -> CommandParser:
         "--max-tokens", type=at_least_one, default=4096, help="source tokens in a batch, with padding"
     )
     parser.add_argument("--device", default="cpu", help="device to use, such as cuda")
-    parser.rare.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="show progress on standard error; default: only on a terminal",
-    )
+    add_progress_option(parser)
     add_json_option(parser)
     return parser
 
@@ -106,10 +103,7 @@ def make_systems(arguments: argparse.Namespace) -> list[Any]:
 
     device = usable_device(arguments.device)
     systems: dict[str, Any] = {}
-    for text in arguments.models:
-        name, place = named_place(text)
-        if name in systems:
-            raise ValueError(f"two models are called {name!r}: name them, as in first={place}")
+    for name, place in named_places(arguments.models).items():
         check_checkpoint(place)
         systems[name] = System(name, folder=Path(place), device=device)
     for text in arguments.translations:
@@ -166,7 +160,7 @@ def recorded_test_set(systems: list[Any]) -> tuple[list[str], list[str], str]:
 
 
 def input_places(arguments: argparse.Namespace) -> list[Path]:
-    places = [Path(named_place(text)[1]) for text in arguments.models]
+    places = [*map(Path, named_places(arguments.models).values())]
     places += [Path(named_file(text)[1]) for text in arguments.translations]
     return places + [place for place in (arguments.sources, arguments.references) if place is not None]
 
@@ -176,7 +170,7 @@ def check(arguments: argparse.Namespace) -> None:
     check_file(arguments.output, input_places(arguments), arguments.overwrite)
     check_files([named_file(text)[1] for text in arguments.translations])
     check_files([arguments.sources, arguments.references])
-    check_models(named_place(text)[1] for text in arguments.models)
+    check_models(named_places(arguments.models).values())
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -29,10 +29,12 @@ from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import (
     CommandParser,
     add_beam_option,
+    add_progress_option,
     at_least_one,
     beams_of,
     finite_number,
     run_command,
+    shows_progress,
     usable_device,
 )
 from hf_capsule_mt.outputs import check_file, new_file
@@ -240,11 +242,7 @@ def add_model_options(parser: CommandParser) -> None:
     rare.add_argument(
         "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="number format of the model"
     )
-    rare.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="show a progress bar on standard error; default: only on a terminal",
-    )
+    add_progress_option(parser)
 
 
 def make_parser() -> CommandParser:
@@ -306,7 +304,7 @@ def translate(arguments: argparse.Namespace) -> int:
 
     def work() -> int:
         nonlocal progress
-        shown = sys.stderr.isatty() if arguments.progress is None else arguments.progress
+        shown = shows_progress(arguments)
         with ExitStack() as stack:
             output: TextIO = sys.stdout
             progress = Progress(count_lines(arguments.files) if shown else None, shown)

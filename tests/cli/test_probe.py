@@ -100,11 +100,18 @@ def test_checkpoints_have_names_of_their_own():
         "b": "runs/a",
         "model": "me/model",
     }
-    for arguments in (["runs/a", "other/a"], ["base=runs/a"]):
-        with pytest.raises(ValueError, match="there is another '(a|base)'; give a name, as in NAME="):
-            named_checkpoints(arguments, ["base", "em"])
-    with pytest.raises(ValueError, match="'a|b' must have only letters"):
+    with pytest.raises(ValueError, match="two models are called 'a': name them, as in first=other/a"):
+        named_checkpoints(["runs/a", "other/a"], [])
+    with pytest.raises(ValueError, match="there is another 'base'; give a name, as in NAME=runs/a"):
+        named_checkpoints(["base=runs/a"], ["base", "em"])
+    with pytest.raises(ValueError, match=r"the name 'a\|b' must have letters, digits"):
         named_checkpoints(["a|b=runs/a"], [])
+
+
+def test_a_folder_with_an_equals_sign_is_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=3" / "small").mkdir(parents=True)
+    assert named_checkpoints(["lr=3/small"], []) == {"small": "lr=3/small"}
 
 
 def test_the_shipped_page_is_that_of_the_results():
