@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, Pipeline
 from hf_capsule_mt.modeling.translation_loop import (
     force_decode,
     generation_setting,
+    most_tokens,
     split_sentences,
     translate_tokens,
     with_settings,
@@ -153,6 +154,10 @@ class CapsuleTranslationPipeline(Pipeline):
         penalty = generation_setting(model, parameters, "length_penalty")
         sources, padding = [piece.tokens for piece in pieces], tokenizer.pad_token_id
         ranked = translate_tokens(model, sources, padding, parameters, pieces_at_once)
+        for piece, (best, *_) in zip(pieces, ranked, strict=True):
+            if len(best) >= most_tokens(model, parameters):
+                which = f"the translation of {piece.text[:60]!r} is cut off"
+                warnings.warn(f"{which} after {len(best)} tokens; raise max_new_tokens", stacklevel=2)
         targets = [target for translations in ranked for target in translations]
         sources = [source for source in sources for _ in range(count)]
         sums = force_decode(model, sources, targets, padding, pieces_at_once) if return_scores else []

@@ -17,9 +17,9 @@ from hf_capsule_mt.modeling.capsules.split_linear import SplitLinear
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
 from hf_capsule_mt.modeling.cpu_attention import register_attention_on_cpu
 from hf_capsule_mt.modeling.losses.memory_saving import use_memory_saving_losses
-from hf_capsule_mt.modeling.saving.file_checks import load_with_checks, save_with_checks, sign
+from hf_capsule_mt.modeling.saving import file_checks
 from hf_capsule_mt.modeling.saving.int8_checkpoints import is_int8_checkpoint, refuse_int8_checkpoints
-from hf_capsule_mt.modeling.saving.safe_loading import FileChecks, SafeLoadingMixin
+from hf_capsule_mt.modeling.saving.safe_loading import SafeLoadingMixin
 from hf_capsule_mt.modeling.translation_head import TranslationHead
 from hf_capsule_mt.pipelines import LANGUAGE_PAIR, TASK, CapsuleTranslationPipeline
 from hf_capsule_mt.routings import Routings
@@ -53,7 +53,7 @@ def _add_to_models() -> None:
     RoutingRecord.dictionary = Routings
     CheckedArguments.check_argument_names = check_argument_names
     TranslationHead.installed_generate = installed_generate
-    SafeLoadingMixin.file_checks = FileChecks(load_with_checks, save_with_checks, sign)
+    SafeLoadingMixin.file_checks = file_checks
 
 
 def installed_generate(*args: Any, **kwargs: Any) -> Any:

@@ -26,6 +26,7 @@ from hf_capsule_mt.modeling.translation_loop import (
     Progress,
     force_decode,
     generation_setting,
+    most_tokens,
     split_sentences,
     translate_tokens,
     with_settings,
@@ -94,7 +95,6 @@ def translate_lines(
     check_shortlist(model, tokenizer)
     own = {"num_return_sequences": n_best} | ({"length_penalty": length_penalty} if beams > 1 else {})
     generation = with_settings(with_one_limit(model, generation), **own)
-    ends = generation_setting(model, generation, "eos_token_id")
     incoming, first = iter(lines), 1
     while chunk := list(islice(incoming, window)):
         results = [[Translation("", 0.0 if with_scores else None)] * n_best for _ in chunk]
@@ -106,7 +106,8 @@ def translate_lines(
         sources, padding = [source for parts in pieces for source in parts], tokenizer.pad_token_id
         counted = _progress_of_lines(on_progress, len(sources) - len(rows))
         ranked = translate_tokens(model, sources, padding, generation, None, max_tokens, counted)
-        _warn_of_cut(ranked, [number for number, parts in zip(numbers, pieces, strict=True) for _ in parts], ends)
+        of_pieces = [number for number, parts in zip(numbers, pieces, strict=True) for _ in parts]
+        _warn_of_cut(model, generation, ranked, of_pieces)
         targets = [target for best_first in ranked for target in best_first]
         sums: Sequence[float] = []
         if with_scores:
@@ -177,11 +178,18 @@ def _pieces(
     return pieces
 
 
-def _warn_of_cut(ranked: list[list[list[int]]], numbers: list[int], ends: int | list[int] | None) -> None:
-    """Warn once of the translations without an end token: the limit of their length cut them off."""
+def _warn_of_cut(model: Any, generation: dict[str, Any], ranked: list[list[list[int]]], numbers: list[int]) -> None:
+    """Warn, once for all these lines, of translations that their length limit cut off.
+
+    They have no end token. Marian's settings force one at the limit, so a translation that has it there counts too.
+    """
+    ends, most = generation_setting(model, generation, "eos_token_id"), most_tokens(model, generation)
     end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
-    cut = [(n, best) for n, (best, *_) in zip(numbers, ranked, strict=True) if not end_tokens & {*best[-1:]}]
-    if end_tokens and cut:
+
+    def is_cut_off(best: list[int]) -> bool:
+        return len(best) >= most or bool(end_tokens and not end_tokens & {*best[-1:]})
+
+    if cut := [(number, best) for number, (best, *_) in zip(numbers, ranked, strict=True) if is_cut_off(best)]:
         (number, best), more = cut[0], f", and {len(cut) - 1} more" if len(cut) > 1 else ""
         warnings.warn(
             f"the translation of line {number} is cut off after {len(best)} tokens{more}; raise max_new_tokens",

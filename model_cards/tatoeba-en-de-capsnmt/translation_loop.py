@@ -63,6 +63,12 @@ def length_limit(model: Any, source_tokens: int, generation: dict[str, Any]) -> 
     return {"max_new_tokens": min(limit, getattr(model.config, "max_position_embeddings", None) or limit)}
 
 
+def most_tokens(model: Any, generation: dict[str, Any]) -> float:
+    """The most tokens of a translation, without the start token; infinite unless a setting limits them."""
+    most = generation_setting(model, generation, "max_new_tokens")
+    return most or (generation_setting(model, generation, "max_length") or float("inf")) - 1
+
+
 def split_sentences(text: str) -> list[str]:
     """The sentences of a text in any language, as punctuation marks them."""
     ends = [0, *(match.end() for match in SENTENCE_END.finditer(text)), len(text)]

@@ -18,7 +18,7 @@ from transformers import AutoConfig
 from untrained_runs import TEXTS, make_run
 
 import hf_capsule_mt.hub.export as export
-from hf_capsule_mt import GDRMarianForConditionalGeneration, corpus_scores
+from hf_capsule_mt import GDRMarianForConditionalGeneration, corpus_scores, translate_lines
 from hf_capsule_mt.configuration.carried_code import CarriedCode
 from hf_capsule_mt.evaluation import read_sentences
 from hf_capsule_mt.hub import pack_checkpoint
@@ -111,6 +111,21 @@ def test_plain_generate_does_not_stop_after_20_tokens(
     (tokens,) = model.generate(**inputs, min_new_tokens=25)
     assert 25 < len(tokens) < 128 and tokens[-1] == model.generation_config.eos_token_id
     assert "max_length" not in caplog.text and "max_new_tokens" not in caplog.text
+
+
+@pytest.mark.parametrize("name", [path.name for path in SHIPPED])
+def test_a_translation_that_is_cut_off_is_named(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    """The generation settings of Marian force an end token at the limit."""
+    pipe, text = translator(ROOT / "model_cards" / name), "It is raining, so we are staying at home today."
+    for setting in ({"max_new_tokens": 4}, {"max_length": 5}):
+        with pytest.warns(UserWarning, match="of 'It is raining.*' is cut off after 4 tokens; raise max_new_tokens"):
+            pipe(text, **setting)
+        with pytest.warns(UserWarning, match="of line 1 is cut off after 4 tokens; raise max_new_tokens"):
+            list(translate_lines(pipe.model, pipe.tokenizer, [text], **setting))
+    recwarn.clear()
+    pipe(text)
+    list(translate_lines(pipe.model, pipe.tokenizer, [text]))
+    assert [one for one in recwarn if "cut off" in str(one.message)] == []
 
 
 def test_a_checkpoint_translates_as_it_did_without_this_package(tiny: Path, tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from hf_capsule_mt.modeling.translation_loop import generation_setting, length_batches, length_limit, with_settings
+from hf_capsule_mt.modeling.translation_loop import (
+    generation_setting,
+    length_batches,
+    length_limit,
+    most_tokens,
+    with_settings,
+)
 
 
 @given(
@@ -64,3 +70,21 @@ def test_settings_go_into_a_copy_of_the_config() -> None:
     assert settings.keys() == {"generation_config"} and config.max_new_tokens is None
     assert (settings["generation_config"].max_new_tokens, settings["generation_config"].num_beams) == (5, 3)
     assert with_settings({"num_beams": 2}, max_new_tokens=5) == {"num_beams": 2, "max_new_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "generation", "expected"),
+    [
+        ({}, {}, float("inf")),
+        ({"max_length": 7}, {}, 6),
+        ({"max_length": 7}, {"max_length": 3}, 2),
+        ({"max_length": 7}, {"max_new_tokens": 9}, 9),
+        ({"max_new_tokens": 9}, {"max_length": 7}, 9),
+        ({}, {"generation_config": GenerationConfig(max_length=5)}, 4),
+    ],
+)
+def test_the_most_tokens_of_a_translation(
+    settings: dict[str, Any], generation: dict[str, Any], expected: float
+) -> None:
+    """`max_new_tokens` comes before `max_length`, as in Transformers."""
+    assert most_tokens(model(**settings), generation) == expected

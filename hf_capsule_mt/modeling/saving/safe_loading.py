@@ -1,22 +1,12 @@
 """Loads weights from safetensors only. The installed package adds its checks of files here."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
-
-
-class FileChecks(NamedTuple):
-    """Functions around Transformers' `from_pretrained`, `save_pretrained` and uploads; `file_checks.py` has them."""
-
-    load: Callable[..., Any]
-    save: Callable[..., None]
-    sign: Callable[[Any], None]
+from typing import Any, ClassVar
 
 
 class SafeLoadingMixin:
     """Mixin; list it before `PreTrainedModel`."""
 
-    # The installed package sets this. Code in a checkpoint has no checks.
-    file_checks: ClassVar[FileChecks | None] = None
+    file_checks: ClassVar[Any] = None  # the installed package sets this to its module `file_checks.py`
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
@@ -28,9 +18,8 @@ class SafeLoadingMixin:
             )
         kwargs["use_safetensors"] = True
         load = super().from_pretrained  # type: ignore[misc]
-        if SafeLoadingMixin.file_checks is None:
-            return load(pretrained_model_name_or_path, *model_args, **kwargs)
-        return SafeLoadingMixin.file_checks.load(load, pretrained_model_name_or_path, *model_args, **kwargs)
+        checks, arguments = SafeLoadingMixin.file_checks, (pretrained_model_name_or_path, *model_args)
+        return load(*arguments, **kwargs) if checks is None else checks.load_with_checks(load, *arguments, **kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """As in Transformers. The installed package adds the checks of `file_checks.py`."""
@@ -38,7 +27,7 @@ class SafeLoadingMixin:
         if SafeLoadingMixin.file_checks is None:
             save(*args, **kwargs)
         else:
-            SafeLoadingMixin.file_checks.save(save, self, *args, **kwargs)
+            SafeLoadingMixin.file_checks.save_with_checks(save, self, *args, **kwargs)
 
     def _upload_modified_files(self, working_dir: Any, *args: Any, **kwargs: Any) -> Any:
         if SafeLoadingMixin.file_checks is not None:
