@@ -82,12 +82,4 @@ def main(argv: list[str] | None = None) -> int:
     if command not in COMMANDS:
         print(wrong_command(command), file=sys.stderr)
         return WRONG_USE
-    name = f"hf_capsule_mt.cli.{COMMANDS[command]}"
-    try:
-        module = import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        print(f"error: this version has no {command}", file=sys.stderr)
-        return 1
-    return int(module.main(arguments))
+    return int(import_module(f"hf_capsule_mt.cli.{COMMANDS[command]}").main(arguments))

@@ -112,9 +112,9 @@ def site_label(site: str) -> str:
     return f"Layers of the {side}"
 
 
-def shipped_folders(start: Path | None = None) -> list[Path]:
+def shipped_folders() -> list[Path]:
     """The folders of the shipped checkpoints that exist below the current folder or beside the package."""
-    roots = [start or Path.cwd(), Path(__file__).resolve().parents[2]]
+    roots = [Path.cwd(), Path(__file__).resolve().parents[2]]
     places = [root / folder / name for name in SHIPPED for root in roots for folder in FOLDERS]
     existing = [place for place in places if (place / "config.json").is_file()]
     return list({place.name: place for place in reversed(existing)}.values())[::-1]

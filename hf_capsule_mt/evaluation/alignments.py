@@ -40,11 +40,6 @@ class Alignment:
         """The source words with a sure link."""
         return frozenset(i for i, _ in self.sure)
 
-    @property
-    def covered_targets(self) -> frozenset[int]:
-        """The target words with a sure link."""
-        return frozenset(j for _, j in self.sure)
-
     def __str__(self) -> str:
         """One line in Pharaoh format."""
         return " ".join(f"{i}{'-' if (i, j) in self.sure else 'p'}{j}" for i, j in sorted(self.links))

@@ -16,6 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify
 
 from hf_capsule_mt.data.batches.token_batches import TokenBatchSampler
 from hf_capsule_mt.modeling.translation_loop import Batch, evaluation_mode, translated_batches
+from hf_capsule_mt.training.objectives.model_access import padding_token
 
 
 @dataclass
@@ -151,11 +152,6 @@ class TranslationEvaluator:
         scores = corpus_scores(hypotheses, references)
         self.score_signatures = {"bleu": scores.bleu_signature, "chrf": scores.chrf_signature}
         return {"bleu": scores.bleu, "chrf": scores.chrf}
-
-
-def padding_token(model: Any) -> int:
-    """The model's padding token; 0 where it has none."""
-    return int(model.config.pad_token_id or 0)
 
 
 def padded_rows(rows: list[list[int]], padding: int) -> Tensor:

@@ -75,10 +75,9 @@ def best_checkpoints(
     count: int,
     metric: str = "eval_bleu",
     greater: bool = True,
-    history: list[dict[str, Any]] | None = None,
 ) -> list[Path]:
     """The `count` of `regular_checkpoints` with the best logged `metric`, oldest first; of equals the newer."""
-    ranked = ranked_checkpoints(folder, metric, greater, history)
+    ranked = ranked_checkpoints(folder, metric, greater)
     steps = _enough(list(ranked), count, f"checkpoints with {metric} in {folder}")[-count:]
     return [ranked[step] for step in sorted(steps)]
 
