@@ -53,6 +53,7 @@ def test_long_text_is_translated_sentence_by_sentence(name: str) -> None:
     whole = joined(inner)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "the translation of .* is cut off")  # an untrained model rarely ends
         for size in (1, 3, 20):
             assert texts_of(translator(["go lu", LONG, "de"], batch_size=size)) == [first, whole, last]
             assert texts_of(translator(LONG, batch_size=size)) == [whole]
@@ -95,6 +96,7 @@ def test_recurrent_models_read_any_length(name: str) -> None:
     translator = make(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "the translation of .* is cut off")  # an untrained model rarely ends
         whole = texts_of(translator(LONG))
         pieces = texts_of(translator(LONG, max_source_length=36))
     tokens = built(name).generate(**TOKENIZER(LONG, return_tensors="pt"))
