@@ -68,13 +68,12 @@ def model_card(
 ) -> ModelCard:
     """The card of the model `name`.
 
-    Its snippets load `place`, by default `name` if that is a name on the Hub (`me/model`). `datasets` and
-    `base_model` are ids on the Hub. `limits` says what the model should not be used for, `data_source` where the
-    training text comes from, `storage` how the weights are stored, and `start_license` the license of the
-    checkpoint that the training started from. With `carries_code` the card says how to load the model by the code
-    in its folder. The card shows measurements from `results`, and omits everything that the run did not measure.
-    Of a checkpoint that no run of this package wrote, `results` has only `model`, `data` with the languages, and
-    an empty `recipe`.
+    Its snippets load `place`, by default `name` if that is a name on the Hub (`me/model`). `datasets` and `base_model`
+    are ids on the Hub. `limits` says what the model should not be used for. `data_source` says where the training text
+    comes from, and `storage` how the weights are stored. `start_license` is the license of the checkpoint that the
+    training started from. With `carries_code` the card says how to load the model by the code in its folder. The card
+    shows measurements from `results`, and omits everything that the run did not measure. Of a checkpoint that no run
+    of this package wrote, `results` has only `model`, `data` with the languages, and an empty `recipe`.
     """
     family, languages = results["model"]["family"], [results["data"][side] for side in ("source", "target")]
     splits = [split for split in ("test", "validation") if split in results]

@@ -62,6 +62,12 @@ def test_a_sentence_that_the_model_cannot_read_whole_is_refused() -> None:
     assert "is cut off after 256" in content["error"]
 
 
+def test_a_translation_that_is_cut_off_is_refused() -> None:
+    translator = pipeline("translation", model=str(PAST_FUTURE), max_new_tokens=3)
+    ((status, content),) = answers(translator, QUESTION)
+    assert status == 413 and "the translation of 'Where is the station?' is cut off after 3" in content["error"]
+
+
 class Repeating:
     """A translator that answers with the text."""
 

@@ -275,7 +275,9 @@ def test_a_warm_start_names_the_license_of_its_checkpoint(license, tmp_path):
     (run / "results.json").write_text(json.dumps(results))
     text = write_model_card(run, license="mit").read_text(encoding="utf-8")
     assert "Started from another checkpoint, with 0 new tensors." in text
-    assert ("Its license is `cc-by-2.0`, which also binds this model." in text) == (license == "cc-by-2.0")
+    assert ("new tensors. Its license is `cc-by-2.0`. That license also binds this model.\n" in text) == (
+        license == "cc-by-2.0"
+    )
 
 
 def loaded_by(card: str) -> list[str]:
