@@ -113,8 +113,8 @@ class CapsuleTranslationPipeline(Pipeline):
         ranked = translate_tokens(model, sources, padding, parameters, pieces_at_once)
         for piece, (best, *_) in zip(pieces, ranked, strict=True):
             if len(best) >= most_tokens(model, parameters):
-                which = f"the translation of {piece.text[:60]!r} is cut off"
-                warnings.warn(f"{which} after {len(best)} tokens; raise max_new_tokens", stacklevel=2)
+                problem = f"the translation of {piece.text[:60]!r} is cut off"
+                warnings.warn(f"{problem} after {len(best)} tokens; raise max_new_tokens", stacklevel=2)
         targets = [target for translations in ranked for target in translations]
         sources = [source for source in sources for _ in range(count)]
         sums = force_decode(model, sources, targets, padding, pieces_at_once) if return_scores else []

@@ -139,6 +139,7 @@ class RecurrentStateLayer(CacheLayerMixin):
 
 
 def _rows(states: States, rows: Tensor) -> States:
+    """The rows `[B']` of each state `[B, …]`."""
     return tuple(state.index_select(0, rows.to(state.device)) for state in states)
 
 
