@@ -98,11 +98,10 @@ class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
 
 
 def one_cache(past_key_values: Any, arguments: Any) -> Any:
-    """The cache of a call under either name; `cache` is taken out of the other arguments."""
+    """The cache under either name; takes out `cache`. PEFT passes a prefix beside the empty cache of `generate()`."""
     cache = arguments.pop("cache", None)
-    if cache is not None and past_key_values is not None:
-        raise ValueError("pass either cache or past_key_values, which are one argument")
-    return past_key_values if cache is None else cache
+    prefix_is_new = past_key_values is not None and (cache is None or not cache.get_seq_length())
+    return past_key_values if prefix_is_new else cache
 
 
 def with_routings(

@@ -13,8 +13,10 @@ from family_cases import (
     without_target,
 )
 from markers import exhaustive
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 from torch import nn
+
+from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
 
 
 @richest_of_all
@@ -117,3 +119,27 @@ def test_lora(case: Case, checkpointing: bool, tmp_path):
         assert_close(again(**batch).logits, after)
         assert torch.equal(again.generate(**inputs, num_beams=2), adapted.generate(**inputs, num_beams=2))
         assert_close(again.merge_and_unload()(**batch).logits, after, 1e-4)
+
+
+@richest_of_chosen
+@pytest.mark.parametrize("beams", [1, 2])
+def test_prefix_tuning(case: Case, beams: int):
+    """PEFT passes the prefix beside the empty cache of `generate()`."""
+    model = case.build()
+    inputs = without_target(make_pairs(case.config()).batch())
+    options = {"num_beams": beams, "max_new_tokens": 3, "output_logits": True, "return_dict_in_generate": True}
+    plain = model.generate(**inputs, **options)
+    torch.manual_seed(3)
+    names = {"num_layers": "decoder_layers", "num_attention_heads": "decoder_attention_heads", "token_dim": "d_model"}
+    sizes = {name: getattr(model.config, ours, 2) for name, ours in names.items()}
+    adapted = get_peft_model(model, PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=4, **sizes)).eval()
+    start = torch.full((len(inputs["input_ids"]), 1), model.config.decoder_start_token_id)
+    if isinstance(case.family.make_cache(model.config), RecurrentCache):
+        with pytest.raises(ValueError, match="a recurrent decoder needs a RecurrentCache"):
+            adapted(**inputs, decoder_input_ids=start)
+        return
+    with torch.no_grad():
+        first = adapted(**inputs, decoder_input_ids=start).logits[:, 0]
+        actual = adapted.generate(**inputs, **options).logits[0][::beams]
+    assert_close(actual, first)
+    assert (first - plain.logits[0][::beams]).abs().max() > 1e-3
