@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 
@@ -192,6 +193,25 @@ def test_pairs_are_written_many_at_a_time(
     synthetic_dataset(2_500, max_words=8).save_to_disk(tmp_path / "pairs")
     ready = preprocess_pairs(datasets.load_from_disk(str(tmp_path / "pairs")), tokenizer)
     assert ready.cache_files and [len(chunk) for chunk in ready.data.column("labels").chunks] == [1_200, 1_200, 100]
+
+
+def test_tags_are_tokens_of_their_own(loaded: PreTrainedTokenizerFast, tmp_path: Path):
+    """Also after saving. Added as special tokens they would be split, which a warning says."""
+    data = datasets.Dataset.from_dict({"en": ["<2de> the dog", "<2fr> the dog"], "de": ["der Hund", "le chien"]})
+    size = len(loaded)
+    tagged = copy.deepcopy(loaded)
+    tagged.add_tokens(["<2de>", "<2fr>"])
+    tagged.save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = preprocess_pairs(data, AutoTokenizer.from_pretrained(tmp_path))
+    assert [ids[0] for ids in rows["input_ids"]] == [size, size + 1]
+    assert all(ids[-1] == 0 for ids in rows["input_ids"])
+    special = copy.deepcopy(loaded)
+    special.add_special_tokens({"extra_special_tokens": ["<2de>", "<2fr>"]})
+    with pytest.warns(UserWarning, match="<2de>, <2fr> in a text is split like other text.*add_tokens"):
+        rows = preprocess_pairs(data, special)
+    assert all(size not in ids and size + 1 not in ids for ids in rows["input_ids"])
 
 
 def test_truncation_warns_once_with_the_number(tokenizer: PreTrainedTokenizerFast):

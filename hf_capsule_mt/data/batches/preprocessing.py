@@ -71,6 +71,7 @@ def preprocess_pairs(
             raise ValueError(
                 f"preprocess_pairs: {name}={limits[name]} must be 2 or more (one token and {tokenizer.eos_token})"
             )
+    _warn_of_split_tokens(tokenizer)
     options = {
         "tokenizer": tokenizer,
         "keys": columns or pair.languages,
@@ -89,6 +90,21 @@ def preprocess_pairs(
             stacklevel=2,
         )
     return mapped.remove_columns(["cut_source", "cut_target"])
+
+
+def _warn_of_split_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+    """A tag that was added as a special token would be split like any other text, and nothing would say so."""
+    if not getattr(tokenizer, "split_special_tokens", False):
+        return
+    named = {tokenizer.eos_token, tokenizer.unk_token, tokenizer.pad_token, tokenizer.bos_token}
+    added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    split = [token for token in added if token not in named]
+    if split:
+        warnings.warn(
+            f"preprocess_pairs: {', '.join(split)} in a text is split like other text, because split_special_tokens "
+            "is true and these are special tokens; add tags with tokenizer.add_tokens([...])",
+            stacklevel=3,
+        )
 
 
 def _encode_rows(
