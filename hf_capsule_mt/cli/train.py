@@ -122,7 +122,8 @@ def without_debug(arguments: list[str]) -> tuple[list[str], bool]:
 def train(arguments: list[str]) -> int:
     from hf_capsule_mt.hub import names_on_hub, write_model_card
     from hf_capsule_mt.recipes.recipe import WrongCommandLine, parse_recipe
-    from hf_capsule_mt.recipes.running.run import RESULTS, Interrupted, run_recipe
+    from hf_capsule_mt.recipes.running.run import RESULTS, run_recipe
+    from hf_capsule_mt.training.callbacks.stop_on_signal import TrainingInterrupted
     from hf_capsule_mt.training.processes import close_process_group
 
     try:
@@ -150,7 +151,7 @@ def train(arguments: list[str]) -> int:
 
     try:
         run_recipe(recipe, write_card)
-    except Interrupted as interrupted:
-        code = interrupted.exit_code  # the exit code of a program that the signal ends at once
+    except TrainingInterrupted as interrupted:
+        code = interrupted.exit_code
     close_process_group()
     return code

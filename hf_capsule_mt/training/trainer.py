@@ -4,7 +4,6 @@ A comment over each overridden private method, and over other uses of private na
 that were read, and says why no public method or callback serves.
 """
 
-import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from hf_capsule_mt.training.batch_maker import BatchMaker
 from hf_capsule_mt.training.callbacks.early_stopping import PatientEarlyStopping
 from hf_capsule_mt.training.callbacks.epoch_order import EpochOrder
 from hf_capsule_mt.training.callbacks.finiteness_watch import FinitenessWatch
-from hf_capsule_mt.training.callbacks.stop_on_signal import EvaluationStopped, StopOnSignal
+from hf_capsule_mt.training.callbacks.stop_on_signal import EvaluationStopped, StopOnSignal, TrainingInterrupted
 from hf_capsule_mt.training.checkpoints.keeper import CheckpointKeeper, write_digests
 from hf_capsule_mt.training.checkpoints.run_position import RunPosition
 from hf_capsule_mt.training.checks import check_trainer
@@ -59,8 +58,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     - With `predict_with_generate`, evaluation is one pass that reports BLEU and chrF, see [`TranslationEvaluator`].
     - A run can be killed at any time, see [`CheckpointKeeper`]. Resumed, it has the losses and weights, bit for bit on
       a CPU, that it would have had, see [`RunPosition`]. Only what a collator draws in a worker process is lost.
-    - SIGTERM and Ctrl-C end training with a checkpoint, see [`StopOnSignal`]. Training that diverges stops before
-      anything of it is saved, see [`FinitenessWatch`].
+    - SIGTERM and Ctrl-C end training with a checkpoint, see [`StopOnSignal`]; then `train` raises
+      [`TrainingInterrupted`], a `KeyboardInterrupt`. Training that diverges stops before anything of it is saved, see
+      [`FinitenessWatch`].
     """
 
     args: Any
@@ -99,16 +99,6 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             self.add_callback(callback)
         if getattr(self.args, "early_stopping_patience", None) is not None:
             self.add_callback(PatientEarlyStopping(self.args.early_stopping_patience))
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal ended the last `train` before all was done."""
-        return self.stopper.stopped
-
-    @property
-    def interrupted_by(self) -> signal.Signals | None:
-        """The signal that this process got; in several processes another one may have got it."""
-        return self.stopper.asked_by
 
     @property
     def trained_seconds(self) -> float:
@@ -151,7 +141,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             name = None if checkpoint is None else str(checkpoint)
             with self.ablated_routing.in_model(self.model), keep_freed_memory(self.args.device):
                 output = super().train(name, trial, ignore_keys_for_eval, **kwargs)
-            self.averager.finish(self.model, self.state, self.interrupted)
+            self.averager.finish(self.model, self.state, self.stopper.stopped)
+            if self.stopper.stopped:  # a script must not take this for the trained model
+                raise TrainingInterrupted(self.state.global_step, self.stopper.asked_by)
             return output
         finally:
             self.objective.end()

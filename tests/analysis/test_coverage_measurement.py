@@ -1,5 +1,6 @@
 """`measure_coverage` measures how far coverage warnings can be believed."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from hf_capsule_mt import (
     overlap_rates,
     train_tokenizer,
 )
-from hf_capsule_mt.analysis import measure_coverage_scales
+from hf_capsule_mt.analysis import coverage_measurement, measure_coverage_scales
 from hf_capsule_mt.data import marian_token_ids, synthetic_lines
+from hf_capsule_mt.evaluation.overlap import OverlapRates
 
 SIZES: dict[str, Any] = {**SMALL_MARIAN, "max_position_embeddings": 256, "capsule_dim": 8}
 
@@ -29,12 +31,24 @@ def test_it_is_the_overlap_rate_of_the_past(as_rows: bool) -> None:
     model = GDRMarianForConditionalGeneration(GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer)))
     tuples = [(" ", "leer"), *zip(sources, targets, strict=True)]
     pairs = [{"translation": {"en": source, "de": target}} for source, target in tuples] if as_rows else tuples
-    actual = measure_coverage(model, tokenizer, pairs)
+    with pytest.warns(UserWarning, match="no coverage warnings: the bag of words names .*% of the words, and 60% are"):
+        actual = measure_coverage(model, tokenizer, pairs)
     assert actual == model.config.bow_accuracy == round(overlap_rates(model, tokenizer, sources, targets).past, 4)
     assert model.config.coverage_scales == pytest.approx(measure_coverage_scales(model, tokenizer, tuples), abs=1.1e-3)
     assert explain(model, tokenizer, sources[0], targets[0]).coverage.bow_accuracy == actual
-    assert measure_coverage(model, tokenizer, pairs[:1]) is None
+    too_long = {"translation": {"en": "a " * 900, "de": "b"}} if as_rows else ("a " * 900, "b")
+    with pytest.warns(UserWarning, match="no pair has text on both sides and is short enough"):
+        assert measure_coverage(model, tokenizer, [pairs[0], too_long]) is None
     assert model.config.bow_accuracy is None is model.config.coverage_scales
+
+
+def test_a_good_model_gets_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage_measurement, "overlap_rates", lambda *_: OverlapRates(0.61, 0.7))
+    tokenizer = train_tokenizer(["a b"], vocab_size=300)
+    model = GDRMarianForConditionalGeneration(GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert measure_coverage(model, tokenizer, [("a b", "b a")]) == model.config.bow_accuracy == 0.61
 
 
 def test_a_model_without_a_bag_of_words_has_no_coverage() -> None:
@@ -50,5 +64,6 @@ def test_pairs_of_other_names_are_a_clear_error() -> None:
     rows = [{"source": "a", "target": "b"}]
     with pytest.raises(ValueError, match=r"a pair has 'source', 'target', and must have 'en' and 'de': name its"):
         measure_coverage(model, tokenizer, rows)
-    measure_coverage(model, tokenizer, rows, "source", "target")
+    with pytest.warns(UserWarning, match="names 0% of the words"):
+        measure_coverage(model, tokenizer, rows, "source", "target")
     assert model.config.bow_accuracy is not None

@@ -30,7 +30,7 @@ SIZES: dict[str, Any] = {
 
 @pytest.mark.parametrize("has_validation", [True, False])
 def test_a_run_keeps_it_in_the_configuration(has_validation: bool, tmp_path: Path) -> None:
-    """Without validation there is no scale: from sentences that training saw it would be too small."""
+    """Without validation nothing is measured: on sentences that training saw it would be too good."""
     recipe = {
         "family": "gdr_marian",
         "config": SIZES,
@@ -48,13 +48,15 @@ def test_a_run_keeps_it_in_the_configuration(has_validation: bool, tmp_path: Pat
     done = run_script("scripts/train.py", str(tmp_path / "recipe.yaml"), folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     accuracy = json.loads((tmp_path / "run" / "config.json").read_text())["bow_accuracy"]
-    assert 0.0 <= accuracy < 0.5, "it has learned nothing yet"
     assert json.loads((tmp_path / "run" / "results.json").read_text())["model"]["config"]["bow_accuracy"] == accuracy
     scales = json.loads((tmp_path / "run" / "config.json").read_text())["coverage_scales"]
     if has_validation:
+        assert 0.0 <= accuracy < 0.5, "it has learned nothing yet"
         assert len(scales) == 2 and all(scale >= 0.693 for scale in scales)
+        assert "warning: measure_coverage: this model gives no coverage warnings: the bag of words" in done.stderr
     else:
-        assert scales is None
+        assert scales is None is accuracy
+        assert "no coverage warnings: no validation corpus" in done.stdout
     with pytest.raises(ValueError, match="no key 'config.bow_accuracy' in family gdr_marian"):
         parse_recipe([str(tmp_path / "recipe.yaml"), "--config.bow_accuracy=0.9"])
 

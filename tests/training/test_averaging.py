@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_run import Collate, Signal, checkpoints, corpus, history, run, weights
+from training_run import Collate, Signal, checkpoints, corpus, history, run, train_until_interrupted, weights
 from transformers import MarianConfig, MarianMTModel, TrainerCallback, set_seed
 
 from hf_capsule_mt.training import CapsuleSeq2SeqTrainer, CapsuleSeq2SeqTrainingArguments
@@ -93,8 +93,7 @@ def test_only_what_the_run_wrote_when_it_was_due_is_averaged(tmp_path: Path) -> 
     assert checkpoints(tmp_path / "later") == [4, 5, 8, 10, 12, 14]
     stopped = run(tmp_path / "stopped", **arguments, save_total_limit=3)
     stopped.add_callback(Signal(12, signal.SIGTERM))
-    stopped.train()
-    assert stopped.interrupted and checkpoints(tmp_path / "stopped") == [8, 12, 13]
+    assert train_until_interrupted(stopped) and checkpoints(tmp_path / "stopped") == [8, 12, 13]
     again = run(tmp_path / "stopped", **arguments, save_total_limit=3)
     again.train(resume_from_checkpoint=True)
     assert checkpoints(tmp_path / "stopped") == [8, 12, 14]

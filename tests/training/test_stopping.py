@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from markers import exhaustive
-from training_run import Signal, checkpoints, ends_like, history, run
+from training_run import Signal, checkpoints, ends_like, history, run, train_until_interrupted
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from hf_capsule_mt.training import TrainingInterrupted
 from hf_capsule_mt.training.callbacks.stop_on_signal import StopOnSignal
 from hf_capsule_mt.training.checkpoints.files import last_checkpoint, read_log_history
 
@@ -44,8 +45,10 @@ def test_a_signal_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: i
     before = signal.getsignal(number)
     trainer = run(tmp_path)
     trainer.add_callback(Signal(sent, number))
-    trainer.train()
-    assert trainer.interrupted and trainer.interrupted_by == number and trainer.state.global_step == ends
+    with pytest.raises(KeyboardInterrupt, match=f"{number.name} ended training after step {ends}; ") as raised:
+        trainer.train()
+    assert isinstance(raised.value, TrainingInterrupted) and raised.value.exit_code == 128 + number
+    assert raised.value.signal == number and raised.value.step == trainer.state.global_step == ends
     assert signal.getsignal(number) is before
     assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{ends}"
     assert evaluations(trainer) == [4][: ends // 5], "what was due at the end is left for later"
@@ -66,11 +69,12 @@ def test_only_a_second_ctrl_c_does_not_wait_for_the_step(tmp_path: Path, second:
     trainer.add_callback(Signal(6, signal.SIGINT))
     trainer.add_callback(Signal(6, second))
     if second == signal.SIGINT:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as raised:
             trainer.train()
+        assert not isinstance(raised.value, TrainingInterrupted), "nothing was saved"
     else:
-        trainer.train()
-        assert trainer.interrupted_by == signal.SIGINT
+        interruption = train_until_interrupted(trainer)
+        assert interruption is not None and interruption.signal == signal.SIGINT
     assert checkpoints(tmp_path) == ([4] if second == signal.SIGINT else [4, 7])
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -78,7 +82,7 @@ def test_only_a_second_ctrl_c_does_not_wait_for_the_step(tmp_path: Path, second:
 def test_a_checkpoint_that_the_user_names_is_kept(tmp_path: Path) -> None:
     trainer = run(tmp_path)
     trainer.add_callback(Signal(6, signal.SIGTERM))
-    trainer.train()
+    assert train_until_interrupted(trainer)
     run(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-7"))
     assert checkpoints(tmp_path) == [4, 7, 8, 12, 14]
 
@@ -93,8 +97,7 @@ def test_an_evaluation_may_be_left_again_and_again(whole: Any, tmp_path: Path) -
     for callback in (Signal(14, signal.SIGTERM), SignalWhileEvaluating(), SignalWhileEvaluating()):
         trainer = run(tmp_path)
         trainer.add_callback(callback)
-        trainer.train(resume_from_checkpoint=bool(checkpoints(tmp_path)))
-        assert trainer.interrupted and evaluations(trainer) == [4, 8, 12]
+        assert train_until_interrupted(trainer, bool(checkpoints(tmp_path))) and evaluations(trainer) == [4, 8, 12]
     ends_like(whole, tmp_path)
 
 
@@ -149,8 +152,7 @@ def test_sigterm_at_the_end_of_an_epoch(whole_epochs: Any, tmp_path: Path, at_la
     step = arguments["max_steps"] if at_last else 6
     trainer = run(tmp_path, **arguments)
     trainer.add_callback(Signal(step if at_last else step - 1, signal.SIGTERM))
-    trainer.train()
-    assert trainer.interrupted and last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{step}"
+    assert train_until_interrupted(trainer) and last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{step}"
     assert evaluations(trainer) == [one for one in evaluations(whole) if one < step]
     ends_like(whole, tmp_path, **arguments)
     assert checkpoints(tmp_path) == checkpoints(whole.args.output_dir)

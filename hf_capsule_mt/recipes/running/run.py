@@ -5,7 +5,6 @@ and the other processes read it.
 """
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import DataCollatorForSeq2Seq, set_seed
 
-from hf_capsule_mt.analysis.coverage_measurement import measure_bow_accuracy, measure_coverage
+from hf_capsule_mt.analysis.coverage_measurement import measure_coverage
 from hf_capsule_mt.analysis.coverage_warnings import predicts_words
 from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, load_tokenizer, print_once
 from hf_capsule_mt.recipes.generation_settings import set_generation
@@ -41,18 +40,11 @@ from hf_capsule_mt.recipes.running.results import (
 )
 from hf_capsule_mt.recipes.running.settings import repeatable_settings
 from hf_capsule_mt.recipes.strict_yaml import dump_yaml
+from hf_capsule_mt.training.callbacks.stop_on_signal import TrainingInterrupted
 from hf_capsule_mt.training.checkpoints.folder_lock import FolderLock
 from hf_capsule_mt.training.parameter_groups import NewParameterLearningRate
 from hf_capsule_mt.training.processes import from_main, main_first
 from hf_capsule_mt.training.trainer import CapsuleSeq2SeqTrainer
-
-
-class Interrupted(Exception):
-    """A signal ended the run early, and a checkpoint was saved. Holds the step and the exit code for the shell."""
-
-    def __init__(self, step: int, number: int = signal.SIGTERM) -> None:
-        super().__init__(step)
-        self.exit_code = 128 + number
 
 
 def run_recipe(recipe: Recipe, write_card: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -99,19 +91,20 @@ def _run(recipe: Recipe, stack: ExitStack, write_card: Callable[[], None]) -> di
     trainer = make_trainer(recipe, data, built)
     # Pass a path only if the user named it: the trainer may remove a checkpoint that it found itself.
     resumed = arguments.resume_from_checkpoint or start.checkpoint is not None
-    metrics = trainer.train(resume_from_checkpoint=resumed).metrics
-    if trainer.interrupted:
-        step = trainer.state.global_step
-        again = same_command(recipe)
+    try:
+        metrics = trainer.train(resume_from_checkpoint=resumed).metrics
+    except TrainingInterrupted as interrupted:
+        step, again = interrupted.step, same_command(recipe)
         print_once(arguments, f"interrupted after step {step}, which is saved; {again} continues from there")
-        raise Interrupted(step, trainer.interrupted_by or signal.SIGTERM)
+        raise
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled  # then no process holds the whole model
     if predicts_words(built.model) and not sharded:
-        split = "validation" if "validation" in data.corpora else "train"
-        # Scales from sentences that training saw would be too small.
-        measure = measure_coverage if split == "validation" else measure_bow_accuracy
-        with trainer.ablated_routing.in_model(built.model):
-            measure(built.model, data.tokenizer, data.corpora[split].pairs, recipe.data.source, recipe.data.target)
+        if "validation" in data.corpora:
+            pairs, languages = data.corpora["validation"].pairs, (recipe.data.source, recipe.data.target)
+            with trainer.ablated_routing.in_model(built.model):
+                measure_coverage(built.model, data.tokenizer, pairs, *languages)
+        else:  # measured on sentences that training saw, it would be too good
+            print_once(arguments, "no coverage warnings: no validation corpus; measure_coverage adds them later")
     # Score before saving the model: a loss that is not finite ends the run here.
     splits = [split for split in ("validation", "test") if split in data.pairs]
     scores: dict[str, Any] = {split: score_split(trainer, recipe, data, split) for split in splits}

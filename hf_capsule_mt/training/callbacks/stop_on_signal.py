@@ -15,6 +15,22 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 STEPS_BETWEEN_CHECKS = 5
 
 
+class TrainingInterrupted(KeyboardInterrupt):
+    """What `train` raises after a signal, when the checkpoint is saved. Like Ctrl-C, it is no `Exception`.
+
+    `signal` is what this process got, or SIGTERM if another process got one. `exit_code` is that of a program
+    that the signal ends at once.
+    """
+
+    def __init__(self, step: int, number: signal.Signals | None) -> None:
+        self.step, self.signal = step, number or signal.SIGTERM
+        self.exit_code = 128 + self.signal
+        name = self.signal.name
+        super().__init__(
+            f"{name} ended training after step {step}; train(resume_from_checkpoint=True) goes on from there"
+        )
+
+
 class EvaluationStopped(Exception):
     """A signal came: the evaluation is made when the run is resumed."""
 
