@@ -178,9 +178,8 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
         shortlist, all_words = arguments.shortlist, arguments.no_shortlist
         model: Any = load_model(arguments.model, device, dtype, arguments.int8, shortlist, all_words)
-    options = {"max_tokens": arguments.max_tokens, "on_progress": progress}
-    if arguments.length_penalty is not None:
-        options["length_penalty"] = arguments.length_penalty
+    given = {"max_tokens": arguments.max_tokens, "length_penalty": arguments.length_penalty}
+    options = {"on_progress": progress, **{name: value for name, value in given.items() if value is not None}}
     lines = progress.counted(read_lines(arguments.files))
     if arguments.score is not None:
         pairs = list(lines), list(read_lines([arguments.score]))
@@ -238,7 +237,11 @@ def add_model_options(parser: CommandParser) -> None:
     rare.add_argument(
         "--length-penalty", type=finite_number, help="length penalty; default: the model's setting, for scores 1.0"
     )
-    rare.add_argument("--max-tokens", type=at_least_one, default=4096, help="source tokens in a batch, with padding")
+    rare.add_argument(
+        "--max-tokens",
+        type=at_least_one,
+        help="source tokens in a batch, with padding; default: 4096, on a CPU divided by the number of beams",
+    )
     rare.add_argument(
         "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="number format of the model"
     )

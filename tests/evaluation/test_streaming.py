@@ -24,6 +24,7 @@ from hf_capsule_mt import (
 )
 from hf_capsule_mt.cli.translate import count_lines, read_lines
 from hf_capsule_mt.data import marian_token_ids, synthetic_dataset, train_tokenizer
+from hf_capsule_mt.evaluation import streaming
 from hf_capsule_mt.evaluation.streaming import one_line
 from hf_capsule_mt.modeling.translation_loop import split_sentences
 
@@ -55,6 +56,23 @@ def test_order_and_texts(made: tuple[Any, Any]) -> None:
         actual = list(translate_lines(model, tokenizer, iter(SOURCES), num_beams=2, **options))
         assert [translations[0].text for translations in actual] == expected
         assert all(len(translations) == 1 and translations[0].score is None for translations in actual)
+
+
+@pytest.mark.parametrize(("beams", "given", "expected"), [(1, None, 4096), (4, None, 1024), (4, 77, 77)])
+def test_beams_share_a_batch_on_a_cpu(
+    made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, beams: int, given: int | None, expected: int
+) -> None:
+    sizes: list[int] = []
+
+    def translate_tokens(
+        model: Any, sources: Any, padding: int, generation: Any, limit: None, size: int, _: Any
+    ) -> Any:
+        sizes.append(size)
+        return [[[0]] for _ in sources]
+
+    monkeypatch.setattr(streaming, "translate_tokens", translate_tokens)
+    list(translate_lines(*made, SOURCES, given, num_beams=beams))
+    assert sizes == [expected]
 
 
 def test_every_line_can_be_split_into_its_sentences(made: tuple[Any, Any]) -> None:
