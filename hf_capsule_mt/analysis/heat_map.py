@@ -36,7 +36,7 @@ def plot_assignments(
     iterations, positions, inputs, capsules = values.shape
     rows = 1 if tokens is None else 2
     height = 2.6 + (0 if tokens is None else 0.22 * positions + 1.2)
-    figure = new_figure(4.2 * iterations + 1.0, height, layout=None)
+    figure = new_figure(4.2 * iterations + 1.0, height)
     heights = [1.0] if tokens is None else [1.0, max(1.0, positions / 9)]
     grid = figure.subplots(rows, iterations, squeeze=False, gridspec_kw={"height_ratios": heights})
     names = [str(number + 1) for number in range(inputs)]
@@ -54,7 +54,8 @@ def plot_assignments(
             vmax=float(means.max()),
         )
         axes.set_title(f"iteration {index + 1}")
-        axes.set_xlabel(f"{capsules} output capsules")
+        axes.set_xticks([])  # a place in this order is no number of a capsule
+        axes.set_xlabel(f"{capsules} output capsules, by their strongest {input_name}", parse_math=False)
         axes.set_yticks(range(inputs), names)
         axes.set_ylabel(input_name if index == 0 else "", parse_math=False)
     figure.colorbar(image, ax=list(grid[0]), label="assignment probability", fraction=0.03)
@@ -75,5 +76,5 @@ def plot_assignments(
             labels = list(tokens) if index == 0 else [""] * positions
             axes.set_yticks(range(positions), labels, parse_math=False)  # `$` in a token is a character
         figure.colorbar(image, ax=list(grid[1]), label="largest assignment", fraction=0.03)
-    figure.suptitle(title, y=1.06 if tokens is None else 0.98, parse_math=False)
-    return save_figure(figure, path, bbox_inches="tight")
+    figure.suptitle(title, parse_math=False)
+    return save_figure(figure, path)

@@ -25,7 +25,10 @@ def test_a_picture_has_every_assignment_in_its_place(tmp_path):
         assert lower.get_clim() == pytest.approx((0, float(assignments.max())))
         assert tick_labels(upper.axes.yaxis) == tick_labels(lower.axes.xaxis) == ["1", "2", "3"]
         assert tick_labels(lower.axes.yaxis) == (list("abcd") if iteration == 0 else [""] * 4)
-        assert upper.axes.get_xlabel() == "5 output capsules" and lower.axes.get_xlabel() == "layer"
+        assert (
+            upper.axes.get_xlabel() == "5 output capsules, by their strongest layer"
+            and lower.axes.get_xlabel() == "layer"
+        )
     assert images[0].axes.get_ylabel() == "layer" and figure.get_suptitle() == "site"
 
 
