@@ -31,8 +31,24 @@ ORDER = (
     *("Models", "Configurations", "Translate", "See routing", "Data", "Train", "Evaluate", "Fast on a CPU"),
     *("Routing functions", "Hub"),
 )
+# The section that says what a call of a model takes and returns.
+CALLS = """### Calls
+
+A call of a model, and of its `ForConditionalGeneration` class, has the arguments of Transformers' encoder-decoders.
+These are added:
+
+{arguments}
+
+With `output_routings=True` and `return_dict_in_generate=True` the output of `generate()` has `routings` too. They are
+those of a call of the model with the translations as `decoder_input_ids`. The position of a word is the step that
+generated it, and positions after an end token are meaningless.
+
+## Outputs
+
+What a call returns. These classes are in `hf_capsule_mt.modeling.outputs`.
+"""
 TITLE = re.compile(r"^(Args|Raises|Returns):$")
-ENTRY = re.compile(r"^([A-Za-z_][\w, ]*)(?: \([^)]*\))?: ?")
+ENTRY = re.compile(r"^([A-Za-z_][\w, ]*)(?: \(.*\))?: ?")  # a type may have parentheses of its own
 
 
 def api_page() -> str:
@@ -50,7 +66,33 @@ def api_page() -> str:
     lines = [HEAD]
     for title, entries in sections.items():
         lines += [f"## {title}\n", *entries]
+        if title == "Models":
+            lines += calls_and_outputs()
     return "\n".join(lines)
+
+
+def calls_and_outputs() -> list[str]:
+    """What the models add to the arguments of a call, and the classes of its output."""
+    from hf_capsule_mt.modeling import GDRMarianForConditionalGeneration, GDRMarianModel, outputs
+
+    texts: dict[str, str] = {}
+    for model in (GDRMarianForConditionalGeneration, GDRMarianModel):
+        for name, text in described_arguments(model.forward):
+            texts.setdefault(name, text)
+    classes = [value for value in vars(outputs).values() if getattr(value, "__module__", "") == outputs.__name__]
+    entries = [entry(value.__name__, value) for value in classes if inspect.isclass(value)]
+    return [CALLS.format(arguments="\n".join(texts.values())), *entries]
+
+
+def described_arguments(function: Any) -> list[tuple[str, str]]:
+    """The arguments that a docstring in the style of Transformers describes, with the bullet of each."""
+    lines = (inspect.getdoc(function) or "").splitlines()
+    starts = [number for number, line in enumerate(lines) if line and not line.startswith(" ")]
+    parts = [lines[first:last] for first, last in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    return [
+        (part[0].split()[0], markdown(["Args:", *(f"    {line}" for line in part if line)]).split("\n\n", 1)[1])
+        for part in parts
+    ]
 
 
 def entry(name: str, value: Any) -> str:
@@ -94,8 +136,11 @@ def annotation(value: Any) -> str:
 
 
 def docstring(value: Any) -> str:
+    return markdown((inspect.getdoc(value) or "").splitlines())
+
+
+def markdown(lines: list[str]) -> str:
     """A docstring as Markdown: lists of arguments become bullets, references become code."""
-    lines = (inspect.getdoc(value) or "").splitlines()
     page: list[str] = []
     in_code = in_list = False
     for number, line in enumerate(lines):
