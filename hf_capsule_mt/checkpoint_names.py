@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
-CONFIG_FILES = ("config.json", "adapter_config.json")
+CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "source.spm")
 SHIPPED = "model_cards"  # the folder of the repository with the shipped checkpoints
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -98,10 +98,15 @@ def missing_folder(name: str | PathLike[str]) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises an `OSError` unless `folder` is a folder with the configuration of a model or of an adapter."""
+    """Raises an `OSError` unless `folder` is a folder with the configuration of a model."""
     if not folder.is_dir():
         raise OSError(f"{folder} is a file: give the folder of a checkpoint")
-    if not any((folder / file).is_file() for file in CONFIG_FILES):
+    if not (folder / CONFIG_FILE).is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise OSError(
+                f"{folder} is an adapter of PEFT, and a whole model is needed: "
+                f"PeftModel.from_pretrained(model, {str(folder)!r}).merge_and_unload().save_pretrained(...) makes one"
+            )
         inside = [file.parent for file in folder.glob("checkpoint-*/config.json") if file.parent.name[11:].isdecimal()]
         if inside:
             last = max(inside, key=lambda one: int(one.name[11:]))

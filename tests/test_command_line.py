@@ -157,11 +157,15 @@ def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:
         (unfinished / f"checkpoint-{step}").mkdir(parents=True)
     for step in (5, 20):
         (unfinished / f"checkpoint-{step}" / "config.json").write_text("{}")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
     last = f"or nobody called save_model\\(\\); take its last checkpoint, {unfinished / 'checkpoint-20'}"
     for place, said in (
         (tmp_path, "has no config.json: give that of"),
         (file, "is a file: give the folder"),
         (unfinished, last),
+        (adapter, "is an adapter of PEFT, and a whole model is needed: PeftModel.from_pretrained.*merge_and_unload"),
     ):
         with pytest.raises(OSError, match=said):
             check_checkpoint(place)

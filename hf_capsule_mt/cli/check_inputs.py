@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hf_capsule_mt.checkpoint_names import CONFIG_FILES, check_name, missing_folder, similar_folder
+from hf_capsule_mt.checkpoint_names import CONFIG_FILE, check_name, missing_folder, similar_folder
 from hf_capsule_mt.cli.command_line import one_line
 
 Place = str | os.PathLike[str]
@@ -51,7 +51,7 @@ def _check_hub_model(name: str, revision: str | None) -> None:
         LocalEntryNotFoundError,
     )
 
-    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in CONFIG_FILES):
+    if isinstance(try_to_load_from_cache(name, CONFIG_FILE, revision=revision), str):
         return
     try:
         # One try: without a network the download would try six times, which takes 23 seconds.
@@ -59,8 +59,8 @@ def _check_hub_model(name: str, revision: str | None) -> None:
         question = f" (did you mean {close}?)" if close else ""
         problem = f"{missing_folder(name)}{question}, and the cache has no such model"
         with asking_hub(problem), suppress(HfHubHTTPError):
-            get_hf_file_metadata(hf_hub_url(name, CONFIG_FILES[0], revision=revision))
-        hf_hub_download(name, CONFIG_FILES[0], revision=revision)
+            get_hf_file_metadata(hf_hub_url(name, CONFIG_FILE, revision=revision))
+        hf_hub_download(name, CONFIG_FILE, revision=revision)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         is_remote = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
         if is_remote:  # a model without config.json, such as an adapter

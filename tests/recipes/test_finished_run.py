@@ -126,7 +126,7 @@ def test_what_a_run_measures_of_its_model_is_no_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "has no results.json: give the folder of a finished run"),
+        (None, "has no results.json, which recipes write: give the output folder of a recipe that has ended"),
         ("{", "results.json cannot be read"),
         ("[]", "holds no scores"),
         ('{"steps": 3}', "holds no scores"),

@@ -47,6 +47,7 @@ def test_a_run_keeps_it_in_the_configuration(has_validation: bool, tmp_path: Pat
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     done = run_script("scripts/train.py", str(tmp_path / "recipe.yaml"), folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "device: cpu, 1 process\n" in done.stdout
     accuracy = json.loads((tmp_path / "run" / "config.json").read_text())["bow_accuracy"]
     assert json.loads((tmp_path / "run" / "results.json").read_text())["model"]["config"]["bow_accuracy"] == accuracy
     scales = json.loads((tmp_path / "run" / "config.json").read_text())["coverage_scales"]

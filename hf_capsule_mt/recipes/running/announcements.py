@@ -18,12 +18,15 @@ X86 = ("x86_64", "AMD64")  # where `cpu_has_bfloat16` knows the instructions
 
 
 def print_seeds(recipe: Recipe) -> None:
+    """Prints the seeds, the device and the number of processes, and what would be faster."""
     arguments = recipe.training
     print_once(
         arguments,
         f"seeds: {arguments.seed} (Python, NumPy, PyTorch), {data_seed(arguments)} (order of the pairs), "
         f"{recipe.data.corpus_seed} (synthetic corpora)",
     )
+    processes = f"{arguments.world_size} process{'es' if arguments.world_size > 1 else ''}"
+    print_once(arguments, f"device: {arguments.device.type}, {processes}")
     if arguments.device.type != "cpu":
         return
     if arguments.bf16 and platform.machine() in X86 and not cpu_has_bfloat16():

@@ -22,6 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.checkpoint_names import CONFIG_FILE
 from hf_capsule_mt.evaluation.comparison.systems import Run
 from hf_capsule_mt.evaluation.scoring.metric import Score
 from hf_capsule_mt.evaluation.scoring.saved_counts import read_counts
@@ -88,7 +89,10 @@ def read_results(file: Path, place: Path) -> dict[str, Any]:
         results = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         if place.is_dir():
-            raise ValueError(f"{place} has no {RESULTS}: give the folder of a finished run") from error
+            what_to_do = "give the output folder of a recipe that has ended"
+            if (place / CONFIG_FILE).is_file():  # a model that was trained in another way
+                what_to_do = "translate with this model, and give the file of its translations"
+            raise ValueError(f"{place} has no {RESULTS}, which recipes write: {what_to_do}") from error
         raise
     except ValueError as error:
         raise ValueError(f"{file} cannot be read ({error}): give the {RESULTS} of a run") from error
