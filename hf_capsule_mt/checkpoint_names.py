@@ -104,8 +104,8 @@ def check_folder(folder: Path) -> None:
     if not (folder / CONFIG_FILE).is_file():
         if (folder / "adapter_config.json").is_file():
             raise OSError(
-                f"{folder} is an adapter of PEFT, and a whole model is needed: "
-                f"PeftModel.from_pretrained(model, {str(folder)!r}).merge_and_unload().save_pretrained(...) makes one"
+                f"{folder} is an adapter of PEFT, and a whole model is needed: merge LoRA with "
+                f"PeftModel.from_pretrained(model, {str(folder)!r}).merge_and_unload(), and save that"
             )
         inside = [file.parent for file in folder.glob("checkpoint-*/config.json") if file.parent.name[11:].isdecimal()]
         if inside:

@@ -165,7 +165,7 @@ def test_a_folder_without_a_model_and_a_file_are_named(tmp_path: Path) -> None:
         (tmp_path, "has no config.json: give that of"),
         (file, "is a file: give the folder"),
         (unfinished, last),
-        (adapter, "is an adapter of PEFT, and a whole model is needed: PeftModel.from_pretrained.*merge_and_unload"),
+        (adapter, "is an adapter of PEFT, and a whole model is needed: merge LoRA with PeftModel.*merge_and_unload"),
     ):
         with pytest.raises(OSError, match=said):
             check_checkpoint(place)

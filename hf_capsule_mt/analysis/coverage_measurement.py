@@ -41,7 +41,7 @@ def measure_coverage(
         sources, targets = zip(*rows[:ACCURACY_SENTENCES], strict=True)
         accuracy = round(overlap_rates(model, tokenizer, list(sources), list(targets)).past, 4)
         model.config.bow_accuracy = accuracy
-        reason = f"the bag of words names {accuracy:.0%} of the words, and {LEAST_BOW_ACCURACY:.0%} are needed"
+        reason = f"the bag of words names {accuracy:.1%} of the words, and {LEAST_BOW_ACCURACY:.0%} are needed"
     if not can_warn(model.config.bow_accuracy):
         warnings.warn(f"measure_coverage: this model gives no coverage warnings: {reason}", stacklevel=2)
     accuracy_or_none: float | None = model.config.bow_accuracy

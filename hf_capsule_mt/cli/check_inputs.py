@@ -63,8 +63,10 @@ def _check_hub_model(name: str, revision: str | None) -> None:
         hf_hub_download(name, CONFIG_FILE, revision=revision)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         is_remote = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
-        if is_remote:  # a model without config.json, such as an adapter
-            return
+        if is_remote:
+            raise OSError(
+                f"{name} on the Hub has no {CONFIG_FILE}: a whole model is needed, not an adapter"
+            ) from error
         reason = " ".join(str(error).split())
         if isinstance(error, LocalEntryNotFoundError):
             reason = "the Hub cannot be reached, and the cache has no such model"

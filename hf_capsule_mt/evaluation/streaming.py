@@ -32,8 +32,8 @@ from hf_capsule_mt.modeling.translation_loop import (
     with_settings,
 )
 
-# Characters that end a line for some programs: control characters, line and paragraph separators.
 BATCH_TOKENS = 4096  # source tokens
+# Characters that end a line for some programs: control characters, line and paragraph separators.
 LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 

@@ -33,6 +33,8 @@ def generate_with_routings(
     call of the model with the translations as `decoder_input_ids`, see [`CapsuleSeq2SeqLMOutput`]. The position of a
     word is the step that generated it. Positions after an end token are meaningless.
     """
+    if kwargs.get("cache") is not None and kwargs.get("past_key_values") is not None:
+        raise ValueError("pass either cache or past_key_values, which are one argument")
     cache = one_cache(kwargs.pop("past_key_values", None), kwargs)
     if cache is not None:
         kwargs[CACHE] = cache
@@ -47,6 +49,11 @@ def generate_with_routings(
         output_routings = _configured_output_routings(model, args, kwargs)
     if not output_routings:
         return generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))
+    if "prepare_inputs_for_generation" in vars(model):  # PEFT replaces it
+        raise ValueError(
+            "generate(output_routings=True) leaves out the prefix of an adapter: call the adapted model with the "
+            "translations as decoder_input_ids and output_routings=True"
+        )
     _warn_without_dict(model, {"generation_config": next(iter(args), None), **kwargs})
     source = _source_arguments(inputs, kwargs)
     generated = generate(inputs, *args, **kwargs | search_arguments(model, args, kwargs))

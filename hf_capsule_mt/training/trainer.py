@@ -59,7 +59,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     - A run can be killed at any time, see [`CheckpointKeeper`]. Resumed, it has the losses and weights, bit for bit on
       a CPU, that it would have had, see [`RunPosition`]. Only what a collator draws in a worker process is lost.
     - SIGTERM and Ctrl-C end training with a checkpoint, see [`StopOnSignal`]; then `train` raises
-      [`TrainingInterrupted`], a `KeyboardInterrupt`. Training that diverges stops before anything of it is saved, see
+      [`TrainingInterrupted`]. Training that diverges stops before anything of it is saved, see
       [`FinitenessWatch`].
     """
 

@@ -98,10 +98,10 @@ class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
 
 
 def one_cache(past_key_values: Any, arguments: Any) -> Any:
-    """The cache under either name; takes out `cache`. PEFT passes a prefix beside the empty cache of `generate()`."""
+    """The cache under either name; takes out `cache`. PEFT passes a prefix beside the cache of each step: it counts at
+    the first one, where that is still empty, and is in the cache of the others."""
     cache = arguments.pop("cache", None)
-    prefix_is_new = past_key_values is not None and (cache is None or not cache.get_seq_length())
-    return past_key_values if prefix_is_new else cache
+    return past_key_values if cache is None or (past_key_values and not cache.get_seq_length()) else cache
 
 
 def with_routings(

@@ -34,10 +34,17 @@ ORDER = (
 # The section that says what a call of a model takes and returns.
 CALLS = """### Calls
 
-A call of a model, and of its `ForConditionalGeneration` class, has the arguments of Transformers' encoder-decoders.
-These are added:
+A call of a model has the arguments of Transformers' encoder-decoders. Every class adds:
 
-{arguments}
+{every}
+
+Those with past and future also add:
+
+{past_future}
+
+The `…ForConditionalGeneration` classes have:
+
+{translation}
 
 With `output_routings=True` and `return_dict_in_generate=True` the output of `generate()` has `routings` too. They are
 those of a call of the model with the translations as `decoder_input_ids`. The position of a word is the step that
@@ -75,24 +82,26 @@ def calls_and_outputs() -> list[str]:
     """What the models add to the arguments of a call, and the classes of its output."""
     from hf_capsule_mt.modeling import GDRMarianForConditionalGeneration, GDRMarianModel, outputs
 
-    texts: dict[str, str] = {}
-    for model in (GDRMarianForConditionalGeneration, GDRMarianModel):
-        for name, text in described_arguments(model.forward):
-            texts.setdefault(name, text)
+    translation = described_arguments(GDRMarianForConditionalGeneration.forward)
+    groups = {
+        "every": translation.pop("output_routings"),
+        "past_future": described_arguments(GDRMarianModel.forward)["output_past_future"],
+        "translation": "\n".join(translation.values()),
+    }
     classes = [value for value in vars(outputs).values() if getattr(value, "__module__", "") == outputs.__name__]
     entries = [entry(value.__name__, value) for value in classes if inspect.isclass(value)]
-    return [CALLS.format(arguments="\n".join(texts.values())), *entries]
+    return [CALLS.format(**groups), *entries]
 
 
-def described_arguments(function: Any) -> list[tuple[str, str]]:
+def described_arguments(function: Any) -> dict[str, str]:
     """The arguments that a docstring in the style of Transformers describes, with the bullet of each."""
     lines = (inspect.getdoc(function) or "").splitlines()
     starts = [number for number, line in enumerate(lines) if line and not line.startswith(" ")]
     parts = [lines[first:last] for first, last in zip(starts, [*starts[1:], len(lines)], strict=True)]
-    return [
-        (part[0].split()[0], markdown(["Args:", *(f"    {line}" for line in part if line)]).split("\n\n", 1)[1])
+    return {
+        part[0].split()[0]: markdown(["Args:", *(f"    {line}" for line in part if line)]).split("\n\n", 1)[1]
         for part in parts
-    ]
+    }
 
 
 def entry(name: str, value: Any) -> str:

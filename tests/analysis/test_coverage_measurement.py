@@ -64,6 +64,6 @@ def test_pairs_of_other_names_are_a_clear_error() -> None:
     rows = [{"source": "a", "target": "b"}]
     with pytest.raises(ValueError, match=r"a pair has 'source', 'target', and must have 'en' and 'de': name its"):
         measure_coverage(model, tokenizer, rows)
-    with pytest.warns(UserWarning, match="names 0% of the words"):
+    with pytest.warns(UserWarning, match="names 0.0% of the words"):
         measure_coverage(model, tokenizer, rows, "source", "target")
     assert model.config.bow_accuracy is not None

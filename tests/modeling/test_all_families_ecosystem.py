@@ -139,7 +139,14 @@ def test_prefix_tuning(case: Case, beams: int):
             adapted(**inputs, decoder_input_ids=start)
         return
     with torch.no_grad():
+        actual = adapted.generate(**inputs, **options)
         first = adapted(**inputs, decoder_input_ids=start).logits[:, 0]
-        actual = adapted.generate(**inputs, **options).logits[0][::beams]
-    assert_close(actual, first)
+        assert_close(actual.logits[0][::beams], first)
+        if beams == 1:  # the later steps have the prefix once
+            words = actual.sequences[:, :-1]
+            assert_close(torch.stack(actual.logits, 1), adapted(**inputs, decoder_input_ids=words).logits)
     assert (first - plain.logits[0][::beams]).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="leaves out the prefix of an adapter"):
+        adapted.generate(**inputs, **options, output_routings=True)
+    with pytest.raises(ValueError, match="pass either cache or past_key_values"):
+        model.generate(**inputs, cache=case.family.make_cache(model.config), past_key_values=adapted.get_prompt(1))

@@ -123,6 +123,17 @@ def test_what_a_run_measures_of_its_model_is_no_setting(tmp_path: Path) -> None:
     assert not settings & {"config.bow_accuracy", "config.coverage_scales"}
 
 
+def test_other_folders_with_a_model(tmp_path: Path) -> None:
+    """A checkpoint of a run, and a model that no recipe trained."""
+    (tmp_path / "run" / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "run" / "results.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"has no results.json, which recipes write: give {tmp_path / 'run'}$"):
+        read_run(tmp_path / "run" / "checkpoint-5")
+    with pytest.raises(ValueError, match="translate with this model, and give the file of its translations$"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -1,6 +1,7 @@
 """Runs that are told to stop, or killed in an evaluation: what they leave is made up for when they go on."""
 
 import os
+import pickle
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,10 +46,11 @@ def test_a_signal_saves_and_stops(whole: Any, tmp_path: Path, sent: int, ends: i
     before = signal.getsignal(number)
     trainer = run(tmp_path)
     trainer.add_callback(Signal(sent, number))
-    with pytest.raises(KeyboardInterrupt, match=f"{number.name} ended training after step {ends}; ") as raised:
+    with pytest.raises(TrainingInterrupted, match=f"^{number.name} ended training after step {ends}, ") as raised:
         trainer.train()
-    assert isinstance(raised.value, TrainingInterrupted) and raised.value.exit_code == 128 + number
-    assert raised.value.signal == number and raised.value.step == trainer.state.global_step == ends
+    for error in (raised.value, pickle.loads(pickle.dumps(raised.value))):  # as a pool of processes returns it
+        assert (error.signal, error.exit_code) == (number, 128 + number)
+        assert error.step == trainer.state.global_step == ends
     assert signal.getsignal(number) is before
     assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{ends}"
     assert evaluations(trainer) == [4][: ends // 5], "what was due at the end is left for later"
@@ -69,9 +71,8 @@ def test_only_a_second_ctrl_c_does_not_wait_for_the_step(tmp_path: Path, second:
     trainer.add_callback(Signal(6, signal.SIGINT))
     trainer.add_callback(Signal(6, second))
     if second == signal.SIGINT:
-        with pytest.raises(KeyboardInterrupt) as raised:
+        with pytest.raises(KeyboardInterrupt):  # nothing was saved
             trainer.train()
-        assert not isinstance(raised.value, TrainingInterrupted), "nothing was saved"
     else:
         interruption = train_until_interrupted(trainer)
         assert interruption is not None and interruption.signal == signal.SIGINT

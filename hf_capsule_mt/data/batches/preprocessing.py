@@ -96,7 +96,7 @@ def _warn_of_split_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     """A tag that was added as a special token would be split like any other text, and nothing would say so."""
     if not getattr(tokenizer, "split_special_tokens", False):
         return
-    named = {tokenizer.eos_token, tokenizer.unk_token, tokenizer.pad_token, tokenizer.bos_token}
+    named = {token for token in tokenizer.special_tokens_map.values() if isinstance(token, str)}
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     split = [token for token in added if token not in named]
     if split:

@@ -90,7 +90,9 @@ def read_results(file: Path, place: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         if place.is_dir():
             what_to_do = "give the output folder of a recipe that has ended"
-            if (place / CONFIG_FILE).is_file():  # a model that was trained in another way
+            if (place.parent / RESULTS).is_file():
+                what_to_do = f"give {place.parent}"
+            elif (place / CONFIG_FILE).is_file():  # a model that was trained in another way
                 what_to_do = "translate with this model, and give the file of its translations"
             raise ValueError(f"{place} has no {RESULTS}, which recipes write: {what_to_do}") from error
         raise

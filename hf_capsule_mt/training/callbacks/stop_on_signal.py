@@ -15,8 +15,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 STEPS_BETWEEN_CHECKS = 5
 
 
-class TrainingInterrupted(KeyboardInterrupt):
-    """What `train` raises after a signal, when the checkpoint is saved. Like Ctrl-C, it is no `Exception`.
+class TrainingInterrupted(Exception):
+    """What `train` raises after a signal, when the checkpoint is saved.
 
     `signal` is what this process got, or SIGTERM if another process got one. `exit_code` is that of a program
     that the signal ends at once.
@@ -25,10 +25,10 @@ class TrainingInterrupted(KeyboardInterrupt):
     def __init__(self, step: int, number: signal.Signals | None) -> None:
         self.step, self.signal = step, number or signal.SIGTERM
         self.exit_code = 128 + self.signal
-        name = self.signal.name
-        super().__init__(
-            f"{name} ended training after step {step}; train(resume_from_checkpoint=True) goes on from there"
-        )
+        super().__init__(f"{self.signal.name} ended training after step {step}, which is saved")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.signal)
 
 
 class EvaluationStopped(Exception):
