@@ -44,10 +44,9 @@ def check_not_empty(name: str, tensor: Tensor | None) -> None:
 def check_length(name: str, length: int, max_positions: int) -> None:
     """Raise on a sequence with more positions than the model has."""
     if length > max_positions:
-        shorter = "lower max_new_tokens of generate()" if name == "the target" else "split the text"
         raise ValueError(
-            f"{name} has {length} tokens, the model has {max_positions} positions (max_position_embeddings): "
-            f"truncate (tokenizer(..., truncation=True, max_length={max_positions})) or {shorter}"
+            f"{name} has {length} tokens, the model has {max_positions} positions (max_position_embeddings): truncate "
+            f"(truncation=True, max_length={max_positions}) or split the text; max_new_tokens has the same limit"
         )
 
 

@@ -98,10 +98,12 @@ class GDRSeq2SeqLMOutput(CapsuleSeq2SeqLMOutput):
 
 
 def one_cache(past_key_values: Any, arguments: Any) -> Any:
-    """The cache under either name; takes out `cache`. PEFT passes a prefix beside the cache of each step: it counts at
-    the first one, where that is still empty, and is in the cache of the others."""
+    """The cache under either name; takes out `cache`. PEFT adds its prefix at each step, even if the cache has it."""
     cache = arguments.pop("cache", None)
-    return past_key_values if cache is None or (past_key_values and not cache.get_seq_length()) else cache
+    both = cache is not None and past_key_values is not None
+    if both and past_key_values.get_seq_length() >= cache.get_seq_length() > 0:
+        raise ValueError("pass either cache or past_key_values, which are one argument")
+    return past_key_values if cache is None or (both and not cache.get_seq_length()) else cache
 
 
 def with_routings(
