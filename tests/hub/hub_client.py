@@ -73,6 +73,20 @@ def new_model(seed: int) -> Any:
     return CapsNMTForConditionalGeneration(CapsNMTConfig(**tokens, **sizes, init_std=0.5)).eval()
 
 
+def new_past_future(seed: int) -> Any:
+    """A small model that has coverage."""
+    import torch
+
+    from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration
+
+    torch.manual_seed(seed)
+    tokens = {"vocab_size": 300, "pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2}
+    sizes = {"d_model": 16, "capsule_dim": 4, "max_position_embeddings": 64}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": 1, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 16}
+    return GDRMarianForConditionalGeneration(GDRMarianConfig(**tokens, **sizes, init_std=0.5)).eval()
+
+
 def new_tokenizer(text: str = "The sister wrote a letter.") -> Any:
     from hf_capsule_mt.data import train_tokenizer
 
@@ -233,11 +247,12 @@ def cards_pass_the_validator_of_the_client(work: Path) -> None:
 @WITH_PACKAGE.append
 def the_pages_translate_fine_tune_and_push_in_ten_lines_each(work: Path) -> None:
     folder = work / "readme"
-    for part in (new_model(9), new_tokenizer()):
+    for part in (new_past_future(9), new_tokenizer()):
         part.save_pretrained(folder / "model_cards" / "tatoeba-en-de-past-future")
     (folder / "data").mkdir()
     for language, line in (("en", "The sister wrote a letter."), ("de", "Die Schwester schrieb einen Brief.")):
-        (folder / "data" / f"train.{language}").write_text(f"{line}\n" * 8)
+        for corpus in ("train", "valid"):
+            (folder / "data" / f"{corpus}.{language}").write_text(f"{line}\n" * 8)
     names: dict[str, Any] = {}
     os.chdir(folder)
     for page, title in (
@@ -250,8 +265,9 @@ def the_pages_translate_fine_tune_and_push_in_ten_lines_each(work: Path) -> None
         assert 3 < len([line for line in code.splitlines() if line]) <= 10, title
         exec(code, names)
     tuned = load("me/model")
-    assert same(tuned, names["translator"].model) and not same(tuned, new_model(9)), "trained, and pushed"
-    assert {"modeling_caps_nmt.py", "pipelines.py", "tokenizer.json"} <= files("me/model")
+    assert same(tuned, names["translator"].model) and not same(tuned, new_past_future(9)), "trained, and pushed"
+    assert tuned.config.bow_accuracy is not None and len(tuned.config.coverage_scales) == 2
+    assert {"modeling_gdr_marian.py", "pipelines.py", "tokenizer.json"} <= files("me/model")
 
 
 @WITH_PACKAGE.append
