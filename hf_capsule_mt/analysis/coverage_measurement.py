@@ -27,25 +27,23 @@ def measure_coverage(
 
     Args:
         pairs: correct translations that the model was not trained on: rows of [`load_corpus`], or tuples. It reads the
-            first 1,000, and measures on 500 of them that the model can read, the accuracy on the first 200 of all.
+            first 1,000. It measures the scales on 500 that the model can read, and the accuracy on the first 200.
         source, target: the languages of rows.
     """
     rows = list(islice(_texts(pairs, source, target), 2 * SENTENCES))  # twice, because some may be too long
     scales = measure_coverage_scales(model, tokenizer, rows)
-    model.config.bow_accuracy = model.config.coverage_scales = None
-    if scales is None:
-        reason = "no pair has text on both sides and is short enough for the model"
-    else:
-        # Rounded up, so that no correct translation gets a warning by rounding.
-        model.config.coverage_scales = [math.ceil(scale * 1e3) / 1e3 for scale in scales]
+    accuracy: float | None = None
+    reason = "no pair has text on both sides and is short enough for the model"
+    if scales is not None:
         sources, targets = zip(*rows[:ACCURACY_SENTENCES], strict=True)
         accuracy = round(overlap_rates(model, tokenizer, list(sources), list(targets)).past, 4)
-        model.config.bow_accuracy = accuracy
         reason = f"the bag of words names {accuracy:.1%} of the words, and {LEAST_BOW_ACCURACY:.0%} are needed"
-    if not can_warn(model.config.bow_accuracy):
+    # Rounded up, so that no correct translation gets a warning by rounding.
+    model.config.coverage_scales = None if scales is None else [math.ceil(scale * 1e3) / 1e3 for scale in scales]
+    model.config.bow_accuracy = accuracy
+    if not can_warn(accuracy):
         warnings.warn(f"measure_coverage: this model gives no coverage warnings: {reason}", stacklevel=2)
-    accuracy_or_none: float | None = model.config.bow_accuracy
-    return accuracy_or_none
+    return accuracy
 
 
 def _texts(pairs: Iterable[Pair], source: str, target: str) -> Iterator[tuple[str, str]]:

@@ -29,9 +29,9 @@ def generate_with_routings(
 ) -> Any:
     """Call `generate`, Transformers' method of `model`, with a faster search if one returns the same tokens.
 
-    With `output_routings=True` and `return_dict_in_generate=True` the output also has `routings`. They are those of a
-    call of the model with the translations as `decoder_input_ids`, see [`CapsuleSeq2SeqLMOutput`]. The position of a
-    word is the step that generated it. Positions after an end token are meaningless.
+    With `output_routings=True` and `return_dict_in_generate=True` the output of `generate()` also has `routings`. They
+    are those of a call of the model with the translations as `decoder_input_ids`, see [`CapsuleSeq2SeqLMOutput`]. The
+    position of a word is the step that generated it. Positions after an end token are meaningless.
     """
     if kwargs.get("cache") is not None and kwargs.get("past_key_values") is not None:
         raise ValueError("pass either cache or past_key_values, which are one argument")

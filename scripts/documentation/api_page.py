@@ -46,9 +46,7 @@ The `…ForConditionalGeneration` classes have:
 
 {translation}
 
-With `output_routings=True` and `return_dict_in_generate=True` the output of `generate()` has `routings` too. They are
-those of a call of the model with the translations as `decoder_input_ids`. The position of a word is the step that
-generated it, and positions after an end token are meaningless.
+{generate}
 
 ## Outputs
 
@@ -80,6 +78,7 @@ def api_page() -> str:
 
 def calls_and_outputs() -> list[str]:
     """What the models add to the arguments of a call, and the classes of its output."""
+    from hf_capsule_mt.inference.generated_routings import generate_with_routings
     from hf_capsule_mt.modeling import GDRMarianForConditionalGeneration, GDRMarianModel, outputs
 
     translation = described_arguments(GDRMarianForConditionalGeneration.forward)
@@ -87,6 +86,7 @@ def calls_and_outputs() -> list[str]:
         "every": translation.pop("output_routings"),
         "past_future": described_arguments(GDRMarianModel.forward)["output_past_future"],
         "translation": "\n".join(translation.values()),
+        "generate": docstring(generate_with_routings).split("\n\n")[1],
     }
     classes = [value for value in vars(outputs).values() if getattr(value, "__module__", "") == outputs.__name__]
     entries = [entry(value.__name__, value) for value in classes if inspect.isclass(value)]

@@ -1,6 +1,6 @@
 """The real Hub client against a Hub on loopback: what is pushed is what is loaded, whatever goes wrong between.
 
-One test, since the checks of `hub_client.py` build on each other, and share two processes.
+Pushing and loading is one test, since the checks of `hub_client.py` build on each other, and share two processes.
 """
 
 import json
@@ -11,8 +11,21 @@ from pathlib import Path
 
 import hub_client
 import pytest
+from commands import ROOT
 from hub_client import WITH_PACKAGE, WITHOUT_PACKAGE
-from hub_server import TOKEN, running_hub
+from hub_server import TOKEN, Repository, running_hub
+
+
+def test_an_adapter_on_the_hub_is_no_model(tmp_path):
+    with running_hub() as hub:
+        hub.repositories["me/adapter"] = adapter = Repository(private=False)
+        adapter.commit("main", {"adapter_config.json": b"{}"})
+        settings = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "HF_TOKEN": TOKEN}
+        command = [sys.executable, "-m", "capsule_mt_command", "translate", "--model", "me/adapter"]
+        given = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": ROOT}
+        done = subprocess.run(command, env={**os.environ, **settings}, **given)
+    assert done.returncode == 1
+    assert done.stderr == "error: me/adapter on the Hub has no config.json: a whole model is needed, not an adapter\n"
 
 
 @pytest.mark.exhaustive

@@ -30,7 +30,7 @@ SIZES: dict[str, Any] = {
 
 @pytest.mark.parametrize("has_validation", [True, False])
 def test_a_run_keeps_it_in_the_configuration(has_validation: bool, tmp_path: Path) -> None:
-    """Without validation nothing is measured: on sentences that training saw it would be too good."""
+    """Without validation nothing is measured. Training saw the other sentences, and the measure would be too good."""
     recipe = {
         "family": "gdr_marian",
         "config": SIZES,
