@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.sentence_words import encode_words, text_table
-from hf_capsule_mt.evaluation.decoding import source_limit
+from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 # Share of the words of correct translations that get a warning without `coverage_scales`, by accuracy. Measured on a
@@ -186,6 +186,20 @@ def sentence_evidence(
         votes = model.get_encoder()(encoded, attention_mask=torch.ones_like(encoded), return_dict=True).source_votes
         log_credits = model.word_credits(votes, decoded)[0].double().log_softmax(dim=-1).cpu().numpy()
     return coverage_evidence(log_credits, source_rows, target_rows)
+
+
+def text_coverage(
+    model: Any, tokenizer: PreTrainedTokenizerBase, pieces: Iterable[tuple[str, str]]
+) -> Coverage | None:
+    """The coverage of a text from its sentences and their translations; None if one is too long for the model."""
+    limit, parts = source_limit(model, tokenizer), []
+    for source, target in pieces:
+        _, too_long = encode_texts(tokenizer, [source], limit)
+        if too_long:
+            return None
+        evidence = sentence_evidence(model, tokenizer, source, target)
+        parts.append(Coverage.from_evidence(encode_words(tokenizer, text=source)[1], evidence, model.config))
+    return Coverage.joined(parts, model.config)
 
 
 def measure_coverage_scales(

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.coverage_warnings import Coverage
-from hf_capsule_mt.analysis.explain import EXPLAINED, explain
+from hf_capsule_mt.analysis.coverage_warnings import text_coverage
+from hf_capsule_mt.analysis.explain import EXPLAINED
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 
@@ -54,7 +54,7 @@ def reports(
             as_lists = return_routings == "lists"
             results["routings"] = {site: value.tolist() if as_lists else value for site, value in routings.items()}
     if return_coverage:
-        texts = zip(sources, targets, strict=True)
-        parts = [explain(model, tokenizer, source, target).coverage for (source, _), (target, _) in texts]
-        results["coverage"] = Coverage.joined(parts, model.config).as_dict()
+        texts = [(source, target) for (source, _), (target, _) in zip(sources, targets, strict=True)]
+        coverage = text_coverage(model, tokenizer, texts)
+        results["coverage"] = None if coverage is None else coverage.as_dict()
     return results

@@ -2,11 +2,13 @@
 
     capsule-mt score --model runs/demo source.txt target.txt
     capsule-mt score --model runs/demo source.txt target.txt --length-penalty 0 -o scores.txt
+    capsule-mt score --model runs/demo source.txt target.txt --coverage -o scores.jsonl
 
 The output has one number for each pair of lines, in the same order. With `--json` it has an object for each pair, with
-its `source`, its `translation` and the `score`. The same file in both languages must have as many
-lines. A source that is too long for the model is truncated, with a warning. `--length-penalty P` divides by the length
-to the power of P, so 0 gives sums of log-probabilities.
+its `source`, its `translation` and the `score`. `--coverage` adds its `coverage`, with `warnings` for source words
+that the translation probably leaves out. It need not be the model's own. The same file in both languages must have as
+many lines. A source that is too long for the model is truncated, with a warning, and its `coverage` is null.
+`--length-penalty P` divides by the length to the power of P, so 0 gives sums of log-probabilities.
 """
 
 import argparse

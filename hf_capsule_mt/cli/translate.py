@@ -10,7 +10,8 @@
 in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. A file in
 `.gz` is read as gzip. Blank lines stay blank. Line breaks within a translation become spaces. A line that is too long
 for the model is translated sentence by sentence. `--json` writes an object for each line of input instead: its
-`source`, and its `translations`, each with `text` and `score`. `--score` is the command `capsule-mt score`.
+`source`, and its `translations`, each with `text` and `score`. `--coverage` adds to each translation its `coverage`,
+with `warnings` for words that were probably left out. `--score` is the command `capsule-mt score`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import os
 import shlex
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -180,16 +181,18 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         model: Any = load_model(arguments.model, device, dtype, arguments.int8, shortlist, all_words)
     given = {"max_tokens": arguments.max_tokens, "length_penalty": arguments.length_penalty}
     options = {"on_progress": progress, **{name: value for name, value in given.items() if value is not None}}
+    as_json = arguments.json or arguments.coverage
+    covered = coverage_of(model, tokenizer) if arguments.coverage else lambda pieces: {}
     lines = progress.counted(read_lines(arguments.files))
     if arguments.score is not None:
         pairs = list(lines), list(read_lines([arguments.score]))
         for source, target, score in zip(*pairs, score_pairs(model, tokenizer, *pairs, **options), strict=True):
-            pair = {"source": source, "translation": target, "score": score}
-            print(json.dumps(pair, ensure_ascii=False) if arguments.json else f"{score:.6f}", file=output)
+            pair = {"source": source, "translation": target, "score": score, **covered([(source, target)])}
+            print(json.dumps(pair, ensure_ascii=False) if as_json else f"{score:.6f}", file=output)
         return
     limits = {} if arguments.max_new_tokens is None else {"max_new_tokens": arguments.max_new_tokens}
     sources: deque[str] = deque()
-    if arguments.json:
+    if as_json:
         lines = copy_lines_to(lines, sources)
     results = translate_lines(
         model,
@@ -197,7 +200,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         lines,
         window=arguments.window,
         n_best=arguments.n_best,
-        with_scores=arguments.scores or arguments.json,
+        with_scores=arguments.scores or as_json,
         every_sentence=arguments.split_sentences,
         num_beams=beams_of(model, arguments.beam),
         **options,
@@ -205,8 +208,8 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     )
     for translations in results:
         progress.written += 1
-        if arguments.json:
-            rows = [{"text": one.text, "score": one.score} for one in translations]
+        if as_json:
+            rows = [{"text": one.text, "score": one.score, **covered(one.pieces)} for one in translations]
             entry = {"source": sources.popleft(), "translations": rows}
             output.write(f"{json.dumps(entry, ensure_ascii=False)}\n")
             output.flush()
@@ -215,6 +218,22 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
             before = f"{translation.score:.6f}\t" if arguments.scores else ""
             output.write(f"{before}{one_line(translation.text)}\n")
         output.flush()
+
+
+def coverage_of(model: Any, tokenizer: Any) -> Callable[[Iterable[tuple[str, str]]], dict[str, Any]]:
+    """What `--coverage` adds for some sentences and their translations. Says so if there will be no warnings."""
+    from hf_capsule_mt.analysis.coverage_warnings import Coverage, check_predicts_words, text_coverage
+
+    check_predicts_words(model)
+    empty = Coverage.joined([], model.config)
+    if not empty.is_reliable:
+        print(f"warning: {empty.reliability}", file=sys.stderr)
+
+    def covered(pieces: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        coverage = text_coverage(model, tokenizer, pieces)
+        return {"coverage": None if coverage is None else coverage.as_dict()}
+
+    return covered
 
 
 def copy_lines_to(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
@@ -229,6 +248,11 @@ def add_model_options(parser: CommandParser) -> None:
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write; default: standard output")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help="write JSON with warnings of words left out, by a model with past and future",
+    )
     parser.add_argument(
         "--int8", action="store_true", help="translate with int8 weights; a saved int8 model needs no option"
     )

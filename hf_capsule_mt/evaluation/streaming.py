@@ -39,10 +39,14 @@ LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of one line; its score only if the caller asked for scores."""
+    """One translation of one line; its score only if the caller asked for scores.
+
+    `pieces` are the texts that the model read, with the translation of each: the line, or its sentences.
+    """
 
     text: str
     score: float | None = None
+    pieces: tuple[tuple[str, str], ...] = ()
 
 
 def one_line(text: str) -> str:
@@ -107,7 +111,7 @@ def translate_lines(
             on_progress(len(chunk) - len(rows))
         numbers = [first + row for row in rows]
         pieces = _pieces(model, tokenizer, [chunk[row] for row in rows], numbers, every_sentence)
-        sources, padding = [source for parts in pieces for source in parts], tokenizer.pad_token_id
+        sources, padding = [tokens for parts in pieces for _, tokens in parts], tokenizer.pad_token_id
         counted = _progress_of_lines(on_progress, len(sources) - len(rows))
         ranked = translate_tokens(model, sources, padding, generation, None, max_tokens, counted)
         of_pieces = [number for number, parts in zip(numbers, pieces, strict=True) for _ in parts]
@@ -127,7 +131,8 @@ def translate_lines(
                 text, score = " ".join(filter(None, texts[places])), None
                 if with_scores:
                     score = sum(sums[places]) / max(1, sum(map(len, targets[places]))) ** length_penalty
-                results[row].append(Translation(text, score))
+                read = tuple((sentence, made) for (sentence, _), made in zip(parts, texts[places], strict=True))
+                results[row].append(Translation(text, score, read))
             start = end
         yield from results
         first += len(chunk)
@@ -167,8 +172,8 @@ def _pieces(
     texts: list[str],
     numbers: Sequence[int],
     every_sentence: bool,
-) -> list[list[list[int]]]:
-    """What the model reads of each text: its tokens, or those of each sentence.
+) -> list[list[tuple[str, list[int]]]]:
+    """What the model reads of each text: the text or each of its sentences, with the tokens.
 
     A text is split with `every_sentence`, and if it has too many tokens.
     """
@@ -178,7 +183,7 @@ def _pieces(
         is_split = every_sentence or (limit is not None and len(tokens) > limit)
         sentences = split_sentences(text) if is_split else []
         encoded = _encode(model, tokenizer, sentences, [number] * len(sentences), "has a sentence of")
-        pieces.append(encoded if is_split else [tokens])
+        pieces.append(list(zip(sentences, encoded, strict=True)) if is_split else [(text, tokens)])
     return pieces
 
 

@@ -241,6 +241,50 @@ def test_translate_writes_json_lines(
     ]
 
 
+def test_coverage_of_translations_is_that_of_explain(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one sentence, of a line that is split, and of one that the model cannot read whole."""
+    gdr, text = str(folder / "gdr"), tmp_path / "text.txt"
+    text.write_text(f"{SOURCE} Who reads it?\n\n{'letter ' * 70}\n")
+    assert translate.main(["--model", gdr, str(text), "--beam", "2", "--n-best", "2", "--coverage"]) == 0
+    said, warned = capsys.readouterr()
+    whole, blank, long = (json.loads(line)["translations"] for line in said.splitlines())
+    model, tokenizer = loaded(folder / "gdr")
+    assert whole[0]["text"] != whole[1]["text"]
+    for one in whole:
+        expected = explain(model, tokenizer, f"{SOURCE} Who reads it?", one["text"]).coverage.as_dict()
+        assert expected["warnings"] and one["coverage"] == expected
+    assert all(one["coverage"]["words"] == [] for one in blank)
+    assert [one["coverage"] for one in long] == [None, None]
+    assert "line 3 has a sentence of more than 64 tokens" in warned and "no warnings" not in warned
+    options = ["--beam", "1", "--split-sentences", "--coverage"]
+    assert translate.main(["--model", gdr, str(text), *options]) == 0
+    ((split,), *_) = (json.loads(line)["translations"] for line in capsys.readouterr().out.splitlines())
+    parts = [explain(model, tokenizer, sentence, num_beams=1).coverage for sentence in (SOURCE, "Who reads it?")]
+    assert split["coverage"]["untranslated"] == [score for part in parts for score in part.untranslated]
+    assert (
+        score.main(["--model", gdr, *(str(folder / f"{side}.txt") for side in ("source", "target")), "--coverage"])
+        == 0
+    )
+    row = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert row["coverage"] == explain(model, tokenizer, SOURCE, TARGET).coverage.as_dict()
+
+
+def test_coverage_needs_a_measured_model(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(folder / "source.txt")
+    assert translate.main(["--model", str(folder / "layers"), source, "--coverage"]) == 1
+    assert "has no bag-of-words head, which coverage needs" in capsys.readouterr().err
+    model, tokenizer = loaded(folder / "gdr")
+    model.config.bow_accuracy = None
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert translate.main(["--model", str(tmp_path), source, "--coverage"]) == 0
+    said, warned = capsys.readouterr()
+    assert not any(json.loads(line)["translations"][0]["coverage"]["warnings"] for line in said.splitlines())
+    assert warned.count("warning: no warnings: the accuracy of this model's bag of words was not measured") == 1
+
+
 def test_ratios_are_to_the_first_model_in_the_same_round() -> None:
     table = speeds({"a": [1.0, 2.0, 4.0], "b": [0.5, 1.0, 4.0]}, words=8)
     assert (table["a"].words_per_second, table["a"].ratio) == (4.0, 1.0)
