@@ -25,7 +25,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--smaller-is-better", action="store_true", help="smaller values of --metric are better, for example a loss"
     )
-    parser.add_argument("--output", type=Path, required=True, help="a new folder")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="a new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     add_json_option(parser)
     return parser

@@ -34,7 +34,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser("convert", __doc__, "CHECKPOINT --family FAMILY --output FOLDER [options]")
     parser.add_argument("checkpoint", help="a folder or a Hub id, with safetensors weights")
     parser.add_argument("--family", choices=MARIAN_STARTS, required=True, help="family of the new model")
-    parser.add_argument("--output", type=Path, required=True, help="a new folder")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="a new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     parser.add_argument(
         "--set",

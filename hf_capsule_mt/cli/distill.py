@@ -37,7 +37,7 @@ def make_parser() -> CommandParser:
         required=True,
         help="training corpus: data/train for data/train.en and data/train.de, or synthetic:N",
     )
-    parser.add_argument("--output", required=True, type=Path, help="prefix of the files to write")
+    parser.add_argument("-o", "--output", required=True, type=Path, help="prefix of the files to write")
     parser.add_argument("--source", default="en", help="source language and ending of its file")
     parser.add_argument("--target", default="de", help="target language and ending of its file")
     parser.add_argument("--beam", type=at_least_one, default=4, help="number of beams, 1 for greedy search")

@@ -50,7 +50,7 @@ def repository(name: str) -> str:
 def make_parser() -> CommandParser:
     parser = CommandParser("export", __doc__, "MODEL [--output FOLDER] [--push REPO] [--space FOLDER]")
     parser.add_argument("folder", metavar="MODEL", help="a checkpoint folder; for --space also a name on the Hub")
-    parser.add_argument("--output", type=Path, help="the new folder; default: a temporary one")
+    parser.add_argument("-o", "--output", type=Path, help="the new folder; default: a temporary one")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in the output folder")
     parser.add_argument("--push", type=repository, metavar="REPO", help="repository on the Hub, as owner/name")
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")

@@ -29,7 +29,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub id")
     parser.add_argument("--source", type=Path, help="source side of the training corpus")
     parser.add_argument("--target", type=Path, help="target side of the training corpus")
-    parser.add_argument("--output", type=Path, help="folder or file to write; default: the folder of the model")
+    parser.add_argument("-o", "--output", type=Path, help="folder or file to write; default: the folder of the model")
     parser.add_argument("--overwrite", action="store_true", help="replace an old shortlist")
     parser.add_argument(
         "--pairs", type=at_least_one, default=PAIRS, help=f"use only the first N pairs; default: {PAIRS}"

@@ -28,7 +28,9 @@ from hf_capsule_mt.cli.command_line import (
 def make_parser() -> CommandParser:
     parser = CommandParser("pack", __doc__, "RUN --output FOLDER --data-source TEXT [options]")
     parser.add_argument("run", type=Path, help="output folder of a finished training, or another checkpoint")
-    parser.add_argument("--output", required=True, type=Path, help="the new folder; its name is that of the model")
+    parser.add_argument(
+        "-o", "--output", required=True, type=Path, help="the new folder; its name is that of the model"
+    )
     parser.add_argument("--data-source", required=True, help="the training text and its licence, for the card")
     parser.add_argument("--license", help="licence of the model, as a Hub id; default: that of the recipe")
     parser.rare.add_argument("--sentences", type=Path, help="file of sentences for translations.json; default: five")

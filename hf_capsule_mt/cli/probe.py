@@ -67,7 +67,7 @@ def seed_list(text: str) -> list[int]:
 def make_parser() -> CommandParser:
     parser = CommandParser("probe", __doc__, "DATA --output FOLDER [options]")
     parser.add_argument("data", type=Path, help="folder with the files of the tasks")
-    parser.add_argument("--output", type=Path, required=True, help="folder for results.json and README.md")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for results.json and README.md")
     parser.add_argument("--tasks", type=listed, help="tasks to run, such as SeLen,WC; default: all in the folder")
     parser.add_argument(
         "--seeds", type=seed_list, default=[1, 2], help="seeds of the probes, such as 1,2,3; default: 1,2"

@@ -22,7 +22,7 @@ INT8_WEIGHTS = "int8.safetensors"  # of `inference/int8`, which takes seconds to
 def make_parser() -> CommandParser:
     parser = CommandParser("quantize", __doc__, "MODEL --output FOLDER [options]")
     parser.add_argument("model", help="checkpoint folder or Hub id")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="a new folder")
     parser.add_argument("--shortlist", action="store_true", help="add the shortlist in the folder of the model")
     parser.add_argument("--overwrite", action="store_true", help="replace an int8 model in the output folder")
     add_json_option(parser)

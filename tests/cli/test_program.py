@@ -289,6 +289,17 @@ def test_a_value_that_looks_like_an_option_is_none(capsys: pytest.CaptureFixture
     assert (arguments.sentence, arguments.beam) == ("-- no option", 2), "beginnings of options are enough"
 
 
+def test_every_output_has_the_short_name() -> None:
+    spellings = {
+        command: action.option_strings
+        for command in COMMANDS
+        for action in parser_of(command)._actions
+        if "--output" in action.option_strings
+    }
+    assert len(spellings) >= 12
+    assert {name: found for name, found in spellings.items() if found != ["-o", "--output"]} == {}
+
+
 def test_beams_have_the_name_of_generate_too() -> None:
     for given in (["--num_beams", "2"], ["--num-beams=2"], ["--beam", "2"]):
         assert parser_of("translate").parse_args(["--model", "m", *given]).beam == 2
