@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.sentence_words import encode_words, text_table
-from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
+from hf_capsule_mt.evaluation.decoding import source_limit
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 # Share of the words of correct translations that get a warning without `coverage_scales`, by accuracy. Measured on a
@@ -24,6 +24,7 @@ from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 #   accuracy  0.35  0.49  0.61  0.74  0.85
 #   warned    81 %  62 %  43 %  29 %  20 %
 LEAST_BOW_ACCURACY = 0.6
+EXPLAINED = ("guided_routing", "classifier", "attention")  # values of `past_future` that assign source words
 DEFAULT_THRESHOLD = 0.5  # scores above it are warnings
 # Nats; without `coverage_scales` a score of 0.5 means that the word has half of a credit.
 DEFAULT_SCALE = math.log(2.0)
@@ -188,15 +189,10 @@ def sentence_evidence(
     return coverage_evidence(log_credits, source_rows, target_rows)
 
 
-def text_coverage(
-    model: Any, tokenizer: PreTrainedTokenizerBase, pieces: Iterable[tuple[str, str]]
-) -> Coverage | None:
-    """The coverage of a text from its sentences and their translations; None if one is too long for the model."""
-    limit, parts = source_limit(model, tokenizer), []
+def text_coverage(model: Any, tokenizer: PreTrainedTokenizerBase, pieces: Iterable[tuple[str, str]]) -> Coverage:
+    """The coverage of a text: that of its sentences and their translations, joined."""
+    parts = []
     for source, target in pieces:
-        _, too_long = encode_texts(tokenizer, [source], limit)
-        if too_long:
-            return None
         evidence = sentence_evidence(model, tokenizer, source, target)
         parts.append(Coverage.from_evidence(encode_words(tokenizer, text=source)[1], evidence, model.config))
     return Coverage.joined(parts, model.config)
@@ -214,7 +210,7 @@ def measure_coverage_scales(
     80 % of them for omissions and 20 % for repetitions. [`measure_coverage`] writes them to the configuration.
     Pairs without a word on either side, or longer than the model can read, are left out. None without pairs.
     """
-    check_predicts_words(model)
+    check_has_coverage(model)
     if not most_false_warnings >= 0:
         raise ValueError(f"most_false_warnings={most_false_warnings}: must be 0 or more")
     limit = source_limit(model, tokenizer)
@@ -232,14 +228,21 @@ def measure_coverage_scales(
     return scales[0], scales[1]
 
 
-def predicts_words(model: Any) -> bool:
-    """Whether the model has a bag-of-words head, which coverage needs."""
-    return bool(getattr(getattr(model, "auxiliary_losses", None), "has_bow", False))
+def has_coverage(model: Any) -> bool:
+    """Whether the model can tell what a translation covers: it assigns source words, and has a bag-of-words head."""
+    losses = getattr(model, "auxiliary_losses", None)
+    return bool(getattr(losses, "has_bow", False)) and getattr(model.config, "past_future", None) in EXPLAINED
 
 
-def check_predicts_words(model: Any) -> None:
-    if not predicts_words(model):
-        raise ValueError(f"{type(model).__name__} has no bag-of-words head, which coverage needs: train one with it")
+def check_has_coverage(model: Any, option: str = "") -> None:
+    """Raises a ValueError if [`has_coverage`] is False. `option` is what asked for coverage."""
+    if not has_coverage(model):
+        kind = getattr(model.config, "past_future", "none")
+        raise ValueError(
+            f"{option}{': ' if option else ''}{type(model).__name__} has past_future={kind!r} and "
+            f"bow_loss_weight={getattr(model.config, 'bow_loss_weight', 0.0)}; coverage needs a model trained with "
+            "past_future='guided_routing', 'classifier' or 'attention' and that loss"
+        )
 
 
 def _can_be_measured(tokenizer: PreTrainedTokenizerBase, pair: tuple[str, str], limit: int | None) -> bool:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.coverage_warnings import Coverage, coverage_evidence
+from hf_capsule_mt.analysis.coverage_warnings import EXPLAINED, Coverage, coverage_evidence
 from hf_capsule_mt.analysis.figures import new_figure, save_figure
 from hf_capsule_mt.analysis.maps import ShownAsMap, past_future_map
 from hf_capsule_mt.analysis.sentence_words import checked_target, encode_words, long_frame, text_table
@@ -20,7 +20,6 @@ from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 Shares = NDArray[np.float32]
 SITE = "past_future"
-EXPLAINED = ("guided_routing", "classifier", "attention")  # values of `past_future` that assign source words
 END = "</s>"
 END_NAME = "(end)"  # on maps, whose readers need not know the token
 

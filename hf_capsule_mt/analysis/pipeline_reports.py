@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from hf_capsule_mt.analysis.coverage_warnings import text_coverage
-from hf_capsule_mt.analysis.explain import EXPLAINED
+from hf_capsule_mt.analysis.coverage_warnings import check_has_coverage, text_coverage
 from hf_capsule_mt.modeling.translation_loop import evaluation_mode
 
 
@@ -19,12 +18,8 @@ def check_reports(model: Any, return_routings: bool | str = False, return_covera
         raise ValueError(f"return_routings={return_routings!r}: must be True, False or 'lists'")
     if return_routings and "output_routings" not in signature(model.forward).parameters:
         raise ValueError(f"return_routings=True: {name} routes nothing; use a model of hf_capsule_mt")
-    kind, weight = getattr(model.config, "past_future", None), getattr(model.config, "bow_loss_weight", 0.0)
-    if return_coverage and (kind not in EXPLAINED or not weight):
-        raise ValueError(
-            f"return_coverage=True: {name} has past_future={kind or 'none'!r} and bow_loss_weight={weight}; coverage "
-            "needs a model trained with past_future='guided_routing', 'classifier' or 'attention' and that loss"
-        )
+    if return_coverage:
+        check_has_coverage(model, "return_coverage=True")
 
 
 def reports(
@@ -55,6 +50,5 @@ def reports(
             results["routings"] = {site: value.tolist() if as_lists else value for site, value in routings.items()}
     if return_coverage:
         texts = [(source, target) for (source, _), (target, _) in zip(sources, targets, strict=True)]
-        coverage = text_coverage(model, tokenizer, texts)
-        results["coverage"] = None if coverage is None else coverage.as_dict()
+        results["coverage"] = text_coverage(model, tokenizer, texts).as_dict()
     return results

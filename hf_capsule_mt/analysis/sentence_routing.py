@@ -7,8 +7,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_capsule_mt.analysis.capsule_attention import CapsuleAttention, capsule_attention
-from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_THRESHOLD
-from hf_capsule_mt.analysis.explain import EXPLAINED, Explanation, explain
+from hf_capsule_mt.analysis.coverage_warnings import DEFAULT_THRESHOLD, EXPLAINED
+from hf_capsule_mt.analysis.explain import Explanation, explain
 from hf_capsule_mt.analysis.input_shares import input_shares, input_sites
 from hf_capsule_mt.analysis.maps import ShownAsMap, map_page
 from hf_capsule_mt.analysis.report.maps_section import layer_maps

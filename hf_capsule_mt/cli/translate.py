@@ -11,7 +11,8 @@ in the same order, or N lines with `--n-best N`. With `--scores` each line start
 `.gz` is read as gzip. Blank lines stay blank. Line breaks within a translation become spaces. A line that is too long
 for the model is translated sentence by sentence. `--json` writes an object for each line of input instead: its
 `source`, and its `translations`, each with `text` and `score`. `--coverage` adds to each translation its `coverage`,
-with `warnings` for words that were probably left out. `--score` is the command `capsule-mt score`.
+with `warnings` for words that were probably left out or repeated. It is null if the model could not read a whole
+sentence. `--score` is the command `capsule-mt score`.
 """
 
 import argparse
@@ -182,12 +183,12 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     given = {"max_tokens": arguments.max_tokens, "length_penalty": arguments.length_penalty}
     options = {"on_progress": progress, **{name: value for name, value in given.items() if value is not None}}
     as_json = arguments.json or arguments.coverage
-    covered = coverage_of(model, tokenizer) if arguments.coverage else lambda pieces: {}
+    coverage = coverage_fields(model, tokenizer) if arguments.coverage else no_fields
     lines = progress.counted(read_lines(arguments.files))
     if arguments.score is not None:
         pairs = list(lines), list(read_lines([arguments.score]))
         for source, target, score in zip(*pairs, score_pairs(model, tokenizer, *pairs, **options), strict=True):
-            pair = {"source": source, "translation": target, "score": score, **covered([(source, target)])}
+            pair = {"source": source, "translation": target, "score": score, **coverage([(source, target)])}
             print(json.dumps(pair, ensure_ascii=False) if as_json else f"{score:.6f}", file=output)
         return
     limits = {} if arguments.max_new_tokens is None else {"max_new_tokens": arguments.max_new_tokens}
@@ -209,7 +210,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     for translations in results:
         progress.written += 1
         if as_json:
-            rows = [{"text": one.text, "score": one.score, **covered(one.pieces)} for one in translations]
+            rows = [{"text": one.text, "score": one.score, **coverage(one.pieces)} for one in translations]
             entry = {"source": sources.popleft(), "translations": rows}
             output.write(f"{json.dumps(entry, ensure_ascii=False)}\n")
             output.flush()
@@ -220,20 +221,26 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         output.flush()
 
 
-def coverage_of(model: Any, tokenizer: Any) -> Callable[[Iterable[tuple[str, str]]], dict[str, Any]]:
+def coverage_fields(model: Any, tokenizer: Any) -> Callable[[Iterable[tuple[str, str]]], dict[str, Any]]:
     """What `--coverage` adds for some sentences and their translations. Says so if there will be no warnings."""
-    from hf_capsule_mt.analysis.coverage_warnings import Coverage, check_predicts_words, text_coverage
+    from hf_capsule_mt.analysis.coverage_warnings import Coverage, check_has_coverage, text_coverage
+    from hf_capsule_mt.evaluation.decoding import encode_texts, source_limit
 
-    check_predicts_words(model)
-    empty = Coverage.joined([], model.config)
+    check_has_coverage(model, "--coverage")
+    empty, limit = Coverage.joined([], model.config), source_limit(model, tokenizer)
     if not empty.is_reliable:
         print(f"warning: {empty.reliability}", file=sys.stderr)
 
-    def covered(pieces: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        coverage = text_coverage(model, tokenizer, pieces)
-        return {"coverage": None if coverage is None else coverage.as_dict()}
+    def fields(pieces: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        pieces = list(pieces)
+        _, too_long = encode_texts(tokenizer, [source for source, _ in pieces], limit)
+        return {"coverage": None if too_long else text_coverage(model, tokenizer, pieces).as_dict()}
 
-    return covered
+    return fields
+
+
+def no_fields(pieces: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    return {}
 
 
 def copy_lines_to(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
@@ -251,7 +258,7 @@ def add_model_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--coverage",
         action="store_true",
-        help="write JSON with warnings of words left out, by a model with past and future",
+        help="as --json, with warnings of words left out or repeated, by a model with past and future",
     )
     parser.add_argument(
         "--int8", action="store_true", help="translate with int8 weights; a saved int8 model needs no option"

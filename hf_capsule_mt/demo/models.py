@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_capsule_mt.analysis import routing_ablation
-from hf_capsule_mt.analysis.explain import EXPLAINED
+from hf_capsule_mt.analysis.coverage_warnings import EXPLAINED
 from hf_capsule_mt.analysis.input_shares import input_sites
 from hf_capsule_mt.analysis.routing_sites import routing_sites
 from hf_capsule_mt.checkpoint_names import name_and_place, reading_checkpoint

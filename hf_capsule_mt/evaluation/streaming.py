@@ -8,7 +8,7 @@ had room, and the line was translated as one piece.
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -41,12 +41,13 @@ LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 class Translation:
     """One translation of one line; its score only if the caller asked for scores.
 
-    `pieces` are the texts that the model read, with the translation of each: the line, or its sentences.
+    `pieces` are the texts that were translated at once, each with its translation: the line, or its sentences. A blank
+    line has none.
     """
 
     text: str
     score: float | None = None
-    pieces: tuple[tuple[str, str], ...] = ()
+    pieces: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
 
 def one_line(text: str) -> str:

@@ -198,6 +198,8 @@ references as damaged ones: where omissions are rarer, fewer warnings are right.
 a whole reference. Chance is an AUC of 0.5. The contrasts may exceed it, because in a shorter reference fewer words can
 cover a source word.
 
+`translations.json` is about real translations (`scripts/studies/warned_translations.py`).
+
     python scripts/studies/coverage_study.py {options_of(settings)}
 """
 

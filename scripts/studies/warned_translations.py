@@ -1,17 +1,22 @@
 """Do translations with a coverage warning leave out more than others? Compares them with their references.
 
-    capsule-mt translate --model model_cards/tatoeba-en-de-marian --beam 4 data/tatoeba/test.en.gz -o marian.txt
+    capsule-mt translate --model model_cards/tatoeba-en-de-marian data/tatoeba/test.en.gz -o marian.txt
     capsule-mt score --model model_cards/tatoeba-en-de-past-future --coverage data/tatoeba/test.en.gz marian.txt \
         -o marian.jsonl
-    python scripts/studies/warned_translations.py marian.jsonl --references data/tatoeba/test.de.gz
+    python scripts/studies/warned_translations.py marian.jsonl --references data/tatoeba/test.de.gz \
+        --align-with data/tatoeba/train
 
-Lines with a warning of an omission are compared with the other lines, and with other lines of the same source lengths,
-because longer sentences have more warnings and are harder. Two more rows have as many lines as the warned ones: those
-with the highest `omission_score`, and those with the lowest `score`, the model's log-probability.
+`warned` are lines with a warning of an omission, and `others` those without. Longer sentences have more warnings and
+are harder, so every comparison is between lines of the same number of source words: the others have a weight, and
+each other group has as many lines of a length as the warned ones. These groups have the highest `omission_score`, the
+lowest `score` (the log-probability by the model that warns), and the fewest words.
 
-`words` are those of the translations divided by those of the references: an omission lowers it. `recall` is the share
-of the reference's words that the translation has, `precision` the share of the translation's words that the reference
-has, without case and punctuation. A wrong word lowers both. Intervals are for resampled lines.
+`shorter` is the share of lines with fewer words than the reference. `words` are those of the translations divided by
+those of the references. `precision` is the share of their words that the reference has, without case and punctuation.
+
+With `--align-with` source words are linked to reference words by IBM model 1. `missing` is then the share of linked
+source words whose reference words are not in the translation: of words with a warning, and of the other words in the
+same lines. A synonym counts as missing in both. Intervals hold 95 % of the values of resampled lines.
 """
 
 import argparse
@@ -19,21 +24,26 @@ import json
 import random
 import re
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_capsule_mt.cli.command_line import CommandHelp, finite_number, run_command
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `studies`
 WORD = re.compile(r"\w+")
-SAMPLES = 1000  # for intervals
+SAMPLES = 1000
 INTERVAL = 0.95
+Pair = tuple[float, float]
 
 
 class Line(NamedTuple):
-    """What is counted of one translation, and what the model says of it."""
+    """What is counted of one translation, and what the model says of it.
+
+    The last two are the linked source words with and without a warning: how many are missing, and how many there are.
+    """
 
     source_words: int
     words: int
@@ -42,88 +52,158 @@ class Line(NamedTuple):
     score: float
     omission_score: float
     is_warned: bool
+    warned_words: tuple[int, int] = (0, 0)
+    other_words: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Some translations. `words_interval` and `recall_interval` hold 95 % of the values of resampled lines."""
+    """The shares of some lines, see the top of this file."""
 
     lines: int
+    shorter: float
     words: float
-    words_interval: tuple[float, float]
-    recall: float
-    recall_interval: tuple[float, float]
     precision: float
 
 
-def count_line(row: dict[str, Any], reference: str, threshold: float) -> Line:
-    """A line of `capsule-mt score --coverage`."""
-    made, wanted = (Counter(WORD.findall(text.lower())) for text in (row["translation"], reference))
-    coverage = row["coverage"]
+@dataclass(frozen=True)
+class Comparison:
+    """The groups of a system. `difference` is that of `warned` to `others`, as intervals by the name of the share.
+
+    `warned` leaves out lines of a length that no other line has; `warned_lines` counts them too. `unread` lines have
+    no coverage, because the model could not read them whole.
+    """
+
+    lines: int
+    unread: int
+    warned_lines: int
+    groups: dict[str, Group]
+    difference: dict[str, Pair]
+    missing: dict[str, float]
+    missing_difference: Pair | None
+
+
+def count_line(row: dict[str, Any], reference: str, threshold: float, links: set[tuple[int, int]] | None) -> Line:
+    """Counts a line of `capsule-mt score --coverage`. `links` are pairs of a source word and a reference word."""
+    translation_words, reference_words = (
+        Counter(WORD.findall(text.lower())) for text in (row["translation"], reference)
+    )
+    coverage, target = row["coverage"], reference.lower().split()
+    warned, other = [0, 0], [0, 0]
+    linked = defaultdict(set)
+    for source_word, target_word in links or ():
+        linked[source_word].update(WORD.findall(target[target_word]))
+    for source_word, needed in linked.items():
+        if needed:
+            counts = warned if coverage["untranslated"][source_word] > threshold else other
+            counts[0] += not needed & translation_words.keys()
+            counts[1] += 1
     return Line(
         len(row["source"].split()),
-        made.total(),
-        wanted.total(),
-        (made & wanted).total(),
+        translation_words.total(),
+        reference_words.total(),
+        (translation_words & reference_words).total(),
         row["score"],
         coverage["omission_score"],
         max(coverage["untranslated"], default=0.0) > threshold,
+        (warned[0], warned[1]),
+        (other[0], other[1]),
     )
 
 
-def ratios(lines: Sequence[Line], weights: Sequence[float]) -> tuple[float, float, float]:
-    """`words`, `recall` and `precision` of weighted lines; 0 where there are no words."""
-    made, wanted, common = (
-        sum(weight * line[column] for line, weight in zip(lines, weights, strict=True)) for column in (1, 2, 3)
+def group_of(lines: Sequence[Line], weights: Sequence[float] | None = None) -> Group:
+    weighted = list(zip(lines, [1.0] * len(lines) if weights is None else weights, strict=True))
+    words, reference_words, common, total, shorter = (
+        sum(weight * count(line) for line, weight in weighted)
+        for count in (
+            lambda line: line.words,
+            lambda line: line.reference_words,
+            lambda line: line.common,
+            lambda line: 1,
+            lambda line: line.words < line.reference_words,
+        )
     )
-    return made / (wanted or 1), common / (wanted or 1), common / (made or 1)
+    return Group(len(lines), shorter / (total or 1), words / (reference_words or 1), common / (words or 1))
 
 
-def summary(lines: Sequence[Line], weights: Sequence[float], seed: int) -> Group | None:
-    """None without lines."""
-    if not lines:
-        return None
-    drawn, rows = random.Random(seed), range(len(lines))
-    samples = [
-        ratios([lines[row] for row in chosen], [weights[row] for row in chosen])
-        for chosen in (drawn.choices(rows, k=len(rows)) for _ in range(SAMPLES))
-    ]
-    cut = round((1 - INTERVAL) / 2 * SAMPLES)
-    words, recall, precision = ratios(lines, weights)
-    of_words, of_recall = (sorted(sample[column] for sample in samples) for column in (0, 1))
-    intervals = [(values[cut], values[-cut - 1]) for values in (of_words, of_recall)]
-    return Group(len(lines), words, intervals[0], recall, intervals[1], precision)
+def groups_of(lines: Sequence[Line]) -> dict[str, Group]:
+    """The groups, each with the same source lengths."""
+    by_length: defaultdict[int, tuple[list[Line], list[Line]]] = defaultdict(lambda: ([], []))
+    for line in lines:
+        by_length[line.source_words][not line.is_warned].append(line)
+    comparable = [(warned, others) for warned, others in by_length.values() if warned and others]
 
+    def first(key: Callable[[Line], float]) -> list[Line]:
+        return [line for warned, others in comparable for line in sorted(warned + others, key=key)[: len(warned)]]
 
-def compare(lines: Sequence[Line], seed: int) -> dict[str, Group | None]:
-    """The lines with a warning, and those that they are compared with.
-
-    The others of the same lengths have a weight each, so that every length counts as often as among the warned lines.
-    """
-    warned, others = ([line for line in lines if line.is_warned is side] for side in (True, False))
-    needed, there = (Counter(line.source_words for line in some) for some in (warned, others))
-    same = [line for line in others if line.source_words in needed]
-    groups = {
-        "warned": warned,
-        "highest omission score": sorted(lines, key=lambda line: -line.omission_score)[: len(warned)],
-        "lowest score": sorted(lines, key=lambda line: line.score)[: len(warned)],
-        "others": others,
+    weights = [len(warned) / len(others) for warned, others in comparable for _ in others]
+    return {
+        "warned": group_of([line for warned, _ in comparable for line in warned]),
+        "others": group_of([line for _, others in comparable for line in others], weights),
+        "highest_omission_score": group_of(first(lambda line: -line.omission_score)),
+        "lowest_score": group_of(first(lambda line: line.score)),
+        "fewest_words": group_of(first(lambda line: line.words)),
     }
-    weights = [needed[line.source_words] / there[line.source_words] for line in same]
-    found = {name: summary(some, [1.0] * len(some), seed) for name, some in groups.items()}
-    return {**found, "others of the same lengths": summary(same, weights, seed)}
+
+
+def missing_words(lines: Sequence[Line]) -> dict[str, float]:
+    """Shares of missing words in lines with a warning, of words with and without one. Empty without links."""
+    warned = [line for line in lines if line.is_warned]
+    sums = {
+        name: [sum(counts) for counts in zip(*column, strict=True)]
+        for name, column in (
+            ("warned", [line.warned_words for line in warned]),
+            ("others", [line.other_words for line in warned]),
+        )
+    }
+    if not all(counts and counts[1] for counts in sums.values()):
+        return {}
+    shares = {name: counts[0] / counts[1] for name, counts in sums.items()}
+    return {**shares, **{f"{name}_words": counts[1] for name, counts in sums.items()}}
+
+
+def compare(lines: Sequence[Line], unread: int, seed: int) -> Comparison:
+    drawn, groups, missing = random.Random(seed), groups_of(lines), missing_words(lines)
+    differences: dict[str, list[float]] = {"shorter": [], "words": [], "missing": []}
+    for _ in range(SAMPLES):
+        sample = drawn.choices(lines, k=len(lines))
+        resampled, resampled_missing = groups_of(sample), missing_words(sample)
+        for name in ("shorter", "words"):
+            differences[name].append(getattr(resampled["warned"], name) - getattr(resampled["others"], name))
+        if resampled_missing:
+            differences["missing"].append(resampled_missing["warned"] - resampled_missing["others"])
+    return Comparison(
+        len(lines),
+        unread,
+        sum(line.is_warned for line in lines),
+        groups,
+        {name: interval(differences[name]) for name in ("shorter", "words")},
+        missing,
+        interval(differences["missing"]) if missing else None,
+    )
+
+
+def interval(values: list[float]) -> Pair:
+    ordered, cut = sorted(values), round((1 - INTERVAL) / 2 * len(values))
+    return ordered[cut], ordered[-cut - 1]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of `capsule-mt score --coverage`."""
     from hf_capsule_mt.evaluation.sentences import lines_of_file
 
-    rows = [json.loads(line) for line in lines_of_file(path)]
-    for number, row in enumerate(rows, 1):
-        if "coverage" not in row or "translation" not in row:
-            raise ValueError(f"{path}, line {number}: must be a line of `capsule-mt score --coverage`")
-        if row["coverage"] is not None and not row["coverage"]["is_reliable"]:
+    rows = []
+    for number, text in enumerate(lines_of_file(path), 1):
+        try:
+            row = json.loads(text)
+            is_measured = row["coverage"] is None or row["coverage"]["is_reliable"]
+            rows.append({key: row[key] for key in ("source", "translation", "score", "coverage")})
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path}, line {number}: must be a line of `capsule-mt score --coverage`") from None
+        if not is_measured:
             raise ValueError(f"{path}, line {number}: its model gives no warnings; see measure_coverage")
+    if not any(row["coverage"] for row in rows):
+        raise ValueError(f"{path}: no line has coverage")
     return rows
 
 
@@ -133,6 +213,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=CommandHelp)
     parser.add_argument("scores", type=Path, nargs="+", metavar="SCORES", help="file of `capsule-mt score --coverage`")
     parser.add_argument("--references", required=True, type=Path, help="a translation by people of each line")
+    parser.add_argument(
+        "--align-with", type=Path, help="corpus to learn links of words from; default: none are learned"
+    )
+    parser.add_argument("--source", default="en", help="source language, the ending of its file")
+    parser.add_argument("--target", default="de", help="target language, the ending of its file")
     parser.add_argument("--threshold", type=finite_number, default=DEFAULT_THRESHOLD, help="scores above it warn")
     parser.add_argument("--seed", type=int, default=0, help="seed that draws lines for intervals")
     parser.add_argument("--output", type=Path, help="JSON file to write; default: only print")
@@ -141,38 +226,69 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from studies.coverage_study import learned_links, read_corpus
+
     from hf_capsule_mt.evaluation.sentences import read_sentences
     from hf_capsule_mt.outputs import check_file, new_file
 
+    inputs = [*arguments.scores, arguments.references]
     if arguments.output is not None:
-        check_file(arguments.output, [*arguments.scores, arguments.references], arguments.overwrite)
-    references = read_sentences(arguments.references)
-    record: dict[str, Any] = {"seed": arguments.seed, "threshold": arguments.threshold, "systems": {}}
-    print(f"seed {arguments.seed}\n\n| system | lines | number | words | recall | precision |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
-    for path in arguments.scores:
-        rows = read_rows(path)
-        if len(rows) != len(references):
-            raise ValueError(f"{path} has {len(rows)} lines and {arguments.references} {len(references)}")
-        both = zip(rows, references, strict=True)
-        lines = [count_line(row, reference, arguments.threshold) for row, reference in both if row["coverage"]]
-        groups = compare(lines, arguments.seed)
-        record["systems"][path.stem] = {name: group and asdict(group) for name, group in groups.items()}
-        for name, group in groups.items():
-            if group is not None:
-                words, recall = (
-                    f"{value:.3f} ({low:.3f} to {high:.3f})"
-                    for value, (low, high) in (
-                        (group.words, group.words_interval),
-                        (group.recall, group.recall_interval),
-                    )
-                )
-                print(f"| {path.stem} | {name} | {group.lines} | {words} | {recall} | {group.precision:.3f} |")
+        check_file(arguments.output, inputs, arguments.overwrite)
+    references, systems = read_sentences(arguments.references), {path.stem: path for path in arguments.scores}
+    if len(systems) < len(arguments.scores):
+        raise ValueError("two files of scores have one name: systems are called by it")
+    rows = {name: read_rows(path) for name, path in systems.items()}
+    sources = [row["source"] for row in next(iter(rows.values()))]
+    for name, path in systems.items():
+        if len(rows[name]) != len(references):
+            raise ValueError(f"{path} has {len(rows[name])} lines and {arguments.references} {len(references)}")
+        if [row["source"] for row in rows[name]] != sources:
+            raise ValueError(f"{path} has other sources than {arguments.scores[0]}")
+    links: list[Any] = [None] * len(references)
+    if arguments.align_with is not None:
+        training = read_corpus(arguments.align_with, arguments)
+        links = [alignment.sure for alignment in learned_links((sources, references), training)]
+    settings = {
+        key: str(value) for key, value in vars(arguments).items() if isinstance(value, Path) and key != "output"
+    }
+    record: dict[str, Any] = {
+        "settings": {**settings, "seed": arguments.seed, "threshold": arguments.threshold, "samples": SAMPLES},
+        "systems": {},
+    }
+    print(f"seed {arguments.seed}")
+    for name, system in rows.items():
+        lines = [
+            count_line(row, reference, arguments.threshold, link)
+            for row, reference, link in zip(system, references, links, strict=True)
+            if row["coverage"] is not None
+        ]
+        comparison = compare(lines, len(system) - len(lines), arguments.seed)
+        record["systems"][name] = asdict(comparison)
+        print(table(name, comparison))
     if arguments.output is not None:
-        with new_file(arguments.output, [*arguments.scores, arguments.references], arguments.overwrite) as file:
+        with new_file(arguments.output, inputs, arguments.overwrite) as file:
             file.write(json.dumps(record, indent=2) + "\n")
         print(f"\n{arguments.output}")
     return 0
+
+
+def table(name: str, comparison: Comparison) -> str:
+    warned, lines = comparison.warned_lines, comparison.lines
+    rows = [f"\n{name}: {warned} of {lines} lines have a warning", ""]
+    rows += ["| lines of the same source lengths | number | shorter | words | precision |", "| --- |" + " ---: |" * 4]
+    rows += [
+        f"| {title} | {group.lines} | {group.shorter:.3f} | {group.words:.3f} | {group.precision:.3f} |"
+        for title, group in comparison.groups.items()
+    ]
+    bounds = {share: f"{low:+.3f} to {high:+.3f}" for share, (low, high) in comparison.difference.items()}
+    rows += ["", f"warned less others: shorter {bounds['shorter']}, words {bounds['words']}"]
+    if comparison.missing_difference is not None:
+        shares, (low, high) = comparison.missing, comparison.missing_difference
+        rows.append(
+            f"missing in lines with a warning: {shares['warned']:.3f} of {shares['warned_words']} words with one, "
+            f"{shares['others']:.3f} of {shares['others_words']} others; difference {low:+.3f} to {high:+.3f}"
+        )
+    return "\n".join(rows)
 
 
 def main(argv: list[str] | None = None) -> int:

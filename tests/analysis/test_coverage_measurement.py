@@ -10,6 +10,8 @@ from small_marian import SMALL_MARIAN
 from hf_capsule_mt import (
     GDRMarianConfig,
     GDRMarianForConditionalGeneration,
+    GDRRNMTConfig,
+    GDRRNMTForConditionalGeneration,
     explain,
     measure_coverage,
     overlap_rates,
@@ -54,8 +56,20 @@ def test_a_good_model_gets_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_without_a_bag_of_words_has_no_coverage() -> None:
     tokenizer = train_tokenizer([*synthetic_lines(20, seed=1)[0]], vocab_size=300)
     config = GDRMarianConfig(**SIZES, **marian_token_ids(tokenizer), bow_loss_weight=0.0)
-    with pytest.raises(ValueError, match="has no bag-of-words head, which coverage needs"):
+    with pytest.raises(ValueError, match="coverage needs a model trained with"):
         measure_coverage(GDRMarianForConditionalGeneration(config), tokenizer, [("a", "b")])
+
+
+def test_two_recurrent_networks_assign_no_words_and_have_no_coverage() -> None:
+    """PFRNN has a bag of words, but no votes that could give a source word credit."""
+    tokenizer = train_tokenizer(["a b"], vocab_size=300)
+    config = GDRRNMTConfig(
+        **{"d_model": 8, "recurrent_dim": 8, "attention_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1},
+        **{"decoder_layers": 1, "past_future": "recurrent", **marian_token_ids(tokenizer)},
+    )
+    assert config.bow_loss_weight > 0
+    with pytest.raises(ValueError, match="past_future='recurrent' and bow_loss_weight=1.0; coverage needs a model"):
+        measure_coverage(GDRRNMTForConditionalGeneration(config), tokenizer, [("a b", "b a")])
 
 
 def test_pairs_of_other_names_are_a_clear_error() -> None:

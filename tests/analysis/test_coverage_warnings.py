@@ -110,5 +110,5 @@ def test_evidence_without_an_end_is_no_scale(trained: tuple[Any, Any], monkeypat
 
 def test_a_model_without_a_bag_of_words_has_no_scales(trained: tuple[Any, Any]) -> None:
     model = GDRMarianForConditionalGeneration(GDRMarianConfig(**{**trained[0].config.to_dict(), "bow_loss_weight": 0}))
-    with pytest.raises(ValueError, match="GDRMarianForConditionalGeneration has no bag-of-words head"):
+    with pytest.raises(ValueError, match="GDRMarianForConditionalGeneration has past_future"):
         measure_coverage_scales(model, trained[1], [(SOURCES[0], TARGETS[0])])

@@ -1,12 +1,14 @@
 """The study of translations with a coverage warning, on lines whose shares are known."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from studies.warned_translations import Line, compare, count_line, main
+from studies.warned_translations import Group, Line, compare, count_line, groups_of, main, missing_words
 
+ROOT = Path(__file__).resolve().parents[2]
 WHOLE = "eins zwei drei vier"
 
 
@@ -17,57 +19,115 @@ def row(source: str, translation: str, untranslated: list[float], score: float =
 
 
 def line(source: str, translation: str, reference: str, untranslated: float, score: float = -1.0) -> Line:
-    return count_line(json.loads(row(source, translation, [untranslated], score)), reference, 0.5)
+    return count_line(json.loads(row(source, translation, [untranslated], score)), reference, 0.5, None)
 
 
 def test_words_are_counted_without_case_and_punctuation() -> None:
-    assert line("one two, three.", "Eins, zwei zwei!", WHOLE, 0.5) == (3, 3, 4, 2, -1.0, 0.5, False)
+    assert line("one two, three.", "Eins, zwei zwei!", WHOLE, 0.5)[:7] == (3, 3, 4, 2, -1.0, 0.5, False)
 
 
-def test_the_others_count_by_the_lengths_of_the_warned() -> None:
-    """Warned lines have 2, 2 and 4 source words; of the others those with 2 count twice, those with 9 never."""
+def test_linked_words_are_missing_if_the_translation_has_none_of_them() -> None:
+    """Of the words with a warning `two` has a link to `Zwei,` and `four` one to a dash, which is no word."""
+    scores = json.loads(row("one two three four", "eins vier", [0.1, 0.9, 0.2, 0.8]))
+    counted = count_line(scores, "Eins Zwei, drei – vier", 0.5, {(0, 0), (1, 1), (2, 2), (2, 4), (3, 3)})
+    assert counted.warned_words == (1, 1) and counted.other_words == (0, 2), "of `drei` and `vier` one is there"
+    assert missing_words([counted, counted]) == {"warned": 1.0, "others": 0.0, "warned_words": 2, "others_words": 4}
+    assert missing_words([line("a", "b", "c", 0.9)]) == {}, "without links"
+
+
+def test_groups_have_the_source_lengths_of_the_warned() -> None:
+    """Warned lines have 2, 2 and 4 words, and one of 7 that has no counterpart; of the others one has 9."""
     lines = [line("a b", "x", "x y", 0.9), line("a b", "x", "x y", 0.8), line("a b c d", "x", WHOLE, 0.6)]
-    lines += [line("a b", "x y", "x y", 0.1), line("a b c d", "q", WHOLE, 0.2), line("a " * 9, "", WHOLE, 0.3, -2.0)]
-    groups = compare(lines, seed=0)
-    found = {
-        name: group and (group.lines, group.words, group.recall, group.precision) for name, group in groups.items()
-    }
-    assert found["warned"] == found["highest omission score"] == pytest.approx((3, 3 / 8, 2 / 8, 2 / 3))
-    assert found["lowest score"] == pytest.approx((3, 2 / 8, 2 / 8, 1.0)), "the last line, and the first two"
-    assert found["others"] == pytest.approx((3, 3 / 10, 2 / 10, 2 / 3))
-    assert found["others of the same lengths"] == pytest.approx((2, 5 / 8, 4 / 8, 4 / 5))
-    assert compare(lines[3:], seed=0)["warned"] is None
+    lines += [line("a b", "x y", "x y", 0.1, -2.0), line("a b c d", "", WHOLE, 0.2), line("a " * 9, "x", WHOLE, 0.3)]
+    groups = groups_of([*lines, line("a " * 7, "x", WHOLE, 0.7)])
+    assert groups["warned"] == groups["highest_omission_score"] == Group(3, 1.0, 3 / 8, 2 / 3)
+    assert groups["others"] == Group(2, pytest.approx(1 / 3), 4 / 8, 1.0), "the first counts twice"
+    assert groups["lowest_score"] == Group(3, pytest.approx(2 / 3), 4 / 8, 3 / 4)
+    assert groups["fewest_words"] == Group(3, 1.0, 2 / 8, 1.0)
+    assert groups_of(lines[3:])["warned"] == Group(0, 0.0, 0.0, 0.0)
+
+
+def test_the_interval_is_that_of_resampled_lines() -> None:
+    """Both sides are as short: zero lies inside. If only warned lines are short, it lies outside."""
+    drawn = random.Random(5)
+
+    def lines(share_of_others: float) -> list[Line]:
+        return [
+            line("a b", "x" if drawn.random() < share else "x y", "x y", score)
+            for share, score in ((0.5, 0.9), (share_of_others, 0.1))
+            for _ in range(100)
+        ]
+
+    same, other = (compare(lines(share), 3, seed=1).difference["shorter"] for share in (0.5, 0.1))
+    assert same[0] < 0.0 < same[1] < 0.3
+    assert 0.2 < other[0] < 0.4 < other[1] < 0.6
+
+
+def test_the_page_shows_the_numbers_of_the_record() -> None:
+    page = (ROOT / "docs" / "see-routing.md").read_text(encoding="utf-8")
+    systems = json.loads((ROOT / "model_cards" / "coverage" / "translations.json").read_text())["systems"]
+    titles = {"marian": "Marian", "past-future": "past and future, itself", "capsnmt": "CapsNMT"}
+    for name, title in titles.items():
+        found, groups = systems[name], systems[name]["groups"]
+        shares = [groups["warned"]["shorter"], groups["others"]["shorter"]]
+        shares += [found["missing"]["warned"], found["missing"]["others"]]
+        cells = [str(found["warned_lines"]), *(f"{share:.0%}".replace("%", " %") for share in shares)]
+        assert f"| {title} | {' | '.join(cells)} |\n" in page
+    assert f"| people (the references) | {systems['references']['warned_lines']} |" in page
 
 
 def test_the_table_and_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [row("a b", "eins", [0.6, 0.1]), row("a b", WHOLE, [0.5, 0.1])] * 20
-    (tmp_path / "small.jsonl").write_text(
-        "\n".join([*lines, json.dumps({**json.loads(lines[0]), "coverage": None}), ""])
-    )
+    lines = [row("a b", "eins", [0.1, 0.6]), row("a b", WHOLE, [0.5, 0.1])] * 20
+    unread = json.dumps({**json.loads(lines[0]), "coverage": None})
+    (tmp_path / "small.jsonl").write_text("\n".join([*lines, unread, ""]))
     (tmp_path / "text.de").write_text(f"{WHOLE}\n" * 41)
+    (tmp_path / "train.en").write_text("a\nb\n" * 30)
+    (tmp_path / "train.de").write_text("eins\nzwei\n" * 30)
     command = [str(tmp_path / "small.jsonl"), "--references", str(tmp_path / "text.de")]
-    assert main([*command, "--output", str(tmp_path / "out.json")]) == 0
-    assert "| small | warned | 20 | 0.250 (0.250 to 0.250) |" in capsys.readouterr().out
+    output = ["--align-with", str(tmp_path / "train"), "--output", str(tmp_path / "out.json")]
+    assert main([*command, *output]) == 0
+    said = capsys.readouterr().out
+    assert "seed 0\n" in said and "| warned | 20 | 1.000 | 0.250 | 1.000 |" in said
+    assert "missing in lines with a warning: 1.000 of 20 words with one, 0.000 of 20 others" in said
     written = json.loads((tmp_path / "out.json").read_text())
-    assert written["systems"]["small"]["others of the same lengths"]["words"] == 1.0 and written["seed"] == 0
+    small = written["systems"]["small"]
+    assert small["groups"]["others"]["words"] == 1.0 and (small["lines"], small["unread"]) == (40, 1)
+    assert small["difference"]["words"] == [-0.75, -0.75] and small["missing_difference"] == [1.0, 1.0]
+    assert written["settings"]["align_with"] == str(tmp_path / "train")
     assert main([*command, "--threshold", "0.05"]) == 0
-    assert "| small | warned | 40 | 0.625 (" in capsys.readouterr().out
+    assert "40 of 40 lines have a warning" in capsys.readouterr().out
     with (tmp_path / "text.de").open("a") as more:
         more.write("zu viel\n")
     assert main(command) == 1 and "has 41 lines and" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("text", "said"),
     [
         ('{"source": "a", "translation": "b", "score": 1}', "line 1: must be a line of `capsule-mt score --coverage`"),
+        ("a\tb", "line 1: must be a line of"),
+        ("3", "line 1: must be a line of"),
         (row("a", "b", [0.9], is_reliable=False), "line 1: its model gives no warnings"),
+        ('{"source": "a", "translation": "b", "score": 1, "coverage": null}', "no line has coverage"),
     ],
 )
 def test_scores_without_warnings_are_refused(
-    line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "scores.jsonl").write_text(line + "\n")
+    (tmp_path / "scores.jsonl").write_text(text + "\n")
     (tmp_path / "text.de").write_text("b\n")
     assert main([str(tmp_path / "scores.jsonl"), "--references", str(tmp_path / "text.de")]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_systems_have_different_names_and_the_same_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, source in (("a", "x"), ("b", "x"), ("other", "y")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{'s' if name == 'b' else name}.jsonl").write_text(row(source, "b", [0.9]) + "\n")
+    (tmp_path / "s.jsonl").write_text(row("x", "b", [0.9]) + "\n")
+    (tmp_path / "text.de").write_text("b\n")
+    options = ["--references", str(tmp_path / "text.de")]
+    assert main([str(tmp_path / "s.jsonl"), str(tmp_path / "b" / "s.jsonl"), *options]) == 1
+    assert "two files of scores have one name" in capsys.readouterr().err
+    assert main([str(tmp_path / "s.jsonl"), str(tmp_path / "other" / "other.jsonl"), *options]) == 1
+    assert "has other sources than" in capsys.readouterr().err

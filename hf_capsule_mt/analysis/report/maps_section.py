@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from hf_capsule_mt.analysis.capsule_attention import capsule_attention
-from hf_capsule_mt.analysis.explain import END_NAME, EXPLAINED, explain
+from hf_capsule_mt.analysis.coverage_warnings import EXPLAINED
+from hf_capsule_mt.analysis.explain import END_NAME, explain
 from hf_capsule_mt.analysis.maps.sites import WORD_SITES, site_maps
 from hf_capsule_mt.analysis.report.blocks import section
 from hf_capsule_mt.evaluation.decoding import source_limit

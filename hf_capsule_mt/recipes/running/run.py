@@ -16,7 +16,7 @@ from accelerate import PartialState
 from transformers import DataCollatorForSeq2Seq, set_seed
 
 from hf_capsule_mt.analysis.coverage_measurement import measure_coverage
-from hf_capsule_mt.analysis.coverage_warnings import predicts_words
+from hf_capsule_mt.analysis.coverage_warnings import has_coverage
 from hf_capsule_mt.recipes.corpora import Data, check_folders, load_data, load_tokenizer, print_once
 from hf_capsule_mt.recipes.generation_settings import set_generation
 from hf_capsule_mt.recipes.lengths import fit_lengths
@@ -98,7 +98,7 @@ def _run(recipe: Recipe, stack: ExitStack, write_card: Callable[[], None]) -> di
         print_once(arguments, f"interrupted after step {step}, which is saved; {again} continues from there")
         raise
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled  # then no process holds the whole model
-    if predicts_words(built.model) and not sharded:
+    if has_coverage(built.model) and not sharded:
         if "validation" in data.corpora:
             pairs, languages = data.corpora["validation"].pairs, (recipe.data.source, recipe.data.target)
             with trainer.ablated_routing.in_model(built.model):
