@@ -44,6 +44,7 @@ FIRST_SEED = 1  # of the teacher, and of systems with one seed
 SYSTEMS: dict[str, tuple[str, str | None]] = {
     BASE: ("marian", None),
     "marian_wide": ("marian_wide", None),
+    "dla_linear": ("dla_linear", None),
     "dla_em": ("dla_em", None),
     "dla_em_replace": ("dla_em_replace", BASE),
     "dla_em_1_iteration": ("dla_em_1_iteration", None),
@@ -57,7 +58,6 @@ SYSTEMS: dict[str, tuple[str, str | None]] = {
 ONE_SEED: dict[str, tuple[str, str | None]] = {
     "dla_em_dropout": ("dla_em_dropout", None),
     "dla_em_warm": ("dla_em_warm", BASE),
-    "dla_linear": ("dla_linear", None),
     "dla_dynamic_combination": ("dla_dynamic_combination", None),
     "dla_dynamic_routing": ("dla_dynamic_routing", None),
     "heads_em_all": ("heads_em_all", None),

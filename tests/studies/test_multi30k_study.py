@@ -71,7 +71,7 @@ def test_all_distilled_models_learn_from_one_teacher() -> None:
 
 
 def test_further_seeds_do_not_repeat_systems_with_one() -> None:
-    assert list(planned(["dla_linear", "marian"], [2, 3])) == ["dla_linear-seed1", "marian-seed2", "marian-seed3"]
+    assert list(planned(["rnmt", "marian"], [2, 3])) == ["rnmt-seed1", "marian-seed2", "marian-seed3"]
 
 
 def test_a_distillation_that_was_stopped_goes_on(tmp_path: Path) -> None:
