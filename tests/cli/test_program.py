@@ -222,7 +222,7 @@ def test_an_unknown_command_is_named(arguments: list[str], said: str, capsys: py
         (["compare"], "no runs to compare: name them first, such as runs/marian runs/dla_em"),
         (["report"], "nothing to report on: give a model, or --translations NAME=FILE"),
         (["demo", "--port", "99999999"], "argument --port: '99999999': must be at most 65535"),
-        (["average", "--last", "2"], "the following arguments are required: FOLDER, --output"),
+        (["average", "--last", "2"], "the following arguments are required: FOLDER, -o/--output"),
         (["recipes", "-x"], "unrecognized arguments: -x"),
         (["train"], "no recipe: capsule-mt recipes lists those of the package"),
         (["train", "--debug"], "no recipe: capsule-mt recipes lists those of the package"),
