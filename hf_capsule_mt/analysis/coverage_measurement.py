@@ -23,7 +23,7 @@ def measure_coverage(
     Recipes do so at the end of training, if they have a validation corpus. After training in another way, or any
     other change of the weights, call it and save the model. It returns the accuracy, `r_OL^P` of section 4.3, GDR.
     Below 0.6 the model gives no coverage warnings, and a warning says so. If the model can read no pair that has text
-    on both sides, both are None. A model without a bag-of-words head is an error.
+    on both sides, both are None. A model without a bag of words, or with `past_future="recurrent"`, is an error.
 
     Args:
         pairs: correct translations that the model was not trained on: rows of [`load_corpus`], or tuples. It reads the

@@ -132,8 +132,8 @@ def translate_lines(
                 text, score = " ".join(filter(None, texts[places])), None
                 if with_scores:
                     score = sum(sums[places]) / max(1, sum(map(len, targets[places]))) ** length_penalty
-                read = tuple((sentence, made) for (sentence, _), made in zip(parts, texts[places], strict=True))
-                results[row].append(Translation(text, score, read))
+                sentences = [sentence for sentence, _ in parts]
+                results[row].append(Translation(text, score, tuple(zip(sentences, texts[places], strict=True))))
             start = end
         yield from results
         first += len(chunk)

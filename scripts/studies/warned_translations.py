@@ -1,22 +1,22 @@
 """Do translations with a coverage warning leave out more than others? Compares them with their references.
 
-    capsule-mt translate --model model_cards/tatoeba-en-de-marian data/tatoeba/test.en.gz -o marian.txt
+    capsule-mt translate --model model_cards/tatoeba-en-de-marian --beam 4 data/tatoeba/test.en.gz -o marian.txt
     capsule-mt score --model model_cards/tatoeba-en-de-past-future --coverage data/tatoeba/test.en.gz marian.txt \
         -o marian.jsonl
     python scripts/studies/warned_translations.py marian.jsonl --references data/tatoeba/test.de.gz \
         --align-with data/tatoeba/train
 
 `warned` are lines with a warning of an omission, and `others` those without. Longer sentences have more warnings and
-are harder, so every comparison is between lines of the same number of source words: the others have a weight, and
-each other group has as many lines of a length as the warned ones. These groups have the highest `omission_score`, the
-lowest `score` (the log-probability by the model that warns), and the fewest words.
+are harder. So every comparison is between lines with the same number of source words. The others have weights for
+this. Each further group has as many lines of a length as the warned ones: those with the highest `omission_score`,
+with the lowest `score` (the log-probability by the model that warns), or with the fewest words.
 
 `shorter` is the share of lines with fewer words than the reference. `words` are those of the translations divided by
 those of the references. `precision` is the share of their words that the reference has, without case and punctuation.
 
-With `--align-with` source words are linked to reference words by IBM model 1. `missing` is then the share of linked
-source words whose reference words are not in the translation: of words with a warning, and of the other words in the
-same lines. A synonym counts as missing in both. Intervals hold 95 % of the values of resampled lines.
+With `--align-with` IBM model 1 links source words to reference words. A linked word is `missing` if the translation
+has none of its reference words. There are two shares of these: of the words with a warning, and of the other words in
+the same lines. Synonyms count as missing in both. Intervals hold 95 % of the values of resampled lines.
 """
 
 import argparse
@@ -112,22 +112,20 @@ def count_line(row: dict[str, Any], reference: str, threshold: float, links: set
 
 
 def group_of(lines: Sequence[Line], weights: Sequence[float] | None = None) -> Group:
-    weighted = list(zip(lines, [1.0] * len(lines) if weights is None else weights, strict=True))
-    words, reference_words, common, total, shorter = (
-        sum(weight * count(line) for line, weight in weighted)
-        for count in (
-            lambda line: line.words,
-            lambda line: line.reference_words,
-            lambda line: line.common,
-            lambda line: 1,
-            lambda line: line.words < line.reference_words,
-        )
-    )
-    return Group(len(lines), shorter / (total or 1), words / (reference_words or 1), common / (words or 1))
+    """The shares of `lines`; without `weights` each counts once. Shares of nothing are 0."""
+    if weights is None:
+        weights = [1.0] * len(lines)
+
+    def total(count: Callable[[Line], int]) -> float:
+        return sum(weight * count(line) for line, weight in zip(lines, weights, strict=True))
+
+    words, reference_words = total(lambda line: line.words), total(lambda line: line.reference_words)
+    shorter, common = total(lambda line: line.words < line.reference_words), total(lambda line: line.common)
+    return Group(len(lines), shorter / (sum(weights) or 1), words / (reference_words or 1), common / (words or 1))
 
 
 def groups_of(lines: Sequence[Line]) -> dict[str, Group]:
-    """The groups, each with the same source lengths."""
+    """The groups. All have the same source lengths."""
     by_length: defaultdict[int, tuple[list[Line], list[Line]]] = defaultdict(lambda: ([], []))
     for line in lines:
         by_length[line.source_words][not line.is_warned].append(line)
@@ -147,26 +145,24 @@ def groups_of(lines: Sequence[Line]) -> dict[str, Group]:
 
 
 def missing_words(lines: Sequence[Line]) -> dict[str, float]:
-    """Shares of missing words in lines with a warning, of words with and without one. Empty without links."""
-    warned = [line for line in lines if line.is_warned]
-    sums = {
-        name: [sum(counts) for counts in zip(*column, strict=True)]
-        for name, column in (
-            ("warned", [line.warned_words for line in warned]),
-            ("others", [line.other_words for line in warned]),
-        )
-    }
-    if not all(counts and counts[1] for counts in sums.values()):
+    """In lines with a warning: the shares of words that are missing, and how many words they are of.
+
+    Empty if one side has no linked word.
+    """
+    warned_lines = [line for line in lines if line.is_warned]
+    missing_warned, warned = (sum(line.warned_words[place] for line in warned_lines) for place in (0, 1))
+    missing_others, others = (sum(line.other_words[place] for line in warned_lines) for place in (0, 1))
+    if not (warned and others):
         return {}
-    shares = {name: counts[0] / counts[1] for name, counts in sums.items()}
-    return {**shares, **{f"{name}_words": counts[1] for name, counts in sums.items()}}
+    shares = {"warned": missing_warned / warned, "others": missing_others / others}
+    return {**shares, "warned_words": warned, "others_words": others}
 
 
 def compare(lines: Sequence[Line], unread: int, seed: int) -> Comparison:
-    drawn, groups, missing = random.Random(seed), groups_of(lines), missing_words(lines)
+    generator, missing = random.Random(seed), missing_words(lines)
     differences: dict[str, list[float]] = {"shorter": [], "words": [], "missing": []}
     for _ in range(SAMPLES):
-        sample = drawn.choices(lines, k=len(lines))
+        sample = generator.choices(lines, k=len(lines))
         resampled, resampled_missing = groups_of(sample), missing_words(sample)
         for name in ("shorter", "words"):
             differences[name].append(getattr(resampled["warned"], name) - getattr(resampled["others"], name))
@@ -176,7 +172,7 @@ def compare(lines: Sequence[Line], unread: int, seed: int) -> Comparison:
         len(lines),
         unread,
         sum(line.is_warned for line in lines),
-        groups,
+        groups_of(lines),
         {name: interval(differences[name]) for name in ("shorter", "words")},
         missing,
         interval(differences["missing"]) if missing else None,

@@ -244,7 +244,7 @@ def test_translate_writes_json_lines(
 def test_coverage_of_translations_is_that_of_explain(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of one sentence, of a line that is split, and of one that the model cannot read whole."""
+    """Also of a line that is split. A line that the model cannot read whole has none."""
     gdr, text = str(folder / "gdr"), tmp_path / "text.txt"
     text.write_text(f"{SOURCE} Who reads it?\n\n{'letter ' * 70}\n")
     assert translate.main(["--model", gdr, str(text), "--beam", "2", "--n-best", "2", "--coverage"]) == 0

@@ -48,7 +48,7 @@ def test_groups_have_the_source_lengths_of_the_warned() -> None:
 
 
 def test_the_interval_is_that_of_resampled_lines() -> None:
-    """Both sides are as short: zero lies inside. If only warned lines are short, it lies outside."""
+    """Zero lies inside if both sides are as short. It lies outside if the warned lines are shorter."""
     drawn = random.Random(5)
 
     def lines(share_of_others: float) -> list[Line]:
