@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedModel,
@@ -129,6 +130,7 @@ def train_small(
                 "report_to": "none",
                 "disable_tqdm": not show_progress,
                 "dataloader_num_workers": 0,
+                "dataloader_pin_memory": torch.cuda.is_available(),  # without a GPU PyTorch warns of it
                 "seed": seed,
                 **arguments,
             }

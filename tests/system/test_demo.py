@@ -22,6 +22,7 @@ def run_demo(output: Path, *options: str) -> str:
     """What the demo prints."""
     result = run_script("scripts/demo.py", "--output", str(output), *options)
     assert result.returncode == 0, result.stderr[-3000:]
+    assert "UserWarning" not in result.stderr, "a newcomer's first output"
     return result.stdout
 
 
