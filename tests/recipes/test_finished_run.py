@@ -123,6 +123,21 @@ def test_what_a_run_measures_of_its_model_is_no_setting(tmp_path: Path) -> None:
     assert not settings & {"config.bow_accuracy", "config.coverage_scales"}
 
 
+def test_runs_of_two_machines_are_one_system(tmp_path: Path) -> None:
+    """Another release has more settings, and another machine evaluates in larger batches. A given key still counts."""
+    places = []
+    for seed, own, given in (
+        (7, {"per_device_eval_batch_size": 64, "setting_of_a_release": None}, {}),
+        (8, {"per_device_eval_batch_size": 256}, {}),
+        (9, {"per_device_eval_batch_size": 256}, {"max_norm": 1.0}),
+    ):
+        training = RESULTS["training"] | {"seed": seed} | own | given
+        changes = {"training": training, "recipe": RESULTS["recipe"] | given, "seeds": {"run": seed}}
+        places.append(write_run(tmp_path / f"a-seed{seed}", **changes))
+    systems = group_runs([read_run(place) for place in places])
+    assert [[run.seed for run in system.runs] for system in systems] == [[7, 8], [9]]
+
+
 def test_other_folders_with_a_model(tmp_path: Path) -> None:
     """A checkpoint of a run, and a model that no recipe trained."""
     (tmp_path / "run" / "checkpoint-5").mkdir(parents=True)

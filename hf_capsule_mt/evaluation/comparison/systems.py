@@ -10,6 +10,7 @@ from hf_capsule_mt.evaluation.scoring.saved_counts import SavedCounts
 
 SEED_SETTINGS = ("seed", "data_seed")  # in which runs of one system may differ
 START = "init_from"
+OF_THE_DEVICE = ("per_device_eval_batch_size",)  # how fast a run is scored, not what it learns
 _SEED_IN_NAME = re.compile(r"[-_.]?seed[-_.]?\d+$")
 _NUMBER_IN_NAME = re.compile(r"[-_.](seed[-_.]?|s)?\d+$")
 
@@ -69,9 +70,9 @@ def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None =
     """The systems of some runs, in the order of their first runs.
 
     Runs with the same settings, data and vocabulary, but for the seed, are one system. Warm starts are, too, if each
-    starts from the run of its own seed, and the paths differ in nothing else. A run without settings, such as
-    a file of translations, is a system by itself. `groups` names systems by hand: the names of their runs, by
-    the name of the system.
+    starts from the run of its own seed, and the paths differ in nothing else. The batch of evaluations may differ, and
+    defaults that another release of a library has added. A run without settings, such as a file of translations, is
+    a system by itself. `groups` names systems by hand: the names of their runs, by the name of the system.
     """
     _check_names(runs)
     system_of_run: dict[str, str] = {}
@@ -108,11 +109,15 @@ def group_runs(runs: Sequence[Run], groups: Mapping[str, Sequence[str]] | None =
 def _same_recipe(run: Run, other: Run) -> bool:
     if not run.settings or (run.data, run.vocabulary) != (other.data, other.vocabulary):
         return False
-    return _but_for_the_seed(run) == _but_for_the_seed(other) and _same_start(run, other)
+    return _compared_settings(run, other) == _compared_settings(other, run) and _same_start(run, other)
 
 
-def _but_for_the_seed(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.settings.items() if name not in (*SEED_SETTINGS, START)}
+def _compared_settings(run: Run, other: Run) -> dict[str, Any]:
+    """The settings of a run by which it is told from another: those of both, and what its recipe or model adds."""
+    left_out = (*SEED_SETTINGS, START, *OF_THE_DEVICE)
+    own = {name for name in run.settings if name in run.recipe_settings or name.startswith("config.")}
+    names = (run.settings.keys() & other.settings.keys() | own) - {*left_out}
+    return {name: run.settings[name] for name in names}
 
 
 def _same_start(run: Run, other: Run) -> bool:
