@@ -54,6 +54,8 @@ SYSTEMS: dict[str, tuple[str, str | None]] = {
     "caps_nmt": ("caps_nmt", None),
     "caps_nmt_pooling": ("caps_nmt_pooling", None),
     "caps_nmt_kd": ("caps_nmt_kd", DISTILLED),
+    "caps_nmt_attended": ("caps_nmt_attended", None),
+    "caps_nmt_pooling_attended": ("caps_nmt_pooling_attended", None),
 }
 ONE_SEED: dict[str, tuple[str, str | None]] = {
     "dla_em_dropout": ("dla_em_dropout", None),
@@ -62,8 +64,6 @@ ONE_SEED: dict[str, tuple[str, str | None]] = {
     "dla_dynamic_routing": ("dla_dynamic_routing", None),
     "heads_em_all": ("heads_em_all", None),
     "gdr_marian_no_losses": ("gdr_marian_no_losses", BASE),
-    "caps_nmt_attended": ("caps_nmt_attended", None),
-    "caps_nmt_pooling_attended": ("caps_nmt_pooling_attended", None),
     "caps_nmt_rate": ("caps_nmt_rate", None),
     "caps_nmt_wide": ("caps_nmt_wide", None),
     "rnmt": ("rnmt", None),
