@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -21,6 +22,7 @@ from transformers import TrainerCallback
 from hf_capsule_mt.hub import write_model_card
 from hf_capsule_mt.recipes.fields import field_types
 from hf_capsule_mt.recipes.running import run as recipe_run
+from hf_capsule_mt.recipes.running.record import cpu_name
 from hf_capsule_mt.recipes.running.settings import (
     CONTENT,
     EVALUATION,
@@ -222,12 +224,27 @@ def test_a_longer_run_says_what_its_schedule_was(copied: Path) -> None:
     assert actual == [(0, 6, schedules[0]), (6, 8, schedules[1])]
     assert results["segments"][1]["changed"] == {"max_steps": [6, 8]}
     for part in results["segments"]:
-        assert {"versions", "processes", "device", "date"} <= part.keys()
+        assert {"versions", "processes", "date"} <= part.keys() and part["device"] == f"CPU, {cpu_name()}"
     card = (copied / "README.md").read_text()
     assert "| 0 to 6 |" in card and "| 6 to 8 | `max_steps` 6, now 8 |" in card and "to step 8" in card
     assert (
         "the run is finished, 8 steps" in run_script(TRAIN, *small_arguments(MARIAN, copied), "--max_steps=8").stdout
     )
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("model\t\t: 17\nmodel name\t: AMD EPYC\ncpu family\t: 25\n\nmodel\t\t: 1\n", "AMD EPYC, family 25, model 17"),
+        ("processor\t: 0\nBogoMIPS\t: 243.75\n", platform.machine()),  # Arm
+        (None, platform.processor() or platform.machine()),  # another system
+    ],
+)
+def test_a_record_tells_models_of_cpus_apart(tmp_path: Path, cpuinfo: str | None, name: str) -> None:
+    """Two of them may end with other weights."""
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert cpu_name(tmp_path / "cpuinfo") == name
 
 
 def test_a_recipe_ends_with_the_mean_that_it_asks_for_and_trains_on_without_it(tmp_path: Path) -> None:

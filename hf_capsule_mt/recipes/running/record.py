@@ -270,7 +270,22 @@ def _check_files(checkpoint: Path) -> None:
 def device_name(arguments: RecipeTrainingArguments) -> str:
     if arguments.device.type == "cuda":
         return torch.cuda.get_device_name(arguments.device)
-    return f"CPU, {platform.machine()}"
+    return f"CPU, {cpu_name()}"
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The name of the CPU. On Linux with the numbers of its model, by which models of one name are told apart.
+
+    Two models can round otherwise, so that a training with the same seed ends with other weights.
+    """
+    if not cpuinfo.is_file():
+        return platform.processor() or platform.machine()
+    processor = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    fields = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in processor.split("\n"))
+    }
+    numbers = [f", {name.removeprefix('cpu ')} {fields[name]}" for name in ("cpu family", "model") if name in fields]
+    return "".join([fields.get("model name", platform.machine()), *numbers])
 
 
 def now() -> str:
