@@ -166,6 +166,7 @@ def load_model(
 
 def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> None:
     import torch
+    from tqdm import tqdm
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -187,7 +188,9 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     lines = progress.counted(read_lines(arguments.files))
     if arguments.score is not None:
         pairs = list(lines), list(read_lines([arguments.score]))
-        for source, target, score in zip(*pairs, score_pairs(model, tokenizer, *pairs, **options), strict=True):
+        scored = list(zip(*pairs, score_pairs(model, tokenizer, *pairs, **options), strict=True))
+        hidden = progress.bar.disable or not arguments.coverage  # which takes longer than the scores
+        for source, target, score in tqdm(scored, "coverage", unit="line", file=sys.stderr, disable=hidden):
             pair = {"source": source, "translation": target, "score": score, **coverage([(source, target)])}
             print(json.dumps(pair, ensure_ascii=False) if as_json else f"{score:.6f}", file=output)
         return

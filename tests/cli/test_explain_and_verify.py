@@ -263,12 +263,12 @@ def test_coverage_of_translations_is_that_of_explain(
     ((split,), *_) = (json.loads(line)["translations"] for line in capsys.readouterr().out.splitlines())
     parts = [explain(model, tokenizer, sentence, num_beams=1).coverage for sentence in (SOURCE, "Who reads it?")]
     assert split["coverage"]["untranslated"] == [score for part in parts for score in part.untranslated]
-    assert (
-        score.main(["--model", gdr, *(str(folder / f"{side}.txt") for side in ("source", "target")), "--coverage"])
-        == 0
-    )
-    row = json.loads(capsys.readouterr().out.splitlines()[0])
+    files = [str(folder / f"{side}.txt") for side in ("source", "target")]
+    assert score.main(["--model", gdr, *files, "--coverage", "--progress"]) == 0
+    said, bars = capsys.readouterr()
+    row = json.loads(said.splitlines()[0])
     assert row["coverage"] == explain(model, tokenizer, SOURCE, TARGET).coverage.as_dict()
+    assert "coverage: 100%" in bars, "it takes longer than the scores"
 
 
 def test_coverage_needs_a_measured_model(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
