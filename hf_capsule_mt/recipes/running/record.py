@@ -280,10 +280,9 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """
     if not cpuinfo.is_file():
         return platform.processor() or platform.machine()
-    processor = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
-    fields = {
-        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in processor.split("\n"))
-    }
+    first_core = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    rows = [line.partition(":") for line in first_core.splitlines()]
+    fields = {name.strip(): value.strip() for name, _, value in rows}
     numbers = [f", {name.removeprefix('cpu ')} {fields[name]}" for name in ("cpu family", "model") if name in fields]
     return "".join([fields.get("model name", platform.machine()), *numbers])
 
