@@ -100,10 +100,17 @@ class ScorerPool:
 
 
 def start_worker(file: Path) -> "subprocess.Popen[bytes]":
-    """A process that waits for its options. It ends with this process, however that ends."""
+    """A process that waits for its options. It ends with this process, however that ends.
+
+    Signals are blocked until it ignores them, so that Ctrl-C does not end it while it starts.
+    """
     command = [sys.executable, "-P", str(worker_program.__file__), str(file), str(os.getpid())]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, worker_program.IGNORED)
+    try:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def serve(

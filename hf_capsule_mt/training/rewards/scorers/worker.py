@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 HEADER = 4  # bytes
+IGNORED = (signal.SIGINT, signal.SIGTERM)  # they may reach all processes; the parent decides what ends
 SECONDS_BETWEEN_LOOKS = 5.0  # at whether the parent process is alive
 
 
@@ -63,8 +64,9 @@ def parent_is_gone(descriptor: int, parent: int) -> bool:
 
 def main(arguments: list[str]) -> None:
     path, parent = arguments[0], int(arguments[1])
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach all processes; the parent decides what ends
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the parent blocked them for the start
     requests: Any = os.fdopen(os.dup(0), "rb", buffering=0)  # `select` knows nothing of a buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not look like an answer
