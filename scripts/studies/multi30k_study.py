@@ -67,6 +67,7 @@ ONE_SEED: dict[str, tuple[str, str | None]] = {
     "caps_nmt_rate": ("caps_nmt_rate", None),
     "caps_nmt_wide": ("caps_nmt_wide", None),
     "rnmt": ("rnmt", None),
+    "rnmt_on": ("from_rnmt", "rnmt"),
     "gdr_rnmt_pfrnn": ("gdr_rnmt_pfrnn", "rnmt"),
     "gdr_rnmt": ("gdr_rnmt", "rnmt"),
     "caps_nmt_attention": ("caps_nmt_attention", None),

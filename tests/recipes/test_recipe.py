@@ -23,7 +23,7 @@ from hf_capsule_mt.recipes.running.run import run_recipe
 from hf_capsule_mt.recipes.strict_yaml import parse_yaml
 
 FOLDER = Path(__file__).resolve().parents[2] / "hf_capsule_mt" / "recipes"
-SHARED = ("common.yaml", "from_marian.yaml", "from_marian_big.yaml")  # what others build on, no recipes by themselves
+SHARED = ("common.yaml", "from_marian.yaml", "from_marian_big.yaml", "from_rnmt.yaml")  # what others build on
 SHIPPED = {path.relative_to(FOLDER).as_posix(): path for path in sorted(FOLDER.rglob("*.yaml"))}
 RECIPES = [name for name, path in SHIPPED.items() if path.name not in SHARED]
 TINY = {

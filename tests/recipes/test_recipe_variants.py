@@ -153,13 +153,8 @@ MULTI30K: Rows = {
     "dla_em_replace": ("dla_em_warm", config(aggregation_output="replace")),
     "gdr_marian": ("from_marian", {"family": "gdr_marian", **config(capsule_dim=64)}),
     "gdr_marian_no_losses": ("gdr_marian", NO_LOSSES),
-    "gdr_rnmt": (
-        "rnmt",
-        {
-            **{"init_from": "runs/recipes/multi30k/rnmt", **steps(3250, 4e-4, 300, new=8e-4)},
-            **config(past_future="guided_routing", capsule_dim=64),
-        },
-    ),
+    "from_rnmt": ("rnmt", {"init_from": "runs/recipes/multi30k/rnmt", **steps(3250, 4e-4, 300, new=8e-4)}),
+    "gdr_rnmt": ("from_rnmt", config(past_future="guided_routing", capsule_dim=64)),
     "gdr_rnmt_pfrnn": ("gdr_rnmt", {**config(past_future="recurrent"), **NO_LOSSES}),
     "heads_em": ("marian", routed_heads()),
     "heads_em_all": ("heads_em", config(head_aggregation_attentions=ALL_HEADS)),
