@@ -89,7 +89,7 @@ class StackedLinear(CapsuleModule):
         super().__init__()
         self.bias_start, self.start_std = bias_start, start_std
         self.inputs, self.in_features, self.out_features = inputs, in_features, out_features
-        self.weight = nn.Parameter(torch.empty(inputs, out_features, in_features))
+        self.weight = nn.Parameter(torch.empty(inputs, out_features, in_features))  # as nn.Linear stores it
         self.bias = nn.Parameter(torch.empty(inputs, 1, out_features)) if bias else None
 
     def init_capsule_weights(self, std: float) -> None:
@@ -101,7 +101,7 @@ class StackedLinear(CapsuleModule):
     def forward(self, features: Tensor) -> Tensor:
         lead = features.shape[:-2]
         stacked = features.reshape(-1, self.inputs, self.in_features).transpose(0, 1)  # [I, N, in]
-        weight = self.weight.transpose(1, 2)  # stored as nn.Linear stores it, [I, out, in]
+        weight = self.weight.flatten(0, 1).unflatten(0, (self.inputs, -1)).mT  # for strides as DDP wants them
         mapped = torch.bmm(stacked, weight) if self.bias is None else torch.baddbmm(self.bias, stacked, weight)
         return mapped.transpose(0, 1).unflatten(0, lead)
 

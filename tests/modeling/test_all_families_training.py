@@ -74,6 +74,7 @@ def test_every_parameter_gets_a_gradient(case: Case):
             assert parameter.grad is not None, name
             assert torch.isfinite(parameter.grad).all(), name
             assert parameter.grad.abs().max() > 0, name
+            assert parameter.grad.stride() == parameter.stride(), f"DistributedDataParallel warns of {name}"
 
 
 @every_case
