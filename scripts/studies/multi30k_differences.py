@@ -47,6 +47,7 @@ PAIRS = (
     Pair("gdr_marian", "marian_on"),
     Pair("gdr_marian", "gdr_marian_no_losses", (45.65, 44.91), NIST),
     Pair("gdr_rnmt", "rnmt", (38.45, 36.61), NIST),
+    Pair("gdr_rnmt_pfrnn", "rnmt", (37.85, 36.61), NIST),
     Pair("gdr_rnmt", "rnmt_on"),
     Pair("gdr_rnmt_pfrnn", "rnmt_on"),
     Pair("gdr_rnmt", "gdr_rnmt_pfrnn", (38.45, 37.85), NIST),
