@@ -101,7 +101,7 @@ class StackedLinear(CapsuleModule):
     def forward(self, features: Tensor) -> Tensor:
         lead = features.shape[:-2]
         stacked = features.reshape(-1, self.inputs, self.in_features).transpose(0, 1)  # [I, N, in]
-        weight = self.weight.flatten(0, 1).unflatten(0, (self.inputs, -1)).mT  # for strides as DDP wants them
+        weight = self.weight.flatten(0, 1).unflatten(0, (self.inputs, -1)).mT  # [I, in, out]; with .mT alone DDP warns
         mapped = torch.bmm(stacked, weight) if self.bias is None else torch.baddbmm(self.bias, stacked, weight)
         return mapped.transpose(0, 1).unflatten(0, lead)
 
