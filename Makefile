@@ -6,6 +6,10 @@
 # make test-browser   run the tests of the report and of the demo in a headless Chromium; installs it with apt if it is
 #                     missing, and Gradio with pip
 # make docs   build the pages of docs/ as a site in build/site, strict about links; installs MkDocs
+# make check-install   resolve what the package needs for other machines: systems, versions of Python, oldest and newest
+#                      versions                                                             (about a minute)
+# make test-oldest, make test-newest   the tests with the oldest versions that pyproject.toml allows, and with the newest
+#                      ones, each in an environment of its own; PyTorch takes gigabytes    (20 minutes)
 # make dist REPOSITORY=https://github.com/OWNER/NAME   build the wheel and the source distribution for a package index
 # make upstream   run Transformers' own model tests on our family and on stock Marian, and compare
 
@@ -29,7 +33,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: install demo dist docs test test-all test-browser test-sanitize style lint format upstream clean
+.PHONY: install demo dist docs check-install test test-all test-oldest test-newest test-browser test-sanitize style lint \
+	format upstream clean
 
 install: $(STAMP)
 
@@ -41,9 +46,20 @@ FRESH := --clear
 .PHONY: $(STAMP)
 endif
 
+# PyTorch's ordinary build for Linux on x86_64 brings gigabytes of GPU libraries. Where there is no NVIDIA device, uv
+# installs the build for CPUs first, which it knows where to find. If it does not reach that place, or pip has settings of
+# its own (a mirror, a folder with builds), pip installs PyTorch with all the rest.
+CPU_TORCH := if [ "$$(uname -sm)" = "Linux x86_64" ] && [ ! -e /proc/driver/nvidia/version ] \
+	&& ! $(BIN)/python -c 'import torch' 2>/dev/null \
+	&& ! $(BIN)/python -m pip config list | grep -qE 'index-url|find-links'; then \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend cpu --constraint constraints.txt torch \
+	|| echo 'no build of PyTorch for CPUs alone was found: installing the ordinary one, with GPU libraries'; fi
+
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard hf_capsule_mt/ops/csrc/*)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(FRESH) $(VENV)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt uv
+	@$(CPU_TORCH)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	@echo '$(CURDIR)' > $(STAMP)
 
@@ -65,12 +81,27 @@ style: install
 lint: style
 	$(BIN)/python -m mypy
 
-# mypy runs beside the tests, because it uses only one core. Its output is printed after theirs.
+# mypy and uv run beside the tests, because they use only one core. Their output is printed after that of the tests.
 test: CHOSEN := -m "not exhaustive"
 test test-all: style
-	@$(BIN)/python -m mypy > $(VENV)/mypy.log 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null' EXIT INT TERM; \
+	@$(BIN)/python -m mypy > $(VENV)/mypy.log 2>&1 & types=$$!; \
+	$(BIN)/python scripts/check_install.py --jobs 1 > $(VENV)/check-install.log 2>&1 & installs=$$!; \
+	trap 'kill $$types $$installs 2>/dev/null' EXIT INT TERM; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(CHOSEN); tests=$$?; \
-	wait $$types; types_too=$$?; cat $(VENV)/mypy.log; [ $$types_too = 0 ] && exit $$tests
+	wait $$types; types_too=$$?; wait $$installs; installs_too=$$?; cat $(VENV)/mypy.log $(VENV)/check-install.log; \
+	[ $$types_too = 0 ] && [ $$installs_too = 0 ] && exit $$tests
+
+check-install: install
+	$(BIN)/python scripts/check_install.py
+
+# The folder has its own environment and no settings of pip, so that no build on this machine takes the place of a
+# version. UV_TORCH_BACKEND=cpu avoids gigabytes of GPU libraries, where PyTorch's own index can be reached.
+test-oldest: RESOLUTION := --resolution lowest-direct
+test-oldest test-newest: install
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-$@
+	$(BIN)/uv pip install --quiet --no-config --python .venv-$@ $(RESOLUTION) --editable '.[test]'
+	$(BIN)/uv pip list --quiet --python .venv-$@ | grep -E '^(torch|triton|transformers|datasets|accelerate|numpy) '
+	OMP_NUM_THREADS=1 .venv-$@/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not exhaustive"
 
 # Without a browser the tests would be skipped and pass, so this target installs one first.
 test-browser: install
@@ -92,4 +123,4 @@ format: install
 	$(BIN)/python -m ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-test-oldest .venv-test-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

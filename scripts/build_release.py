@@ -1,14 +1,19 @@
-"""Build the wheel and the source distribution of a tagged commit, and check them with twine.
+"""Build the wheels and the source distribution of a tagged commit, and check them.
 
     git tag v0.1.0 && git push --tags
     make dist REPOSITORY=https://github.com/OWNER/hf_capsule_mt
 
 The links of the README are relative, so that they work in every clone. A package index needs absolute ones: the copy
-that goes into both files gets links to the tag on GitHub, and the package its addresses. Package indexes refuse a
-wheel with the platform `linux_x86_64`: upload the source distribution, or wheels from cibuildwheel.
+that goes into the files gets links to the tag on GitHub, and the package its addresses.
+
+One wheel has the compiled part, for this system: on Linux for every glibc from 2.28 on, and for older processors too,
+on which it says that it cannot run. The other wheel has none, and is for all other systems. From the source
+distribution the compiled part is built if there is a compiler.
 """
 
 import argparse
+import os
+import platform
 import re
 import subprocess
 import sys
@@ -18,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CODE_OR_LINK = re.compile(r"```.*?```|`[^`\n]*`|(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)", re.DOTALL)
 URLS = "[project.urls]\n"
+OLDEST_GLIBC = "2_28"  # that of PyTorch's wheels
 
 
 def with_absolute_links(text: str, repository: str, revision: str) -> str:
@@ -83,10 +89,33 @@ def build(repository: str, output: Path) -> list[Path]:
         for file, change in {"README.md": with_absolute_links, "pyproject.toml": with_addresses}.items():
             path = Path(folder, file)
             path.write_text(change(path.read_text(encoding="utf-8"), repository, tag), encoding="utf-8")
-        subprocess.run([sys.executable, "-m", "build", "--outdir", str(output), folder], check=True)
+        build_files(Path(folder), output)
     files = sorted(output.iterdir())
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *map(str, files)], check=True)
     return files
+
+
+def build_files(source: Path, output: Path, *options: str) -> None:
+    """Builds the source distribution and both wheels of the files in `source`; `options` are those of `build`."""
+    command = [sys.executable, "-m", "build", *options]
+    pure = os.environ | {"HF_CAPSULE_MT_PURE": "1"}
+    subprocess.run([*command, "--sdist", "--wheel", "--outdir", str(output), str(source)], check=True, env=pure)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*command, "--wheel", "--outdir", folder, str(source)], check=True)
+        (wheel,) = Path(folder).iterdir()
+        if wheel.name.endswith("-any.whl"):
+            raise ValueError("the compiled part was not built: install a C compiler and Python's headers")
+        if sys.platform == "linux":
+            for_older_systems(wheel, output)
+        else:
+            wheel.rename(output / wheel.name)
+
+
+def for_older_systems(wheel: Path, output: Path) -> None:
+    """Writes the wheel with the name that says which C libraries it works with; an error if it needs a newer one."""
+    system = f"manylinux_{OLDEST_GLIBC}_{platform.machine()}"
+    command = [sys.executable, "-m", "auditwheel", "repair", "--plat", system, "--only-plat"]
+    subprocess.run([*command, "--wheel-dir", str(output), str(wheel)], check=True)
 
 
 def main() -> int:
@@ -101,7 +130,7 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print("for a package index:", *(file for file in files if file.name.endswith(".tar.gz")))
+    print("for a package index:", *files)
     return 0
 
 

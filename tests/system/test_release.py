@@ -1,9 +1,13 @@
 """A release for a package index: the links of the README and the addresses of the package."""
 
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -95,3 +99,59 @@ def test_older_files_are_not_released_again(build_release: ModuleType, tmp_path:
     (tmp_path / "hf_capsule_mt-0.0.1.tar.gz").touch()
     with pytest.raises(ValueError, match="must be empty"):
         build_release.build(REPOSITORY, tmp_path)
+
+
+def test_the_compiled_part_needs_no_newer_c_library_than_pytorch() -> None:
+    """A build on a new system took functions of glibc 2.34, which older systems do not have."""
+    from hf_capsule_mt import _native
+
+    content = Path(_native.__file__).read_bytes()
+    versions = [
+        tuple(map(int, version.split(b"."))) for version in re.findall(rb"GLIBC_(2\.\d+(?:\.\d+)?)\0", content)
+    ]
+    assert versions and max(versions) <= (2, 28)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """What a build reads, without the texts."""
+    folder = tmp_path / "source"
+    shutil.copytree(
+        ROOT / "hf_capsule_mt", folder / "hf_capsule_mt", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "capsule_mt_command.py"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def build_wheel(source: Path, **environment: str) -> tuple[str, list[str]]:
+    """The name of the wheel that `source` gives, and the names of compiled files in it."""
+    build = "from setuptools import build_meta; build_meta.build_wheel('built')"
+    command = [sys.executable, "-c", build]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, env=os.environ | environment)
+    (wheel,) = (source / "built").iterdir()
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "hf_capsule_mt/recipes/multi30k/marian.yaml" in names
+    return wheel.name, [name for name in names if name.endswith((".so", ".pyd"))]
+
+
+def test_the_pure_wheel_is_for_every_system_and_has_nothing_compiled(source: Path) -> None:
+    name, compiled = build_wheel(source, HF_CAPSULE_MT_PURE="1")
+    assert name.endswith("-py3-none-any.whl") and compiled == []
+
+
+def test_without_a_compiler_the_source_is_installed_all_the_same(source: Path) -> None:
+    _, compiled = build_wheel(source, CC="no-such-compiler")
+    assert compiled == []
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="no C compiler, or no Linux")
+def test_the_compiled_part_is_for_every_processor_and_every_python_from_3_11_on(source: Path) -> None:
+    """Instructions of this machine's processor (-march=native) end a program on an older one."""
+    compiler, log = source / "compiler", source / "compiler.log"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    name, compiled = build_wheel(source, CC=str(compiler))
+    assert "-cp311-abi3-" in name and compiled == ["hf_capsule_mt/_native.abi3.so"]
+    options = log.read_text().split()
+    assert "-O2" in options and not [option for option in options if option.startswith("-m") and option != "-m64"]

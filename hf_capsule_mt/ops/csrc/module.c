@@ -18,6 +18,14 @@
 #include "marian_step.h"
 #include "training.h"
 
+/* glibc has newer versions of these functions. With the oldest ones the compiled part also loads where glibc is 2.28,
+ * as PyTorch does, whatever machine it was built on. */
+#if defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
+__asm__(".symver pthread_join,pthread_join@GLIBC_2.2.5");
+__asm__(".symver pow,pow@GLIBC_2.2.5");
+#endif
+
 #define MOST_THREADS 64
 
 static int at_most(int threads, int parts) {

@@ -1,0 +1,79 @@
+"""`make check-install`, without a network: its answers for requirements that exclude each other."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import check_install
+import pytest
+from commands import ROOT
+
+WHEEL = "{name}-{version}-py3-none-any.whl"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch) -> Path:
+    """Wheels in place of the package index: `torch` 2 needs exactly `triton` 2, as PyTorch's releases do."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for name, version, needs in (("torch", "2.0", "triton==2.0"), ("triton", "1.0", ""), ("triton", "2.0", "")):
+        write_wheel(folder, name, version, needs)
+    monkeypatch.setattr(check_install, "WHEELS", ["--no-index", "--find-links", str(folder)])
+    return folder
+
+
+def write_wheel(folder: Path, name: str, version: str, needs: str) -> None:
+    content = folder / "content" / f"{name}-{version}.dist-info"
+    content.mkdir(parents=True)
+    requirement = f"Requires-Dist: {needs}\n" if needs else ""
+    (content / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirement}")
+    (content / "WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    (content / "RECORD").touch()
+    archive = shutil.make_archive(str(folder / "archive"), "zip", folder / "content")
+    Path(archive).rename(folder / WHEEL.format(name=name, version=version))
+    shutil.rmtree(folder / "content")
+
+
+def project(folder: Path, constraints: str) -> Path:
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch"]\n'
+        'classifiers = ["Programming Language :: Python :: 3", "Programming Language :: Python :: 3.12"]\n'
+    )
+    (folder / "constraints.txt").write_text(constraints)
+    return folder
+
+
+def test_a_pin_that_another_pin_decides_is_named_for_every_system(index: Path, tmp_path: Path) -> None:
+    """torch 2.13.0 needs another triton than was pinned, so `pip install` failed on every ordinary machine."""
+    problems = check_install.check(project(tmp_path, "torch==2.0\ntriton==1.0\n"), jobs=2)
+    assert [problem.split(":")[0] for problem in problems] == [
+        f"constraints, {system}, 3.12" for system in check_install.SYSTEMS
+    ]
+    assert all("triton==1.0" in problem and "triton==2.0" in problem for problem in problems)
+
+
+def test_pins_that_agree_pass(index: Path, tmp_path: Path) -> None:
+    assert check_install.check(project(tmp_path, "torch==2.0\n"), jobs=2) == []
+
+
+def test_settings_of_pip_and_uv_on_this_machine_do_not_help(index: Path, tmp_path: Path, monkeypatch) -> None:
+    """A local build of torch made a broken file of constraints look right."""
+    helpful = tmp_path / "helpful"
+    helpful.mkdir()
+    write_wheel(helpful, "torch", "2.0", "")
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.setenv(name, str(helpful))
+    (tmp_path / "uv.toml").write_text(f'find-links = ["{helpful}"]\n')
+    assert len(check_install.check(project(tmp_path, "torch==2.0\ntriton==1.0\n"), jobs=2)) == 3
+
+
+def test_the_classifiers_name_the_versions_that_are_checked() -> None:
+    assert check_install.python_versions(ROOT / "pyproject.toml") == ["3.11", "3.12", "3.13", "3.14"]
+
+
+def test_make_test_checks_it_and_fails_with_it() -> None:
+    """The check is worth nothing if its result is not that of `make test`."""
+    printed = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert re.search(r"check_install\.py .*& installs=\$!", printed)
+    assert "wait $installs; installs_too=$?" in printed and "[ $installs_too = 0 ] && exit $tests" in printed
