@@ -128,26 +128,87 @@ def test_a_finished_run_needs_no_checkpoint(finished: Path, tmp_path: Path) -> N
     assert checkpoints(folder) == [4, 6]
 
 
-def test_the_digest_of_a_large_file_stays(tmp_path: Path) -> None:
-    """It covers the first and the last MiB. Otherwise checkpoints of earlier versions would count as damaged."""
-    size, end = 64 * 2**20 + 1, 2**20
-    file = tmp_path / "large.bin"
-    with open(file, "wb") as opened:
-        opened.truncate(size)
-        opened.write(b"begin")
-        opened.seek(size - 3)
-        opened.write(b"end")
-    write_file_record(tmp_path, 3)
-    digest = hashlib.sha256(b"begin".ljust(end, b"\0") + b"end".rjust(end, b"\0")).hexdigest()
-    record = json.loads((tmp_path / "files.json").read_text())
-    assert record["files"] == {"large.bin": {"bytes": size, "sha256": digest}}
+def flip(path: Path, place: int) -> None:
+    """Four bytes from this place on, as a bad disk or cable does it."""
+    with open(path, "r+b") as file:
+        file.seek(place)
+        four = file.read(4)
+        file.seek(place)
+        file.write(bytes(byte ^ 0xFF for byte in four))
 
 
-def test_of_a_large_file_the_ends_and_the_size_are_compared(tmp_path: Path) -> None:
+def test_four_bytes_that_flip_anywhere_in_any_file_are_named_on_resuming(finished: Path, tmp_path: Path) -> None:
+    """At the begin, in the middle and at the end of each file, its record too, with the last good checkpoint."""
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    checkpoint, good = folder / "checkpoint-6", folder / "checkpoint-4"
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "files.json"} <= {path.name for path in files}
+    for path in files:
+        size = path.stat().st_size
+        for place in (0, size // 2, size - 4):
+            flip(path, place)
+            assert path.name in (damage(checkpoint) or ""), (path.name, place)
+            flip(path, place)
+        assert damage(checkpoint) is None
+    flip(checkpoint / "optimizer.pt", (checkpoint / "optimizer.pt").stat().st_size // 2)
+    said = (
+        f"optimizer.pt was changed after it was written; resume_from_checkpoint='{good}' continues from the last good"
+    )
+    with pytest.raises(DamagedCheckpoint, match=said):
+        run(folder).train(resume_from_checkpoint=True)
+    shutil.rmtree(good)
+    with pytest.raises(DamagedCheckpoint, match="no other checkpoint is complete; start again in another folder"):
+        run(folder).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("place", [0, LARGE // 2, LARGE + 97])
+def test_the_whole_of_a_large_file_is_compared(tmp_path: Path, place: int) -> None:
+    """In its middle too, which the first versions left out."""
     (tmp_path / "trainer_state.json").write_text('{"global_step": 3}')
-    file = tmp_path / "large.safetensors"
-    save_file({"zeros": torch.zeros(LARGE // 4 + 1)}, file)
+    with open(tmp_path / "optimizer.pt", "wb") as file:
+        file.truncate(LARGE + 101)
     write_file_record(tmp_path, 3)
     assert damage(tmp_path) is None
-    turn_one_bit(file)
+    flip(tmp_path / "optimizer.pt", place)
+    assert damage(tmp_path) == "optimizer.pt was changed after it was written"
+
+
+def test_any_change_of_the_record_itself_is_seen(tmp_path: Path) -> None:
+    """Also one that leaves it readable: another run, another digest, a file left out, another space."""
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 3}')
+    (tmp_path / "optimizer.pt").write_text("weights")
+    write_file_record(tmp_path, 3, "a-run")
+    text = (tmp_path / "files.json").read_text()
+    digest = json.loads(text)["this_file"]
+    for before, after in (
+        ("a-run", "b-run"),
+        ("optimizer", "ooooomizer"),
+        (digest, "f" * 32),
+        ("  ", "\t\t"),
+        ("is_", "is-"),
+    ):
+        (tmp_path / "files.json").write_text(text.replace(before, after))
+        assert (
+            text != text.replace(before, after) and damage(tmp_path) == "files.json was changed after it was written"
+        )
+    (tmp_path / "files.json").write_text(text)
+    assert damage(tmp_path) is None
+
+
+def record_of_first_versions(folder: Path) -> None:
+    """As they wrote it: SHA-256, of files above 64 MiB that of the first and the last MiB."""
+    entries = {}
+    for path in folder.iterdir():
+        content = path.read_bytes()
+        covered = content if len(content) <= 64 * 2**20 else content[: 2**20] + content[-(2**20) :]
+        entries[path.name] = {"bytes": len(content), "sha256": hashlib.sha256(covered).hexdigest()}
+    (folder / "files.json").write_text(json.dumps({"step": 3, "files": entries}, indent=1))
+
+
+def test_checkpoints_of_the_first_versions_load_and_show_damage(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 3}')
+    save_file({"zeros": torch.zeros(LARGE // 4 + 1)}, tmp_path / "large.safetensors")
+    record_of_first_versions(tmp_path)
+    assert damage(tmp_path) is None
+    turn_one_bit(tmp_path / "large.safetensors")
     assert damage(tmp_path) == "large.safetensors was changed after it was written"

@@ -37,12 +37,7 @@ from hf_capsule_mt.training.checkpoints.files import (
     named_checkpoint,
     step_in_name,
 )
-from hf_capsule_mt.training.checkpoints.record import (
-    DamagedCheckpoint,
-    check_checkpoint,
-    last_good_checkpoint,
-    set_damaged_aside,
-)
+from hf_capsule_mt.training.checkpoints.record import check_checkpoint, set_damaged_aside
 from hf_capsule_mt.training.versions import versions
 
 
@@ -189,7 +184,7 @@ def _new_start(
     record: RunRecord, checkpoint: str | None, settings: Settings, arguments: RecipeTrainingArguments
 ) -> Start:
     if checkpoint is not None:
-        _check_files(Path(checkpoint))
+        check_checkpoint(Path(checkpoint), lambda good: f"--resume_from_last_good continues from {good}")
     record.begin(step_in_name(Path(checkpoint)) if checkpoint else 0, settings, arguments)
     return Start(record, checkpoint)
 
@@ -252,19 +247,6 @@ def read_record(folder: Path) -> RunRecord | None:
             f"{folder / RECORD} cannot be read ({error}): restore it from a copy, or choose another output_dir, such "
             f"as {unused_folder(folder)}"
         ) from error
-
-
-def _check_files(checkpoint: Path) -> None:
-    try:
-        check_checkpoint(checkpoint)
-    except DamagedCheckpoint as error:
-        good = last_good_checkpoint(checkpoint.parent)
-        offer = (
-            f"--resume_from_last_good continues from {good}"
-            if good
-            else "no other checkpoint is complete; start again in another folder"
-        )
-        raise DamagedCheckpoint(f"{error}; {offer}") from error
 
 
 def device_name(arguments: RecipeTrainingArguments) -> str:

@@ -54,7 +54,9 @@ class CheckpointKeeper:
                 )
             name = str(self._resumed_from)
         checkpoint = Path(named_checkpoint(name))
-        check_checkpoint(checkpoint)
+        check_checkpoint(
+            checkpoint, lambda good: f"resume_from_checkpoint={str(good)!r} continues from the last good checkpoint"
+        )
         return checkpoint
 
     def write(

@@ -1,13 +1,22 @@
-"""The record of a checkpoint: sizes and digests of its files, which show damage."""
+"""The record of a checkpoint: the run and the step that wrote it, and sizes and digests of its files, to show damage.
+
+A digest is XXH3 over the whole file. It takes 0.2 to 0.3 s for 1 GB where SHA-256 takes 1 to 2 s, and 6 s on a
+processor without its instructions. It detects accidents. An attacker can write a new digest, whatever its kind.
+"""
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import xxhash  # datasets requires it
+
 from hf_capsule_mt.training.checkpoints.files import FILE_RECORD, STATE, checkpoints_to_resume, step_in_name
 
-LARGE = 64 * 2**20  # bytes; of larger files only the size and both ends are compared
+DIGEST, OWN_DIGEST = "xxh3_128", "this_file"  # keys of the record
+ZEROS = "0" * 32  # in the place of its own digest while that is computed
+LARGE = 64 * 2**20  # bytes; of larger files the first versions compared only the size and both ends
 END = 2**20  # bytes
 
 
@@ -15,11 +24,33 @@ class DamagedCheckpoint(ValueError):
     """A file of a checkpoint was changed after it was written."""
 
 
-def write_file_record(folder: Path, step: int) -> None:
-    """Write down the size and the digest of every file of a checkpoint. Call it last."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != FILE_RECORD)
+def write_file_record(folder: Path, step: int, run: str = "") -> None:
+    """Write down the run, and the size and the digest of every file of a checkpoint. Call it last."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / FILE_RECORD)
     entries = {path.relative_to(folder).as_posix(): _entry(path) for path in files}
-    (folder / FILE_RECORD).write_text(json.dumps({"step": step, "files": entries}, indent=1), encoding="utf-8")
+    record = {"step": step, "run": run, "files": entries}
+    (folder / FILE_RECORD).write_text(sealed(record), encoding="utf-8")
+
+
+def sealed(record: dict[str, Any]) -> str:
+    """The text of a record with a digest of this text."""
+    text = json.dumps(record | {OWN_DIGEST: ZEROS}, indent=1)
+    return text.replace(ZEROS, _text_digest(text))
+
+
+def read_file_record(folder: Path) -> dict[str, Any]:
+    """The record of a checkpoint. Raises a `ValueError` if it cannot be read, or was changed."""
+    try:
+        text = (folder / FILE_RECORD).read_text(encoding="utf-8")
+        record = dict(json.loads(text))
+        is_of_first_versions = record.keys() == {"step", "files"}
+        own = str(record.get(OWN_DIGEST))
+        dict(record["files"]), int(record["step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{FILE_RECORD} cannot be read ({error})") from error
+    if not is_of_first_versions and _text_digest(text.replace(own, ZEROS)) != own:
+        raise ValueError(f"{FILE_RECORD} was changed after it was written")
+    return record
 
 
 def damage(folder: Path) -> str | None:
@@ -30,11 +61,10 @@ def damage(folder: Path) -> str | None:
     record: dict[str, Any] = {"step": step_in_name(folder), "files": {}}
     if (folder / FILE_RECORD).is_file():
         try:
-            record = dict(json.loads((folder / FILE_RECORD).read_text(encoding="utf-8")))
-            files = dict(record["files"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return f"{FILE_RECORD} cannot be read ({error})"
-        for name, expected in files.items():
+            record = read_file_record(folder)
+        except ValueError as error:
+            return str(error)
+        for name, expected in record["files"].items():
             if wrong := _difference(folder / name, expected):
                 return wrong if name != STATE else _wrong_state(folder, record["step"]) or wrong
     return _wrong_state(folder, record["step"]) or wrong_step_problem(folder)
@@ -52,10 +82,15 @@ def wrong_step_problem(folder: Path) -> str | None:
     return None
 
 
-def check_checkpoint(folder: Path) -> None:
-    """Raise [`DamagedCheckpoint`] unless the checkpoint is as it was written."""
+def check_checkpoint(folder: Path, offer: Callable[[Path], str]) -> None:
+    """Raise [`DamagedCheckpoint`] unless the checkpoint is as it was written.
+
+    `offer` says how to continue from the last good checkpoint beside it.
+    """
     if wrong := damage(folder):
-        raise DamagedCheckpoint(f"{folder} is damaged: {wrong}")
+        good = last_good_checkpoint(folder.parent)
+        fix = offer(good) if good else "no other checkpoint is complete; start again in another folder"
+        raise DamagedCheckpoint(f"{folder} is damaged: {wrong}; {fix}")
 
 
 def last_good_checkpoint(folder: Path) -> Path | None:
@@ -77,7 +112,16 @@ def set_damaged_aside(folder: Path) -> list[str]:
     return messages
 
 
+def _text_digest(text: str) -> str:
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
 def _entry(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return {"bytes": path.stat().st_size, DIGEST: hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()}
+
+
+def _entry_of_first_versions(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -95,9 +139,8 @@ def _difference(path: Path, expected: dict[str, Any]) -> str | None:
     size = path.stat().st_size
     if size != expected["bytes"]:
         return f"{path.name} has {size:,} bytes, {expected['bytes']:,} were written"
-    if _entry(path) != expected:
-        return f"{path.name} was changed after it was written"
-    return None
+    entry = _entry(path) if DIGEST in expected else _entry_of_first_versions(path)
+    return None if entry == expected else f"{path.name} was changed after it was written"
 
 
 def _wrong_state(folder: Path, step: int) -> str | None:
