@@ -16,6 +16,7 @@ NOT_PUSHED = (
     "_*",
     f"{PREFIX_CHECKPOINT_DIR}-*",
     "damaged-*",
+    "replaced-*",
     "averaged/*",
     "runs/*",  # TensorBoard's
     "*.translations.txt",

@@ -175,9 +175,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             super()._run_epoch(*args, **kwargs)
 
     # Transformers 5.17 to 5.24: with a checkpoint of the last step it may be all that comes after `on_train_begin`.
+    # With save_total_limit=1 it removes all folders whose names begin like `checkpoint-1`, except the best one.
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self._finish_interrupted_step()
-        return super()._finalize_training(*args, **kwargs)
+        with self.keeper.checkpoints_out_of_sight():
+            return super()._finalize_training(*args, **kwargs)
 
     # Transformers 5.23 and 5.24: no public method loads random states, or logs, evaluates and saves without a step.
     def _finish_interrupted_step(self) -> None:

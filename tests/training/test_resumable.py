@@ -185,14 +185,6 @@ def test_an_older_run_in_the_same_folder_is_replaced(tmp_path: Path) -> None:
     assert state["log_history"][0]["loss"] == history(second)[0]["loss"] != history(first)[0]["loss"]
 
 
-def test_a_late_checkpoint_of_an_older_run_is_removed_first(tmp_path: Path) -> None:
-    older = tmp_path / "checkpoint-90"
-    older.mkdir()
-    os.utime(older, (0, 0))
-    run(tmp_path, max_steps=4, save_total_limit=1, ema_decay=None).train()
-    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
-
-
 def test_best_checkpoint_has_the_name_it_ends_up_with(tmp_path: Path) -> None:
     best_of_all = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "save_total_limit": 1}
     trainer = run(tmp_path, **best_of_all, ema_decay=None)

@@ -1,6 +1,6 @@
 """The checkpoints in a folder: their names, which can be resumed, and what their files say about the run.
 
-`keeper.py` writes checkpoints, `record.py` checks them for damage.
+`keeper.py` writes checkpoints, `record.py` checks them for damage, `rotation.py` removes old ones.
 """
 
 import json
@@ -14,13 +14,13 @@ UNFINISHED = "_unfinished_checkpoints"  # pushes to the Hub leave out names that
 REPLACED_CHECKPOINT = "replaced"  # in it, a checkpoint of an earlier run while a new one takes its name
 STATE = "trainer_state.json"
 RUNNING = "running_{}.json"  # one for each process
-FILE_RECORD = "files.json"  # sizes and digests of the other files
+FILE_RECORD = "files.json"  # the run, and sizes and digests of the other files
 
 
 def step_in_name(checkpoint: Path) -> int:
     """`N` for `checkpoint-N`; -1 for any other name."""
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
-    return int(number) if number.isdigit() else -1
+    return int(number) if number.isdecimal() else -1
 
 
 def checkpoints_to_resume(folder: str | Path) -> list[Path]:

@@ -4,48 +4,62 @@ A checkpoint is written into the folder `_unfinished_checkpoints`, flushed to di
 dies or the disk is full, the incomplete folder keeps this name, and the earlier checkpoints do not change.
 """
 
+import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import logging
 
 from hf_capsule_mt.modeling.saving.weight_digests import weight_files, write_digest
 from hf_capsule_mt.training.checkpoints.disk import disk_is_full, flush
 from hf_capsule_mt.training.checkpoints.files import (
+    FILE_RECORD,
     REPLACED_CHECKPOINT,
     STATE,
     UNFINISHED,
+    checkpoints_to_resume,
     finish_interrupted_rename,
     last_checkpoint,
     named_checkpoint,
     was_due,
 )
-from hf_capsule_mt.training.checkpoints.record import check_checkpoint, write_file_record
+from hf_capsule_mt.training.checkpoints.record import check_checkpoint, read_file_record, write_file_record
+from hf_capsule_mt.training.checkpoints.rotation import files_of_user, remove_written, run_of, superfluous
+
+logger = logging.get_logger(__name__)
 
 
 class CheckpointKeeper:
     """Writes and removes the checkpoints of a run, and finds the one that it is resumed from.
 
     `unfinished` is the folder that a checkpoint is being written into, None between checkpoints. A full disk is an
-    `OSError` that names the last complete checkpoint.
+    `OSError` that names the last complete checkpoint. `run` is an identifier in the record of each checkpoint, which a
+    resumed run takes over. Only checkpoints with it are ever removed, and only the files that were written into them.
     """
 
     def __init__(self, args: Any, accelerator: Accelerator) -> None:
         self.args, self.accelerator = args, accelerator
         self.unfinished: Path | None = None
+        self.run = ""
         self._resumed_from: Path | None = None  # the newest checkpoint, if the user named none
 
     def checkpoint_to_resume(self, name: str | bool | None) -> Path | None:
         """The checked checkpoint of this name, the newest in `output_dir` for True, None for a new run."""
-        folder = self.args.output_dir
-        finish_interrupted_rename(folder)
+        finish_interrupted_rename(self.args.output_dir)
         self._resumed_from = None
-        if not name:
-            return None
+        checkpoint = self._checked(name) if name else None
+        self._begin(checkpoint)
+        return checkpoint
+
+    def _checked(self, name: str | bool) -> Path:
+        folder = self.args.output_dir
         if name is True:
             self._resumed_from = last_checkpoint(folder)
             if self._resumed_from is None:
@@ -53,11 +67,24 @@ class CheckpointKeeper:
                     f"{folder} has no checkpoint to resume from: leave resume_from_checkpoint out for a new run"
                 )
             name = str(self._resumed_from)
-        checkpoint = Path(named_checkpoint(name))
+        checkpoint = Path(named_checkpoint(str(name)))
         check_checkpoint(
             checkpoint, lambda good: f"resume_from_checkpoint={str(good)!r} continues from the last good checkpoint"
         )
         return checkpoint
+
+    def _begin(self, checkpoint: Path | None) -> None:
+        """Take over the run of the checkpoint, or begin a new one, and name what another run left in the folder."""
+        record = read_file_record(checkpoint) if checkpoint and (checkpoint / FILE_RECORD).is_file() else {}
+        shared = [record.get("run") or secrets.token_hex(8)]
+        broadcast_object_list(shared)
+        self.run, folder = str(shared[0]), Path(self.args.output_dir)
+        others = [path.name for path in checkpoints_to_resume(folder) if run_of(path) != self.run]
+        if others and self.args.process_index == 0:
+            logger.warning(
+                f"{folder} holds {', '.join(others)}, which another run or an earlier version wrote: they stay, and "
+                "save_total_limit does not count them. resume_from_checkpoint=True takes the highest step of all"
+            )
 
     def write(
         self,
@@ -84,7 +111,7 @@ class CheckpointKeeper:
             self._name_best(folder, unfinished / name, state)
             self.accelerator.wait_for_everyone()  # every process has written its files
             if self.args.local_process_index == 0:
-                write_file_record(unfinished / name, state.global_step)
+                write_file_record(unfinished / name, state.global_step, self.run)
                 flush(unfinished / name)
         except Exception as error:
             if not disk_is_full(error):
@@ -99,12 +126,27 @@ class CheckpointKeeper:
         """Remove what `checkpoint` makes superfluous."""
         if self.args.should_save:
             self._remove_signal_checkpoint(checkpoint)
-            rotate_checkpoints(
-                output_dir=str(checkpoint.parent),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=best,
-                use_mtime=True,
-            )
+            for old in superfluous(checkpoint, best, self.args.save_total_limit, self.run):
+                self._remove(old)
+
+    @contextmanager
+    def checkpoints_out_of_sight(self) -> Iterator[None]:
+        """In this block Transformers looks for checkpoints, to remove them, in a folder that does not exist."""
+        self.unfinished = Path(self.args.output_dir) / UNFINISHED / "none"
+        try:
+            yield
+        finally:
+            self.unfinished = None
+
+    def _remove(self, checkpoint: Path) -> None:
+        users = files_of_user(checkpoint)
+        try:
+            remove_written(checkpoint)
+        except (OSError, ValueError) as error:
+            logger.warning(f"{checkpoint} was not removed ({error})")
+            return
+        if users:
+            logger.warning(f"{checkpoint} keeps {', '.join(users)}, which this run did not write")
 
     def _name_best(self, folder: Path, written: Path, state: TrainerState) -> None:
         """Give the best checkpoint in the state the name that it will have."""
@@ -119,12 +161,26 @@ class CheckpointKeeper:
         # The main process of all comes first. Nodes may have disks of their own.
         for renames in (self.args.process_index == 0, self.args.local_process_index == 0):
             if renames and (unfinished / name).is_dir():
-                if (folder / name).exists():  # of an earlier run
-                    (folder / name).rename(unfinished / REPLACED_CHECKPOINT)
+                if (folder / name).exists():
+                    self._set_aside(folder / name, unfinished)
                 (unfinished / name).rename(folder / name)
                 shutil.rmtree(unfinished, ignore_errors=True)
                 flush(folder, files=False)
             self.accelerator.wait_for_everyone()
+
+    def _set_aside(self, old: Path, unfinished: Path) -> None:
+        """Free the name `old`. What an earlier run wrote is removed afterwards; all else gets another name."""
+        users = files_of_user(old) if old.is_dir() else [old.name]
+        if not users:
+            old.rename(unfinished / REPLACED_CHECKPOINT)
+            return
+        aside = old.with_name(f"replaced-{old.name}-{secrets.token_hex(4)}")
+        old.rename(aside)
+        more = f" and {len(users) - 3} more" if len(users) > 3 else ""
+        logger.warning(
+            f"{old} is written again and held {', '.join(users[:3])}{more}, which no run of this package wrote: the "
+            f"old folder is called {aside.name} now"
+        )
 
     def _remove_signal_checkpoint(self, written: Path) -> None:
         """Remove the checkpoint of a signal that this run was resumed from, now that a later one exists.
@@ -136,7 +192,7 @@ class CheckpointKeeper:
         if start is None or not start.is_dir() or start.resolve().parent != written.resolve().parent:
             return
         if start.name != written.name and not was_due(start):
-            shutil.rmtree(start, ignore_errors=True)
+            self._remove(start)
 
     def _report_full_disk(self, folder: Path, name: str, error: Exception) -> None:
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)

@@ -1,0 +1,183 @@
+"""`save_total_limit` removes old checkpoints of the run and nothing else, whatever names and times folders have."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run_script
+from training_run import Signal, checkpoints, run, train_until_interrupted
+from transformers import TrainerCallback
+
+from hf_capsule_mt.training.checkpoints import keeper
+from hf_capsule_mt.training.checkpoints.record import write_file_record
+
+PROGRAM = Path(__file__).with_name("training_run.py")
+FAST: dict[str, Any] = {"ema_decay": None, "eval_strategy": "no"}
+FUTURE = 2**32  # seconds; later than any clock here
+
+
+def names(folder: Path) -> list[str]:
+    """Of the checkpoints, and of what is called like one."""
+    return sorted(path.name for path in folder.glob("*checkpoint-*"))
+
+
+def begun(folder: Path, **options: Any) -> None:
+    """A run with the checkpoints 4 and 8, and beside them what a user makes of such folders."""
+    run(folder, max_steps=8, **FAST, **options).train()
+    shutil.copytree(folder / "checkpoint-4", folder / "checkpoint-best")
+    shutil.copytree(folder / "checkpoint-4", folder / "checkpoint-4-copy")
+    shutil.copytree(folder / "checkpoint-8", folder / "checkpoint-2")
+    (folder / "checkpoint-notes").mkdir()
+    (folder / "checkpoint-notes" / "diary.txt").write_text("mine")
+    (folder / "checkpoint-1").mkdir()
+
+
+USERS = ["checkpoint-1", "checkpoint-2", "checkpoint-4-copy", "checkpoint-best", "checkpoint-notes"]
+
+
+def test_folders_of_the_user_are_not_removed_by_a_resumed_run(tmp_path: Path) -> None:
+    """Renamed and copied checkpoints, and other folders that only have such a name; also in a later process."""
+    begun(tmp_path)
+    run(tmp_path, max_steps=12, save_total_limit=1, **FAST).train(resume_from_checkpoint=True)
+    assert names(tmp_path) == sorted([*USERS, "checkpoint-12"])
+    options = {"output_dir": str(tmp_path), "resume": True, "save_total_limit": 1, "max_steps": 16}
+    done = run_script(PROGRAM, json.dumps(options | FAST))
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path) == sorted([*USERS, "checkpoint-16"])
+    assert (tmp_path / "checkpoint-notes" / "diary.txt").read_text() == "mine"
+
+
+class JumpBack(TrainerCallback):
+    """All folders are of the future, as if the clock had been set back just before the next one is written."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        for path in Path(args.output_dir).glob("checkpoint-*"):
+            os.utime(path, (FUTURE - state.global_step, FUTURE - state.global_step))
+
+
+def test_a_clock_that_jumps_back_does_not_delete_the_newest_checkpoint(tmp_path: Path) -> None:
+    trainer = run(tmp_path, save_total_limit=2, **FAST)
+    trainer.add_callback(JumpBack())
+    trainer.train()
+    assert checkpoints(tmp_path) == [12, 14]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(1, [4, 14]), (2, [4, 14]), (3, [4, 12, 14])])
+def test_the_best_checkpoint_and_the_last_stay(
+    limit: int, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the folder of the user. At the end of training Transformers removes all but the best with a limit of 1."""
+    (tmp_path / "checkpoint-6-notes").mkdir(parents=True)
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": False}
+    trainer = run(tmp_path, save_total_limit=limit, ema_decay=None, **best)
+    trainer.add_callback(JumpBack())
+    evaluate = trainer.evaluate
+
+    def worse_each_time(*args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = evaluate(*args, **kwargs)
+        return metrics | {"eval_loss": float(trainer.state.global_step)}
+
+    monkeypatch.setattr(trainer, "evaluate", worse_each_time)
+    trainer.train()
+    (tmp_path / "checkpoint-6-notes").rmdir()
+    assert checkpoints(tmp_path) == kept and trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
+
+
+def test_going_back_to_an_earlier_checkpoint_deletes_no_later_one_that_it_has_not_reached(tmp_path: Path) -> None:
+    run(tmp_path, max_steps=12, **FAST).train()
+    back = run(tmp_path, max_steps=8, save_total_limit=1, **FAST)
+    back.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert checkpoints(tmp_path) == [8, 12]
+
+
+def test_checkpoints_of_another_run_stay_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where their steps are lower and higher than those of the new run."""
+    run(tmp_path, max_steps=3, save_steps=1, **FAST).train()
+    (tmp_path / "checkpoint-3").rename(tmp_path / "checkpoint-90")
+    write_file_record(tmp_path / "checkpoint-90", 90)
+    said: list[str] = []
+    monkeypatch.setattr(keeper.logger, "warning", said.append)
+    run(tmp_path, max_steps=8, save_total_limit=1, **FAST).train()
+    assert checkpoints(tmp_path) == [1, 2, 8, 90]
+    assert (
+        len(said) == 1
+        and "checkpoint-1, checkpoint-2, checkpoint-90, which another run or an earlier version wrote" in said[0]
+    )
+
+
+def test_a_file_that_the_user_put_into_a_checkpoint_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path, max_steps=4, **FAST).train()
+    (tmp_path / "checkpoint-4" / "notes").mkdir()
+    (tmp_path / "checkpoint-4" / "notes" / "diary.txt").write_text("mine")
+    said: list[str] = []
+    monkeypatch.setattr(keeper.logger, "warning", said.append)
+    run(tmp_path, max_steps=12, save_total_limit=1, **FAST).train(resume_from_checkpoint=True)
+    assert checkpoints(tmp_path) == [4, 12]
+    files = [path for path in (tmp_path / "checkpoint-4").rglob("*") if path.is_file()]
+    assert files == [tmp_path / "checkpoint-4" / "notes" / "diary.txt"] and files[0].read_text() == "mine"
+    assert said == [f"{tmp_path / 'checkpoint-4'} keeps notes/diary.txt, which this run did not write"]
+
+
+def test_a_record_that_names_files_elsewhere_removes_none_of_them(tmp_path: Path) -> None:
+    """A record in a run that somebody else made, and links out of the folder."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept.txt").write_text("mine")
+    folder = tmp_path / "run"
+    run(folder, max_steps=4, **FAST).train()
+    checkpoint = folder / "checkpoint-4"
+    (checkpoint / "link").symlink_to(outside)
+    shutil.copytree(outside, checkpoint / "inside")
+    run_id = json.loads((checkpoint / "files.json").read_text())["run"]
+    shutil.copy(outside / "kept.txt", folder / "kept.txt")
+    (checkpoint / "inside" / "kept.txt").rename(checkpoint / "kept.txt")
+    write_file_record(checkpoint, 4, run_id)
+    record = json.loads((checkpoint / "files.json").read_text())
+    entry = record["files"]["kept.txt"]
+    record["files"] |= {name: entry for name in ("../kept.txt", str(outside / "kept.txt"), "link/kept.txt")}
+    write_record_text(checkpoint, record)
+    run(folder, max_steps=12, save_total_limit=1, **FAST).train(resume_from_checkpoint=True)
+    assert (outside / "kept.txt").is_file() and (folder / "kept.txt").is_file()
+    assert checkpoints(folder) in ([12], [4, 12])
+
+
+def write_record_text(checkpoint: Path, record: dict[str, Any]) -> None:
+    from hf_capsule_mt.training.checkpoints.record import sealed
+
+    (checkpoint / "files.json").write_text(sealed(record))
+
+
+def test_a_checkpoint_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Moved to a larger disk, with a link in its place."""
+    run(tmp_path / "run", max_steps=4, **FAST).train()
+    moved = shutil.move(tmp_path / "run" / "checkpoint-4", tmp_path / "moved")
+    (tmp_path / "run" / "checkpoint-4").symlink_to(moved)
+    run(tmp_path / "run", max_steps=12, save_total_limit=1, **FAST).train(resume_from_checkpoint=True)
+    assert (tmp_path / "moved" / "optimizer.pt").is_file()
+    assert checkpoints(tmp_path / "run") == [4, 12]
+
+
+def test_a_folder_of_the_user_with_the_name_of_a_checkpoint_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkpoint-4").mkdir(parents=True)
+    (tmp_path / "checkpoint-4" / "diary.txt").write_text("mine")
+    said: list[str] = []
+    monkeypatch.setattr(keeper.logger, "warning", said.append)
+    run(tmp_path, max_steps=4, **FAST).train()
+    (aside,) = tmp_path.glob("replaced-checkpoint-4-*")
+    assert (aside / "diary.txt").read_text() == "mine" and (tmp_path / "checkpoint-4" / "optimizer.pt").is_file()
+    assert len(said) == 1 and f"is called {aside.name} now" in said[0] and "diary.txt" in said[0]
+
+
+def test_a_checkpoint_of_a_signal_with_a_file_of_the_user_loses_only_what_the_run_wrote(tmp_path: Path) -> None:
+    trainer = run(tmp_path, **FAST)
+    trainer.add_callback(Signal(6, 15))
+    assert train_until_interrupted(trainer) is not None
+    (tmp_path / "checkpoint-7" / "diary.txt").write_text("mine")
+    run(tmp_path, **FAST).train(resume_from_checkpoint=True)
+    assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == ["diary.txt"]
+    assert checkpoints(tmp_path) == [4, 7, 8, 12, 14]
