@@ -25,6 +25,9 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "chat_template.jinja",
 )
+# Of the families in families.py, which needs PyTorch. `tests/test_families.py` compares both.
+MODEL_TYPES = ("capsule_aggregated_marian", "gdr_marian", "gdr_rnmt", "caps_nmt")
+INT8_WEIGHTS = "int8.safetensors"  # of `inference/int8`
 CARD = "README.md"
 SHORTLIST = "shortlist.safetensors"  # of `inference/shortlist`
 TRANSLATIONS = "translations.json"  # of `hub/packing.py`
@@ -33,12 +36,22 @@ LICENSE = re.compile(r"---\n(?:(?!---\n).*\n)*?license: (\S+)\n")  # in the fron
 WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has weights, or the configuration of a model of this package."""
+    if any(WEIGHTS.fullmatch(path.name) or path.name == INT8_WEIGHTS for path in folder.iterdir()):
+        return True
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"] in MODEL_TYPES
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def belongs_to_checkpoint(path: Path, links: bool = False) -> bool:
     """Whether a file is part of a checkpoint for translation: not training state, and not code of other origin.
 
-    With `links` it may be a link.
+    A card or a tokenizer alone is no checkpoint. With `links` the file may be a link.
     """
-    if not path.is_file() or (path.is_symlink() and not links):
+    if not path.is_file() or (path.is_symlink() and not links) or not is_checkpoint(path.parent):
         return False
     has_known_name = path.name in (
         *CONFIGURATION_FILES,

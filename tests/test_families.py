@@ -9,8 +9,9 @@ import pytest
 from benchmarks.models import OPTIONS
 
 import hf_capsule_mt
-from hf_capsule_mt import configuration, modeling
+from hf_capsule_mt import checkpoint_contents, configuration, modeling
 from hf_capsule_mt.families import FAMILIES, FAMILIES_AND_MARIAN
+from hf_capsule_mt.inference.int8.checkpoint import WEIGHTS
 from hf_capsule_mt.inference.int8.quantization import INT8_FAMILIES
 from hf_capsule_mt.inference.search.choose import STEP_MAKERS
 
@@ -19,6 +20,10 @@ def test_every_family_has_an_int8_model() -> None:
     assert {*INT8_FAMILIES} == {family.translation_model for family in FAMILIES_AND_MARIAN.values()}
     for model, int8 in INT8_FAMILIES.items():
         assert issubclass(int8.model, model)
+
+
+def test_a_folder_is_a_checkpoint_by_the_names_of_the_families() -> None:
+    assert checkpoint_contents.MODEL_TYPES == tuple(FAMILIES) and checkpoint_contents.INT8_WEIGHTS == WEIGHTS
 
 
 def test_the_fast_searches_are_of_families() -> None:

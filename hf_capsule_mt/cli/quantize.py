@@ -10,13 +10,11 @@ the folder of the model is copied too, if you give `--shortlist`.
 import argparse
 from pathlib import Path
 
-from hf_capsule_mt.checkpoint_contents import SHORTLIST, WEIGHTS, belongs_to_checkpoint
+from hf_capsule_mt.checkpoint_contents import INT8_WEIGHTS, SHORTLIST, WEIGHTS, belongs_to_checkpoint
 from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, add_json_option, print_result, run_command
 from hf_capsule_mt.cli.load_checkpoint import is_int8, load_checkpoint
 from hf_capsule_mt.outputs import check_folder, new_folder
-
-INT8_WEIGHTS = "int8.safetensors"  # of `inference/int8`, which takes seconds to import
 
 
 def make_parser() -> CommandParser:

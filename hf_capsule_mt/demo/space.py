@@ -143,7 +143,10 @@ def _check_copied(folder: Path) -> None:
 
 
 def _belongs_to_space(path: Path) -> bool:
-    """Whether `path` is a file of a Space, or the folder with only its models."""
+    """Whether `path` is a file of a Space that `write_space` made, or the folder with only its models."""
+    app = path.parent / "app.py"
+    if not app.is_file() or not app.read_bytes().startswith(APP.partition("{")[0].encode()):
+        return False
     if path.name != COPIES or not path.is_dir():
         return path.name in FILES
     inside = [file for folder in path.iterdir() for file in (folder.iterdir() if folder.is_dir() else [folder])]

@@ -60,6 +60,16 @@ def test_a_space_holds_the_models_that_are_folders(tmp_path: Path, monkeypatch: 
         write_space(tmp_path / "space", str(folder), overwrite=True)
 
 
+@pytest.mark.parametrize("name", ["README.md", "app.py", "requirements.txt"])
+def test_a_folder_of_the_user_is_not_replaced_by_a_space(tmp_path: Path, name: str) -> None:
+    """Its files only have the names of those of a Space."""
+    (tmp_path / "space").mkdir()
+    (tmp_path / "space" / name).write_text("mine")
+    with pytest.raises(ValueError, match=f"holds {name}, which would be lost"):
+        write_space(tmp_path / "space", ["me/plain"], overwrite=True)
+    assert (tmp_path / "space" / name).read_text() == "mine"
+
+
 def test_a_folder_that_a_space_could_not_start_with_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "model").mkdir(parents=True)
