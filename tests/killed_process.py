@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 # What Python tells of itself before it does it (PEP 578).
-STEPS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.copyfile", "shutil.rmtree")
+STEPS = (
+    "os.mkdir",
+    "os.rename",
+    "os.link",
+    "os.remove",
+    "os.rmdir",
+    "os.truncate",
+    "shutil.copyfile",
+    "shutil.rmtree",
+)
 
 
 def kill_at_every_step(

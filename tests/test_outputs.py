@@ -5,13 +5,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import run_script
 from family_cases import CAPS_NMT, Case
 from killed_process import contents, kill_at_every_step
 from markers import exhaustive
+from written_outputs import fill, leftovers, read_text, write, write_text
 
 import hf_capsule_mt.hub.export as export
 import hf_capsule_mt.hub.marian as marian
@@ -34,11 +34,6 @@ SIZES = {
     "decoder_start_token_id": 1,
     **HEADS,
 }
-
-
-def write(path: Path, text: str = "new", **options: object) -> None:
-    with new_file(path, **options) as file:
-        file.write(text)
 
 
 def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
@@ -65,18 +60,7 @@ def test_two_processes_do_not_write_one_output(tmp_path: Path) -> None:
         with make(output, overwrite=True) as second:
             write_text(second, "second")
         assert read_text(output) == "second"
-        assert [entry.name for entry in tmp_path.iterdir() if "unfinished" in entry.name] == []
-
-
-def write_text(place: Any, text: str) -> None:
-    if isinstance(place, Path):
-        (place / "weights").write_text(text)
-    else:
-        place.write(text)
-
-
-def read_text(place: Path) -> str:
-    return (place / "weights").read_text() if place.is_dir() else place.read_text()
+        assert leftovers(tmp_path) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
@@ -133,7 +117,7 @@ def test_a_source_is_never_written_by_any_name(tmp_path: Path) -> None:
 def test_a_folder_is_replaced_on_request_and_only_by_its_like(tmp_path: Path) -> None:
     path = tmp_path / "model"
     with new_folder(path) as folder:
-        (folder / "config.json").write_text("old")
+        (folder / "config.json").write_text('{"model_type": "caps_nmt"}')
         assert folder.name == "model" and not path.exists()
     with (
         pytest.raises(ValueError, match="model is not empty: name a new folder, or replace this one"),
@@ -190,7 +174,8 @@ def old_output(folder: Path, old: bool) -> Iterator[Path]:
         (output / "model.safetensors").write_text("old")
     yield output
     shutil.rmtree(output, ignore_errors=True)
-    shutil.rmtree(output.with_name(".out.unfinished"), ignore_errors=True)
+    for entry in leftovers(folder):
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def check_kills(folder: Path, work, old: bool) -> int:
@@ -218,15 +203,9 @@ def check_kills(folder: Path, work, old: bool) -> int:
 
         killed = kill_at_every_step(lambda: work(output), folder, reset, check)
         assert seen[-1] and not seen[0] and seen == sorted(seen), "once it is there it stays"
-        assert not output.with_name(".out.unfinished").exists()
+        assert leftovers(folder) == []
         shutil.rmtree(kept, ignore_errors=True)
     return killed
-
-
-def fill(output: Path) -> None:
-    with new_folder(output, overwrite=True) as folder:
-        for name in ("config.json", "model.safetensors"):
-            (folder / name).write_text("new")
 
 
 either = pytest.mark.parametrize("old", [False, True], ids=["nothing there", "an old one there"])
@@ -247,7 +226,6 @@ def test_a_kill_where_folders_cannot_be_exchanged(tmp_path: Path, monkeypatch: p
 
         def reset() -> None:
             shutil.rmtree(output, ignore_errors=True)
-            shutil.rmtree(output.with_name(".out.unfinished"), ignore_errors=True)
             output.mkdir()
             for name, content in (before or {}).items():
                 (output / name).write_bytes(content)

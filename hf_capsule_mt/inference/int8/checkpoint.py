@@ -23,7 +23,7 @@ from hf_capsule_mt.inference.shortlist.shortlist import Shortlist
 from hf_capsule_mt.modeling.saving.any_model import LOADING_ERRORS
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
 from hf_capsule_mt.modeling.saving.int8_checkpoints import INT8_METHOD, is_int8_config
-from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, weight_files, write_digest
+from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, unfinished_name, weight_files, write_digest
 
 logger = logging.get_logger(__name__)
 
@@ -46,7 +46,7 @@ def save_quantized(model: Any, folder: str | PathLike[str]) -> None:
         )
     check_finite(tensors.items(), name)
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{WEIGHTS}.unfinished"
+    unfinished = unfinished_name(folder / WEIGHTS)
     metadata = {"format": "pt", VERSION_KEY: VERSION, FAMILY_KEY: model.config.model_type}
     metadata[SHORTLIST_KEY] = str(model.shortlist is not None).lower()
     try:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers.utils import cached_file
 
-from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, write_digest
+from hf_capsule_mt.modeling.saving.weight_digests import is_damaged, unfinished_name, write_digest
 
 FILE_NAME = "shortlist.safetensors"
 FORMAT, VERSION = "hf_capsule_mt_shortlist", 1  # key of the metadata, and `version` in its value
@@ -28,7 +28,7 @@ REMEDY = "make it again with capsule-mt make-shortlist"
 def write(path: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -> None:
     """Write a file with these tensors and fields. A program that is killed leaves the old file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = unfinished_name(path)
     # One key: safetensors writes several in any order, and equal shortlists should have equal files.
     metadata = {FORMAT: json.dumps({"version": VERSION, **fields})}
     try:

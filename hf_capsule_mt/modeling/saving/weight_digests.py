@@ -27,6 +27,11 @@ def weight_files(folder: Path, variant: str | None = None) -> list[Path]:
     return [path for path in [whole] if path.is_file()]
 
 
+def unfinished_name(path: Path) -> Path:
+    """Where a file of weights is written before it takes the place of `path`. The name can be nobody else's."""
+    return path.with_name(f".{path.name}.hf_capsule_mt.part")
+
+
 def write_digest(path: Path) -> None:
     """Add the digest to a weight file: write a copy, then replace the file."""
     with open(path, "rb") as source:
@@ -39,7 +44,7 @@ def write_digest(path: Path) -> None:
         text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
         begin = len(text).to_bytes(8, "little") + text
         digest = hashlib.sha256(begin)
-        unfinished = path.with_name(f".{path.name}.part")
+        unfinished = unfinished_name(path)
         try:
             with open(unfinished, "wb") as target:
                 target.write(begin)
