@@ -106,11 +106,22 @@ def check(arguments: argparse.Namespace) -> None:
 
 def analyze(arguments: argparse.Namespace) -> int:
     """Compute, print and write the tables; returns the exit code."""
+    if arguments.output is None:
+        print_tables(arguments)
+        return 0
+    check_pictures()
+    with new_folder(arguments.output, input_files(arguments)) as folder:
+        results = print_tables(arguments)
+        (folder / "analysis.json").write_text(f"{as_json(results)}\n", encoding="utf-8")
+        draw(folder, results)
+    print(f"{arguments.output}: {len(list(arguments.output.iterdir()))} files", file=sys.stderr)
+    return 0
+
+
+def print_tables(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Computes and prints the tables, and returns them by name."""
     from hf_capsule_mt.evaluation.sentences import read_sentences
 
-    inputs = input_files(arguments)
-    if arguments.output is not None:
-        check_pictures()
     sources, references = read_sentences(arguments.sources), read_sentences(arguments.references)
     translations = None if arguments.translations is None else read_sentences(arguments.translations)
     counts = {"sources": len(sources), "references": len(references)}
@@ -125,15 +136,13 @@ def analyze(arguments: argparse.Namespace) -> int:
         results[name] = getattr(analysis, name)()
         if arguments.format == "text":
             print(f"{name}\n{results[name]}\n", flush=True)
-    text = json.dumps({name: result.as_dict() for name, result in results.items()}, indent=1, allow_nan=False)
     if arguments.format == "json":
-        print(text)
-    if arguments.output is not None:
-        with new_folder(arguments.output, inputs) as folder:
-            (folder / "analysis.json").write_text(f"{text}\n", encoding="utf-8")
-            draw(folder, results)
-        print(f"{arguments.output}: {len(list(arguments.output.iterdir()))} files", file=sys.stderr)
-    return 0
+        print(as_json(results))
+    return results
+
+
+def as_json(results: dict[str, Any]) -> str:
+    return json.dumps({name: result.as_dict() for name, result in results.items()}, indent=1, allow_nan=False)
 
 
 def check_pictures() -> None:

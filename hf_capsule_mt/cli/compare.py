@@ -27,8 +27,8 @@ from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
     metric_arguments,
+    open_output,
     read_references,
-    write_output,
 )
 
 if TYPE_CHECKING:
@@ -153,11 +153,13 @@ def run(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt.evaluation.comparison.systems import group_runs
 
     if arguments.saved is not None:
-        comparison, inputs = read_comparison(arguments.saved), [arguments.saved]
-    else:
-        groups = named_groups(arguments.group)
-        runs = read_runs(arguments.runs, groups, arguments.split)
-        inputs = [Path(one.place) for one in runs if one.place is not None]
+        with open_output(arguments, [arguments.saved]) as output:
+            output.write(render_comparison(read_comparison(arguments.saved), arguments.format, arguments.speeds))
+        return 0
+    groups = named_groups(arguments.group)
+    runs = read_runs(arguments.runs, groups, arguments.split)
+    inputs = [Path(one.place) for one in runs if one.place is not None]
+    with open_output(arguments, [*inputs, *(arguments.references or [])]) as output:
         comparison = compare_systems(
             group_runs(runs, groups),
             read_references(arguments.references),
@@ -168,8 +170,7 @@ def run(arguments: argparse.Namespace) -> int:
             show_progress=shows_progress(arguments),
             **metric_arguments(arguments, runs),
         )
-    text = render_comparison(comparison, arguments.format, arguments.speeds)
-    write_output(text, arguments, [*inputs, *(arguments.references or [])])
+        output.write(render_comparison(comparison, arguments.format, arguments.speeds))
     return 0
 
 

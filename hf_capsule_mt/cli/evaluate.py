@@ -13,6 +13,7 @@ A run is the output folder of a recipe. Its test set is read from the corpus tha
 import argparse
 import json
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from hf_capsule_mt.cli.metric_options import (
     add_metric_options,
     add_output_options,
     metric_arguments,
+    open_output,
     read_references,
-    write_output,
 )
-from hf_capsule_mt.outputs import check_file
+from hf_capsule_mt.outputs import check_file, new_path
 
 
 def make_parser() -> CommandParser:
@@ -64,12 +65,29 @@ def check(arguments: argparse.Namespace) -> None:
     metric_arguments(arguments, [])
     check_files([arguments.translations, *(arguments.references or []), arguments.sources])
     if arguments.counts is not None:
-        check_file(arguments.counts, [arguments.translations, *(arguments.references or [])], arguments.overwrite)
+        check_file(arguments.counts, input_files(arguments), arguments.overwrite)
     if arguments.references is None and not arguments.translations.is_dir():
         raise ValueError(f"no references for {arguments.translations}: name them, --references FILE")
 
 
+def input_files(arguments: argparse.Namespace) -> list[Path]:
+    files = [arguments.translations, *(arguments.references or []), arguments.sources]
+    return [file for file in files if file is not None]
+
+
 def run(arguments: argparse.Namespace) -> int:
+    with ExitStack() as stack:
+        output = stack.enter_context(open_output(arguments, input_files(arguments)))
+        counts = None
+        if arguments.counts is not None:
+            place = new_path(arguments.counts, input_files(arguments), arguments.overwrite)
+            counts = stack.enter_context(place)
+        output.write(f"{evaluate(arguments, counts)}\n")
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace, counts: Path | None) -> str:
+    """The scores as text. Also writes the counts of each sentence to `counts`."""
     from hf_capsule_mt.evaluation.comparison.systems import Run
     from hf_capsule_mt.evaluation.scoring.comet import comet_scores
     from hf_capsule_mt.evaluation.scoring.translation_scores import score_translations
@@ -101,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
     scores = score_translations(
         translations, references, show_progress=shows_progress(arguments), **metric_arguments(arguments, runs)
     )
-    if arguments.counts is not None:
-        write_counts(arguments.counts, translations, references, **metric_arguments(arguments, runs))
+    if counts is not None:
+        write_counts(counts, translations, references, **metric_arguments(arguments, runs))
     content: dict[str, Any] = scores.as_dict()
     lines = [str(scores)]
     if arguments.comet is not None:
@@ -115,10 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         content["scores"]["COMET"] = {"score": comet.score, "signature": comet.signature, "higher_is_better": True}
         lines.append(str(comet))
-    text = json.dumps(content, indent=1, allow_nan=False) if arguments.format == "json" else "\n".join(lines)
-    inputs = [arguments.translations, *(arguments.references or []), arguments.sources]
-    write_output(f"{text}\n", arguments, [path for path in inputs if path is not None])
-    return 0
+    return json.dumps(content, indent=1, allow_nan=False) if arguments.format == "json" else "\n".join(lines)
 
 
 def write_counts(

@@ -16,8 +16,10 @@ omissions: a lower `--threshold` finds more of them, and has more false ones.
 
 import argparse
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from hf_capsule_mt.cli.check_inputs import check_models
 from hf_capsule_mt.cli.command_line import CommandParser, add_beam_option, beams_of, finite_number, run_command
@@ -57,6 +59,18 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def explain(arguments: argparse.Namespace) -> int:
+    with ExitStack() as stack:
+        page = None
+        if arguments.html is not None:
+            page = stack.enter_context(new_file(arguments.html, [Path(arguments.model)], arguments.overwrite))
+        explain_sentence(arguments, page)
+    if arguments.html is not None and not arguments.json:
+        print(f"\n{arguments.html}: open it in a browser")
+    return 0
+
+
+def explain_sentence(arguments: argparse.Namespace, page: TextIO | None) -> None:
+    """Prints the explanation, and writes its page."""
     from hf_capsule_mt.analysis.sentence_routing import sentence_routing
 
     model, tokenizer = load_checkpoint(arguments.model, arguments.device)
@@ -65,13 +79,8 @@ def explain(arguments: argparse.Namespace) -> int:
         model, tokenizer, arguments.sentence, arguments.target, arguments.threshold, num_beams=beams
     )
     print(json.dumps(routing.as_dict(), indent=1, ensure_ascii=False) if arguments.json else routing)
-    if arguments.html is not None:
-        routing = replace(routing, model_name=shown_name(arguments.model))
-        with new_file(arguments.html, [Path(arguments.model)], arguments.overwrite) as file:
-            file.write(routing.to_html())
-        if not arguments.json:
-            print(f"\n{arguments.html}: open it in a browser")
-    return 0
+    if page is not None:
+        page.write(replace(routing, model_name=shown_name(arguments.model)).to_html())
 
 
 def shown_name(model: str) -> str:

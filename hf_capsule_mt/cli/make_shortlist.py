@@ -17,8 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_capsule_mt.checkpoint_contents import SHORTLIST
 from hf_capsule_mt.cli.check_inputs import check_files, check_models
 from hf_capsule_mt.cli.command_line import CommandParser, at_least_one, finite_number, run_command
+from hf_capsule_mt.outputs import check_file, new_path
 
 FREQUENT, TRANSLATIONS, PAIRS = 100, 100, 200_000
 FEW_PAIRS = 20_000  # with fewer, the translations of rare words are missing
@@ -95,8 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.source is None:
         shortlist = Shortlist.load(arguments.output or arguments.model, tokenizer)
     else:
-        shortlist = learn(arguments, model, tokenizer)
-        print(f"{shortlist.save(arguments.output or arguments.model)}: {shortlist}")
+        path = output_file(arguments)
+        with new_path(path, overwrite=arguments.overwrite, parents=True) as part:
+            shortlist = learn(arguments, model, tokenizer)
+            shortlist.save(part)
+        print(f"{path}: {shortlist}")
     if test is not None:
         sources, references = test
         options = {"num_beams": arguments.beam, "batch_size": arguments.batch_size}
@@ -106,16 +111,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise before the model is loaded: sizes, and an output that exists."""
-    from hf_capsule_mt.inference.shortlist.file import FILE_NAME
     from hf_capsule_mt.inference.shortlist.shortlist import check_sizes
 
     check_sizes(arguments.frequent, arguments.translations, arguments.min_probability)
-    if arguments.source is None:
-        return
+    if arguments.source is not None:
+        check_file(output_file(arguments), overwrite=arguments.overwrite)
+
+
+def output_file(arguments: argparse.Namespace) -> Path:
+    """The file that `--output`, or else the folder of the model, stands for."""
     output = arguments.output or Path(arguments.model)
-    path = output if output.suffix == ".safetensors" else output / FILE_NAME
-    if path.exists() and not arguments.overwrite:
-        raise ValueError(f"{path} exists: name another --output, or replace it (--overwrite)")
+    return output if output.suffix == ".safetensors" else output / SHORTLIST
 
 
 def learn(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:

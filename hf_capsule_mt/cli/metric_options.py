@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -91,13 +91,14 @@ def add_output_options(parser: CommandParser, formats: tuple[str, ...]) -> None:
     add_progress_option(parser)
 
 
-def write_output(text: str, arguments: argparse.Namespace, sources: list[Path]) -> None:
-    """Writes `text` to the output. Files in `sources` are never replaced."""
-    with ExitStack() as stack:
-        output: TextIO = sys.stdout
-        if arguments.output is not None:
-            output = stack.enter_context(new_file(arguments.output, sources, arguments.overwrite))
-        elif hasattr(output, "reconfigure"):
-            output.reconfigure(encoding="utf-8")
-        output.write(text)
-        output.flush()
+@contextmanager
+def open_output(arguments: argparse.Namespace, sources: list[Path]) -> Iterator[TextIO]:
+    """The output to write to. Open it before the work, see `new_file`. Files in `sources` are never replaced."""
+    if arguments.output is not None:
+        with new_file(arguments.output, sources, arguments.overwrite) as file:
+            yield file
+        return
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")
+    yield sys.stdout
+    sys.stdout.flush()

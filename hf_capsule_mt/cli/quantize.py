@@ -52,12 +52,12 @@ def check(arguments: argparse.Namespace) -> None:
 def quantize(arguments: argparse.Namespace) -> int:
     from hf_capsule_mt import quantize_for_cpu
 
-    model, tokenizer = load_checkpoint(arguments.model)
-    if is_int8(model):
-        raise ValueError(f"{arguments.model} is in int8 already: name the float model")
     shortlist = arguments.model if arguments.shortlist else None
     sources = [Path(arguments.model)]
     with new_folder(arguments.output, sources, arguments.overwrite, belongs_to_int8_model) as folder:
+        model, tokenizer = load_checkpoint(arguments.model)
+        if is_int8(model):
+            raise ValueError(f"{arguments.model} is in int8 already: name the float model")
         quantize_for_cpu(model, shortlist=shortlist).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     size = sum(path.stat().st_size for path in arguments.output.iterdir())

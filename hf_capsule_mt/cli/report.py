@@ -174,6 +174,13 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with new_file(arguments.output, input_places(arguments), arguments.overwrite, parents=True) as file:
+        file.write(make_page(arguments))
+    print_result(arguments, f"{arguments.output}: open it in a browser", output=arguments.output)
+    return 0
+
+
+def make_page(arguments: argparse.Namespace) -> str:
     from transformers.utils import logging
 
     from hf_capsule_mt.analysis.report import ReportOptions, report_data, report_page
@@ -196,12 +203,7 @@ def run(arguments: argparse.Namespace) -> int:
         generation={"num_beams": arguments.beam, "max_tokens": arguments.max_tokens},
         show_progress=shown,
     )
-    page = report_page(report_data(systems, sources, references, options))
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(arguments.output, input_places(arguments), arguments.overwrite) as file:
-        file.write(page)
-    print_result(arguments, f"{arguments.output}: open it in a browser", output=arguments.output)
-    return 0
+    return report_page(report_data(systems, sources, references, options))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from hf_capsule_mt.hub.load_alone import outputs_of
 from hf_capsule_mt.hub.verification import compare
 from hf_capsule_mt.modeling.saving.file_checks import CONVERSION_HINT, check_downloads, compute_positions
 from hf_capsule_mt.modeling.saving.finite_weights import check_finite
-from hf_capsule_mt.outputs import check_folder, new_folder
+from hf_capsule_mt.outputs import new_folder
 
 MARIAN_FAMILIES = {name: family for name, family in FAMILIES.items() if family.marian_start is not None}
 
@@ -47,17 +47,16 @@ def convert_marian(
         raise ValueError(f"family={family!r}: must be one of {', '.join(MARIAN_FAMILIES)}")
     _check_settings(family, settings)
     folder = _checkpoint(source, revision)
-    check_folder(output, [folder], overwrite, belongs_to_checkpoint)
     model_class: Any = FAMILIES[family].translation_model
     options = {"dtype": torch.float32, **(FAMILIES[family].marian_start or {}), **settings}
-    model = model_class.from_pretrained(folder, **options)
-    check_finite(model.state_dict().items(), str(source))
-    if same_outputs:
-        # Only safetensors are read, as for the model itself.
-        marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
-        compute_positions(marian, str(source))
-        compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
     with new_folder(output, [folder], overwrite, belongs_to_checkpoint) as new_checkpoint:
+        model = model_class.from_pretrained(folder, **options)
+        check_finite(model.state_dict().items(), str(source))
+        if same_outputs:
+            # Only safetensors are read, as for the model itself.
+            marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
+            compute_positions(marian, str(source))
+            compare(f"{family} from {source}", "changed at the start", outputs_of(model), outputs_of(marian))
         model.save_pretrained(new_checkpoint, export_code=export_code)
         copy_files(folder, new_checkpoint, (*TOKENIZER_FILES, SHORTLIST))
         _name_tokenizer(new_checkpoint)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from hf_capsule_mt.hub.model_card import (
     unrecorded_results,
     with_requirements,
 )
-from hf_capsule_mt.outputs import check_folder, new_folder
+from hf_capsule_mt.outputs import new_folder
 
 MOST_BYTES = 12_000_000
 HALF_PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -105,15 +104,13 @@ def pack_checkpoint(
     run, output = Path(run), Path(output)
     if not data_source.strip():
         raise ValueError("data_source is empty: name the training text and its licence, which the card must show")
-    check_folder(output, [run], overwrite, belongs_to_checkpoint)
     results = _results(run, languages)
     license = license or str(results["recipe"].get("license", "unknown"))
     if license == "unknown":
         raise ValueError("license='unknown': a shipped model needs one; give the id of the Hub, such as cc-by-2.0")
-    errors = rounding_errors(AutoModelForSeq2SeqLM.from_pretrained(run).state_dict())
-    dtype = min(errors, key=lambda name: errors[name])
-    with tempfile.TemporaryDirectory() as work:
-        packed = Path(work, output.name)
+    with new_folder(output, [run], overwrite, belongs_to_checkpoint) as packed:
+        errors = rounding_errors(AutoModelForSeq2SeqLM.from_pretrained(run).state_dict())
+        dtype = min(errors, key=lambda name: errors[name])
         place = loadable_path(output)
         export_checkpoint(run, packed, name=place, stored_dtype=HALF_PRECISIONS[dtype], allow_marian=True)
         _limit_length(packed, results)
@@ -151,9 +148,6 @@ def pack_checkpoint(
                 f"{run} has {sum(sizes.values()):,} bytes when it is packed, and at most {most_bytes:,} are allowed "
                 f"({', '.join(f'{name} {sizes[name]:,}' for name in largest)}): train a smaller model or vocabulary"
             )
-        with new_folder(output, [run], overwrite, belongs_to_checkpoint) as folder:
-            for path in packed.iterdir():
-                (folder / path.name).write_bytes(path.read_bytes())
     return PackedCheckpoint(**{**vars(result), "size": sum(sizes.values())})
 
 

@@ -53,7 +53,7 @@ def test_it_is_written_measured_and_used(
     assert path.read_bytes() == expected.save(checkpoint / "expected.safetensors").read_bytes()
 
     assert run(checkpoint, *CORPUS, monkeypatch=monkeypatch) == 1
-    assert "shortlist.safetensors exists: name another --output, or replace it" in capsys.readouterr().err
+    assert "shortlist.safetensors exists: name another file, or replace it" in capsys.readouterr().err
     assert run(checkpoint, *test, monkeypatch=monkeypatch) == 0, "measures the one of the model"
     assert "BLEU" in capsys.readouterr().out
 

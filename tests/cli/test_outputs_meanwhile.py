@@ -1,0 +1,112 @@
+"""Each command keeps what another program writes under the name of its output while it works, with --overwrite too.
+
+Another program is played by a function that the command calls in its work: it writes the file first.
+"""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_marian import SMALL_MARIAN
+from small_translator import SOURCES, TARGETS
+from transformers import MarianConfig, MarianMTModel
+
+from hf_capsule_mt import GDRMarianConfig, GDRMarianForConditionalGeneration
+from hf_capsule_mt.data import marian_token_ids, train_tokenizer
+from hf_capsule_mt.hub import export
+from hf_capsule_mt.studies import small_config
+
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "layer_aggregation": "none", "capsule_dim": 4}
+TEXTS = ["train.en", "--references", "train.de"]
+TEST_SET = ["--sources", "train.en", "--references", "train.de"]
+CORPUS = ["--source", "train.en", "--target", "train.de"]
+MODEL_FOLDER = {"config.json": '{"model_type": "gdr_marian"}'}
+# By name: the arguments, the output, and a function that is called between the first look at it and the last.
+COMMANDS: dict[str, tuple[list[str], str, str]] = {
+    "translate": (["train.en", "--model", "gdr", "-o", "out.txt"], "out.txt", "cli.translate:run"),
+    "evaluate": ([*TEXTS, "-o", "out.txt"], "out.txt", "evaluation.scoring.translation_scores:score_translations"),
+    "evaluate --counts": (
+        [*TEXTS, "--counts", "out.safetensors"],
+        "out.safetensors",
+        "evaluation.scoring.translation_scores:score_translations",
+    ),
+    "compare": (["train.de", *TEXTS, "-o", "out.txt"], "out.txt", "evaluation.comparison.compare:compare_systems"),
+    "report": (["gdr", *TEST_SET, "-o", "out.html"], "out.html", "cli.report:make_systems"),
+    "explain": (["gdr", "the house", "--html", "out.html"], "out.html", "cli.explain:load_checkpoint"),
+    "analyze": (["--model", "gdr", *TEST_SET, "--tables", "length", "-o", "out"], "out", "cli.analyze:Analysis"),
+    "make-shortlist": (
+        ["--model", "gdr", *CORPUS, "--output", "out.safetensors"],
+        "out.safetensors",
+        "cli.make_shortlist:learn",
+    ),
+    "quantize": (["gdr", "--output", "out"], "out", "cli.quantize:load_checkpoint"),
+    "average": (["gdr", "--output", "out"], "out", "training.checkpoints.average:copy_files"),
+    "export": (["gdr", "--output", "out"], "out", "hub.export:copy_files"),
+    "pack": (["gdr", "--output", "out", "--data-source", "made up", "--license", "cc0-1.0"],
+             "out", "hub.packing:rounding_errors"),
+    "convert": (["marian", "--family", "gdr_marian", "--output", "out"], "out", "hub.marian:check_finite"),
+    "demo": (["gdr", "--space", "out"], "out", "demo.space:copy_files"),
+}  # fmt: skip
+WITHOUT_OVERWRITE = [pytest.param(name, False, id=name) for name in COMMANDS]
+WITH_OVERWRITE = [pytest.param(name, True, id=f"{name}, --overwrite") for name in COMMANDS if name != "analyze"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    tokenizer = train_tokenizer([*SOURCES, *TARGETS], 300)
+    torch.manual_seed(5)
+    gdr = GDRMarianForConditionalGeneration(small_config(tokenizer, GDRMarianConfig, **SIZES))
+    sizes = SMALL_MARIAN | {"max_position_embeddings": 64} | marian_token_ids(tokenizer)
+    for name, model in (("gdr", gdr), ("marian", MarianMTModel(MarianConfig(**sizes)))):
+        model.generation_config.update(max_length=6, forced_eos_token_id=None)
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    (folder / "train.en").write_text("\n".join(SOURCES[:6]) + "\n")
+    (folder / "train.de").write_text("\n".join(TARGETS[:6]) + "\n")
+    return folder
+
+
+def others_content(output: Path) -> dict[str, bytes]:
+    files = [output] if output.is_file() else output.rglob("*")
+    return {path.name: path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.mark.parametrize(("name", "overwrite"), WITHOUT_OVERWRITE + WITH_OVERWRITE)
+def test_a_command_does_not_replace_what_another_program_writes_meanwhile(
+    name: str,
+    overwrite: bool,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(export, "verify", lambda folder: None)  # in a process of its own
+    arguments, output, place = COMMANDS[name]
+    module, function = place.split(":")
+    work = importlib.import_module(f"hf_capsule_mt.{module}")
+    original: Callable[..., Any] = getattr(work, function)
+    theirs = {"theirs.txt" if not Path(output).suffix else output: b"theirs"}
+
+    def another_program_first(*arguments: Any, **options: Any) -> Any:
+        if not Path(output).exists():
+            path = Path(output) if Path(output).suffix else Path(output) / "theirs.txt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(theirs[path.name])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(work, function, another_program_first)
+    command = importlib.import_module(f"hf_capsule_mt.cli.{name.split()[0].replace('-', '_')}")
+    assert command.main([*arguments, *(["--overwrite"] if overwrite else [])]) == 1
+    printed = capsys.readouterr().err
+    assert f"{tmp_path / output} was created or changed by another program" in printed, printed
+    assert others_content(tmp_path / output) == theirs
+    (kept,) = tmp_path.glob(f"{Path(output).stem}-*{Path(output).suffix}")
+    assert others_content(kept) and others_content(kept) != theirs
+    assert not list(tmp_path.glob(".*"))
