@@ -296,6 +296,56 @@ def test_a_second_run_of_the_same_output_is_refused(
     assert setting(place, teacher).run()["lines"] == LINES
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_corpus_that_another_program_writes_meanwhile_is_not_replaced(
+    place: Path, teacher: Path, overwrite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `overwrite` it is another one than when the run began. No translation is lost either."""
+    target, translate_lines = place / "new" / "train.de", teaching.translate_lines
+    if overwrite:
+        setting(place, teacher).run()
+
+    def another_program_first(*arguments: Any, **options: Any) -> Any:
+        target.write_text("theirs\n")
+        return translate_lines(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(teaching, "translate_lines", another_program_first)
+        with pytest.raises(
+            ValueError, match=f"{target} was created or changed by another program after this run began"
+        ):
+            setting(place, teacher).run(overwrite)
+    assert target.read_text() == "theirs\n"
+    asked = interrupt(monkeypatch, after=0)
+    with pytest.raises(ValueError, match="move it away, and give the same command again"):
+        setting(place, teacher).run()
+    target.unlink()
+    assert setting(place, teacher).run()["lines"] == LINES and not asked
+    assert len(target.read_text(encoding="utf-8").splitlines()) == LINES
+
+
+def test_a_run_that_was_killed_between_its_two_files_goes_on(
+    place: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that is there is its own, and not that of another program."""
+    setting(place, teacher, output=place / "whole" / "train").run()
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        interrupt(patch, after=3)
+        setting(place, teacher).run()
+    (place / "new" / "train.de").write_bytes((place / "whole" / "train.de").read_bytes())
+    assert setting(place, teacher).run()["lines"] == LINES
+    assert written(place / "new" / "train") == written(place / "whole" / "train")
+
+
+def test_a_file_of_the_user_between_the_shards_stays(place: Path, teacher: Path) -> None:
+    notes = place / "new" / "train.shards" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    for overwrite in (False, True):
+        setting(place, teacher).run(overwrite)
+        assert [path.name for path in notes.parent.iterdir()] == ["notes.txt"] and notes.read_text() == "mine"
+
+
 def test_a_damaged_shard_is_named(place: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         interrupt(patch, after=3)

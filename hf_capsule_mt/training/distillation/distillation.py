@@ -149,7 +149,9 @@ class Distillation:
         if "report" in earlier and all(path.exists() for path in files.corpus):
             files.remove()
             return earlier
-        manifest = {"teacher": self.teacher, "corpus": self.corpus, "settings": settings}
+        goes_on = earlier and "report" not in earlier
+        replaced = earlier.get("replaced", {}) if goes_on else files.corpus_states()
+        manifest = {"teacher": self.teacher, "corpus": self.corpus, "settings": settings, "replaced": replaced}
         files.write(files.manifest, manifest)
         count = -(-len(self._pairs) // settings["shard_size"])
         return manifest | {"missing": [number for number in range(count) if not files.shard(number).exists()]}
@@ -188,15 +190,17 @@ class Distillation:
         """In the main process: write the corpus from its shards, and the report."""
         files, size, counts = self._files, manifest["settings"]["shard_size"], list[dict[str, Any]]()
         with ExitStack() as stack:
-            sources, targets = (stack.enter_context(replacing(path, files.folder)) for path in files.corpus)
+            written = [stack.enter_context(replacing(path, files.folder)) for path in files.corpus]
+            sources, targets = written
             for number, start in enumerate(range(0, len(self._pairs), size)):
                 rows = self._pairs[start : start + size]["translation"]
                 shard = files.read_shard(number, len(rows))
                 sources.writelines(one_line(row[self.source]) + "\n" for row in rows)
                 targets.writelines(line + "\n" for line in shard.pop("translations"))
                 counts.append(shard)
+            files.check_replaced(written, manifest["replaced"])
         report = report_of(counts, len(self._pairs))
-        settings = {name: value for name, value in manifest.items() if name != "missing"}
+        settings = {name: value for name, value in manifest.items() if name not in ("missing", "replaced")}
         files.write(files.manifest, settings | {"report": report})
         files.remove()
         return report

@@ -9,10 +9,11 @@
 | `output.en`, `output.de` | the finished corpus; the shards are then removed |
 """
 
+import filecmp
 import json
-import shutil
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hf_capsule_mt.training.checkpoints.folder_lock import HOLDER
 from hf_capsule_mt.training.processes import replacing
@@ -40,6 +41,26 @@ class Shards:
     def corpus(self) -> list[Path]:
         """The files of the finished corpus, source and target."""
         return [self.file(language) for language in self.languages]
+
+    def corpus_states(self) -> dict[str, list[int]]:
+        """Size and time of change of the files of the corpus that exist, by name."""
+        stats = {path.name: path.stat() for path in self.corpus if path.exists()}
+        return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+
+    def check_replaced(self, written: list[TextIO], replaced: dict[str, list[int]]) -> None:
+        """Raise a `ValueError` if a file of the corpus is another than when the run began, in `replaced`.
+
+        It may equal what is `written` now. Then an earlier start of this run was killed after it had written the file.
+        """
+        states = self.corpus_states()
+        for path, new in zip(self.corpus, written, strict=True):
+            new.flush()
+            is_other = path.name in states and states[path.name] != replaced.get(path.name)
+            if is_other and not filecmp.cmp(new.name, path, shallow=False):
+                raise ValueError(
+                    f"{path} was created or changed by another program after this run began: move it away, and give "
+                    f"the same command again; the translations are in {self.folder}"
+                )
 
     def shard(self, number: int) -> Path:
         return self.folder / f"{number:06d}.json"
@@ -81,13 +102,16 @@ class Shards:
         return {}
 
     def clear(self) -> None:
-        """Remove the shards of an earlier run, and keep the lock."""
-        for path in self.folder.iterdir():
-            if path.name != HOLDER:
+        """Remove the shards of an earlier run, and keep the lock and files of the user."""
+        for pattern in ("*.json", "*.part"):
+            for path in self.folder.glob(pattern):
                 path.unlink()
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder)
+        self.clear()
+        (self.folder / HOLDER).unlink(missing_ok=True)
+        with suppress(OSError):  # it has files of the user
+            self.folder.rmdir()
 
     def check_corpus(self, corpus: str) -> None:
         """Raise a ValueError if the output would replace the corpus that is read."""
