@@ -82,7 +82,7 @@ class CheckpointKeeper:
         others = [path.name for path in checkpoints_to_resume(folder) if run_of(path) != self.run]
         if others and self.args.process_index == 0:
             logger.warning(
-                f"{folder} holds {', '.join(others)}, which another run or an earlier version wrote: they stay, and "
+                f"{folder} holds {_listed(others)}, which another run or an earlier version wrote: they stay, and "
                 "save_total_limit does not count them. resume_from_checkpoint=True takes the highest step of all"
             )
 
@@ -146,7 +146,7 @@ class CheckpointKeeper:
             logger.warning(f"{checkpoint} was not removed ({error})")
             return
         if users:
-            logger.warning(f"{checkpoint} keeps {', '.join(users)}, which this run did not write")
+            logger.warning(f"{checkpoint} keeps {_listed(users)}, which this run did not write")
 
     def _name_best(self, folder: Path, written: Path, state: TrainerState) -> None:
         """Give the best checkpoint in the state the name that it will have."""
@@ -176,10 +176,9 @@ class CheckpointKeeper:
             return
         aside = old.with_name(f"replaced-{old.name}-{secrets.token_hex(4)}")
         old.rename(aside)
-        more = f" and {len(users) - 3} more" if len(users) > 3 else ""
         logger.warning(
-            f"{old} is written again and held {', '.join(users[:3])}{more}, which no run of this package wrote: the "
-            f"old folder is called {aside.name} now"
+            f"{old} is written again and held {_listed(users)}, which no run of this package wrote: the old folder is "
+            f"called {aside.name} now"
         )
 
     def _remove_signal_checkpoint(self, written: Path) -> None:
@@ -204,6 +203,10 @@ class CheckpointKeeper:
         raise OSError(
             f"{folder / name} could not be written ({error}; {free / 1e9:.2f} GB are free): free some space and {fix}"
         ) from error
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def write_digests(folder: Path) -> None:
