@@ -71,6 +71,20 @@ def test_killed_and_told_to_stop(tmp_path: Path) -> None:
     assert all(torch.equal(final[name], expected[name]) for name in expected)
 
 
+def test_two_processes_rotate_only_checkpoints_of_their_run(tmp_path: Path) -> None:
+    """Both know the run by one name, also after it was resumed. What only has the name of a checkpoint stays."""
+    (tmp_path / "checkpoint-notes").mkdir()
+    (tmp_path / "checkpoint-notes" / "diary.txt").write_text("mine")
+    settings = {"save_total_limit": 1, "eval_strategy": "no", "ema_decay": None}
+    two(tmp_path, max_steps=8, **settings)
+    shutil.copytree(tmp_path / "checkpoint-8", tmp_path / "checkpoint-best")
+    assert not (tmp_path / "checkpoint-4").exists()
+    two(tmp_path, max_steps=12, resume=True, **settings)
+    names = {path.name for path in tmp_path.glob("*checkpoint-*")}
+    assert names == {"checkpoint-12", "checkpoint-best", "checkpoint-notes"}
+    assert (tmp_path / "checkpoint-notes" / "diary.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("strategy", [pytest.param("random", marks=pytest.mark.exhaustive), "group_by_length"])
 def test_the_order_of_the_pairs_is_taken_up_in_the_second_epoch(tmp_path: Path, strategy: str) -> None:
     settings = {"max_tokens_per_batch": None, "per_device_train_batch_size": 10, "eval_strategy": "no"}
