@@ -19,8 +19,8 @@ from typing import Any
 Progress = Callable[[int], None]  # its argument: the number of sentences in a finished batch
 # The positions of sentences that are translated together, inputs of `generate`, and the tokens of the longest source.
 Batch = tuple[Sequence[int], dict[str, Any], int]
-# A full stop of Chinese and Japanese needs no space behind it.
-SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[\"'”’」』）]*")
+# A full stop of Chinese and Japanese needs no space behind it. A row of marks is read from its first one only.
+SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[\"'”’」』）]*")
 TARGET_LANGUAGE = re.compile(r"\s*(>>\S+<<)\s")  # how a text for Marian of several target languages begins
 
 

@@ -1,5 +1,9 @@
 """`pipeline("translation")`: texts that are longer than a model reads."""
 
+import random
+import re
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -37,6 +41,26 @@ from hf_capsule_mt.modeling.translation_loop import split_sentences
 def test_sentences(text: str, sentences: list[str]) -> None:
     assert split_sentences(text) == sentences
     assert "".join(sentences).replace(" ", "") == "".join(text.split()), "nothing may be lost"
+
+
+def test_rows_of_marks_end_a_sentence_where_the_rule_says_so() -> None:
+    """The rule without what makes it fast: marks and quotes before a space end a sentence, Chinese marks always."""
+    rule, draw = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[\"'”’」』）]*"), random.Random(0)
+    for _ in range(20_000):
+        text = "".join(draw.choices(".!?…\"'”’»)]「」』）。！？ \tab\n", k=draw.randrange(14)))
+        ends = [0, *(match.end() for match in rule.finditer(text)), len(text)]
+        pieces = [text[start:end].strip() for start, end in zip(ends, ends[1:], strict=False)]
+        assert split_sentences(text) == [piece for piece in pieces if piece], repr(text)
+
+
+def test_a_row_of_marks_is_not_read_again_from_each_of_them() -> None:
+    """Then 40,000 full stops before a letter take minutes, and these would take days. The limit only ends the test."""
+    code = """
+from hf_capsule_mt.modeling.translation_loop import split_sentences
+for marks in ("." * 1_000_000, "?!" * 500_000 + '"' * 1_000, "…" * 1_000_000):
+    assert split_sentences(f"One. Two{marks}x. Three") == ["One.", f"Two{marks}x.", "Three"]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_each_sentence_begins_with_the_target_language_of_the_text() -> None:
