@@ -81,7 +81,7 @@ def named_run(text: str, split: str) -> "Run":
     path = Path(place)
     if path.is_dir() or path.suffix == ".json":
         return read_run(path, name or None, split)
-    return Run(name or path.name, translations=read_sentences(path), place=str(path.resolve()))
+    return Run(name or path.name, translations=read_sentences(path, most=None), place=str(path.resolve()))
 
 
 def named_groups(texts: list[str]) -> dict[str, list[str]]:

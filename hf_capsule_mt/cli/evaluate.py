@@ -95,7 +95,7 @@ def evaluate(arguments: argparse.Namespace, counts: Path | None) -> str:
     from hf_capsule_mt.recipes.running.finished_run import read_run
 
     references = read_references(arguments.references)
-    sources = None if arguments.sources is None else read_sentences(arguments.sources)
+    sources = None if arguments.sources is None else read_sentences(arguments.sources, most=None)
     runs: list[Run] = []
     if arguments.translations.is_dir():
         finished = read_run(arguments.translations, split=arguments.split)
@@ -107,7 +107,7 @@ def evaluate(arguments: argparse.Namespace, counts: Path | None) -> str:
             references = [list(texts) for texts in finished.references]
         sources = list(finished.sources) if sources is None and finished.sources is not None else sources
     else:
-        translations = read_sentences(arguments.translations)
+        translations = read_sentences(arguments.translations, most=None)
     if references is None:
         raise ValueError(f"no references for {arguments.translations}: name them, --references FILE")
     for file, texts in zip(arguments.references or [], references, strict=False):

@@ -80,7 +80,7 @@ def read_references(files: list[Path] | None) -> list[list[str]] | None:
     """One reference set a file; None if no file was named."""
     from hf_capsule_mt.evaluation.sentences import read_sentences
 
-    return None if files is None else [read_sentences(file) for file in files]
+    return None if files is None else [read_sentences(file, most=None) for file in files]
 
 
 def add_output_options(parser: CommandParser, formats: tuple[str, ...]) -> None:

@@ -9,7 +9,8 @@
 `--model` is any model for `AutoModelForSeq2SeqLM`, or a saved int8 model. Each line of input gives one line of output,
 in the same order, or N lines with `--n-best N`. With `--scores` each line starts with its score and a tab. A file in
 `.gz` is read as gzip. Blank lines stay blank. Line breaks within a translation become spaces. A line that is too long
-for the model is translated sentence by sentence. `--json` writes an object for each line of input instead: its
+for the model is translated sentence by sentence. One with more than 100,000 characters is an error, unless
+`--split-sentences` is given. `--json` writes an object for each line of input instead: its
 `source`, and its `translations`, each with `text` and `score`. `--coverage` adds to each translation its `coverage`,
 with `warnings` for words that were probably left out or repeated. It is null if the model could not read a whole
 sentence. `--score` is the command `capsule-mt score`.
@@ -39,6 +40,7 @@ from hf_capsule_mt.cli.command_line import (
     shows_progress,
     usable_device,
 )
+from hf_capsule_mt.cli.source_lines import count_lines, line_bound, read_lines
 from hf_capsule_mt.outputs import check_file, new_file
 
 
@@ -54,6 +56,10 @@ class Progress:
     def __call__(self, lines: int) -> None:
         self.bar.update(lines)
 
+    def sentences(self, done: int, total: int) -> None:
+        """How far a line with many sentences is, which counts as a line only at its end."""
+        self.bar.set_postfix_str(f"{done:,} of {total:,} sentences")
+
     def summary(self, to_file: bool) -> str:
         """The progress in words. An output file appears only at the end."""
         written = "translated, and the output stays as it was" if to_file else "translated and written"
@@ -63,26 +69,6 @@ class Progress:
         for line in lines:
             self.read += 1
             yield line
-
-
-def read_lines(files: list[Path]) -> Iterator[str]:
-    """The lines of all files, or of standard input."""
-    from hf_capsule_mt.evaluation.sentences import decoded_lines, lines_of_file
-
-    has_tab = False
-    places: list[Path | None] = [*files] or [None]
-    for file in places:
-        name = file or "standard input"
-        lines = decoded_lines(sys.stdin.buffer, str(name)) if file is None else lines_of_file(file)
-        for number, text in enumerate(lines, 1):
-            if "\t" in text and not has_tab:
-                has_tab = True
-                print(
-                    f"warning: {name}, line {number}: has a tab, and is translated as one sentence; of a table take "
-                    "one column, as in cut -f 1",
-                    file=sys.stderr,
-                )
-            yield text
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -117,19 +103,6 @@ def check_texts(files: list[Path], targets: Path | None, model: str) -> None:
         raise OSError(f"no such file: {str(missing[0])!r}{hint}")
     if targets is not None and not os.path.exists(targets):
         raise OSError(f"no such file: {str(targets)!r}")
-
-
-def count_lines(files: list[Path]) -> int | None:
-    """The number of lines in the files; None for input that can be read only once."""
-    if not files or not all(file.is_file() for file in files):
-        return None
-    from hf_capsule_mt.evaluation.sentences import open_lines
-
-    count = 0
-    for file in files:
-        with open_lines(file) as opened:
-            count += sum(1 for _ in opened)
-    return count
 
 
 def load_model(
@@ -185,9 +158,10 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
     options = {"on_progress": progress, **{name: value for name, value in given.items() if value is not None}}
     as_json = arguments.json or arguments.coverage
     coverage = coverage_fields(model, tokenizer) if arguments.coverage else no_fields
-    lines = progress.counted(read_lines(arguments.files))
+    bound = line_bound(arguments)
+    lines = progress.counted(read_lines(arguments.files, **bound))
     if arguments.score is not None:
-        pairs = list(lines), list(read_lines([arguments.score]))
+        pairs = list(lines), list(read_lines([arguments.score], **bound))
         scored = list(zip(*pairs, score_pairs(model, tokenizer, *pairs, **options), strict=True))
         hidden = progress.bar.disable or not arguments.coverage  # which takes longer than the scores
         for source, target, score in tqdm(scored, "coverage", unit="line", file=sys.stderr, disable=hidden):
@@ -206,6 +180,7 @@ def run(arguments: argparse.Namespace, output: TextIO, progress: Progress) -> No
         n_best=arguments.n_best,
         with_scores=arguments.scores or as_json,
         every_sentence=arguments.split_sentences,
+        on_sentences=progress.sentences,
         num_beams=beams_of(model, arguments.beam),
         **options,
         **limits,
@@ -314,7 +289,9 @@ def make_parser() -> CommandParser:
         "plus 50",
     )
     parser.add_argument(
-        "--split-sentences", action="store_true", help="translate each sentence of a line by itself, and join them"
+        "--split-sentences",
+        action="store_true",
+        help="translate each sentence of a line by itself, and join them; the line may have any length",
     )
     parser.rare.add_argument(
         "--window", type=at_least_one, default=1024, help="number of lines that are sorted by length"
@@ -344,7 +321,10 @@ def translate(arguments: argparse.Namespace) -> int:
         shown = shows_progress(arguments)
         with ExitStack() as stack:
             output: TextIO = sys.stdout
-            progress = Progress(count_lines(arguments.files) if shown else None, shown)
+            bound = line_bound(arguments)
+            progress = Progress(count_lines(arguments.files, **bound), shown)
+            if arguments.score is not None:
+                count_lines([arguments.score], **bound)
             stack.callback(progress.bar.close)
             if arguments.output is not None:
                 file = new_file(arguments.output, input_places(arguments), arguments.overwrite)

@@ -12,6 +12,8 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from hf_capsule_mt.evaluation.texts import check_texts, listed
 from hf_capsule_mt.modeling.translation_loop import generation_setting, length_limit, translate_tokens, with_settings
 
+BLOCK = 10_000  # texts that are tokenised at once
+
 
 def source_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The most tokens of a source: the positions of the model, or the tokenizer's limit. None is no limit."""
@@ -26,12 +28,17 @@ def encode_texts(
 
     `side` is `"text"`, or `"text_target"` for translations.
     """
-    if not texts:
-        return [], {}
-    tokens = tokenizer(**{side: list(texts)}, verbose=False)["input_ids"]
+
+    def encoded(some: Sequence[str], **options: Any) -> list[list[int]]:
+        fixed = {"return_attention_mask": False, "verbose": False}
+        return tokenizer(**{side: list(some)}, **fixed, **options)["input_ids"] if some else []
+
+    starts = range(0, len(texts), BLOCK)  # what a tokenizer returns needs much more memory than the tokens
+    tokens = [ids for start in starts for ids in encoded(texts[start : start + BLOCK])]
     too_long = {index: len(ids) for index, ids in enumerate(tokens) if limit is not None and len(ids) > limit}
-    if too_long:
-        tokens = tokenizer(**{side: list(texts)}, truncation=True, max_length=limit)["input_ids"]
+    cut = encoded([texts[index] for index in too_long], truncation=True, max_length=limit)
+    for index, ids in zip(too_long, cut, strict=True):
+        tokens[index] = ids
     return tokens, too_long
 
 

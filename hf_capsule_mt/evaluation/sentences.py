@@ -3,15 +3,19 @@
 import gzip
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
+# Of a line that a model reads. Models read a few hundred tokens at once, and these are about 15,000 words.
+MOST_CHARACTERS = 100_000
+ONE_A_LINE = "write one sentence a line"
 
 
-def read_sentences(path: str | Path) -> list[str]:
-    """The lines of a file, as `lines_of_file` yields them.
+def read_sentences(path: str | Path, most: int | None = MOST_CHARACTERS) -> list[str]:
+    """The lines of a file, as `lines_of_file` yields them. None as `most` is for texts that no model reads.
 
     A file that is empty, or whose name is that of a table, is a `ValueError`.
     """
@@ -21,17 +25,17 @@ def read_sentences(path: str | Path) -> list[str]:
             f"{path} is a table, and must be a file with one sentence a line: write each side to a file, as in "
             "`cut -f 1 pairs.tsv > pairs.en`"
         )
-    sentences = list(lines_of_file(path))
+    sentences = list(lines_of_file(path, most))
     if not sentences:
         raise ValueError(f"{path} is empty: give a file with one sentence a line")
     return sentences
 
 
-def lines_of_file(path: Path) -> Iterator[str]:
-    """The lines of a file. Without UTF-8, or if a gzip file is cut off, it is a `ValueError`."""
+def lines_of_file(path: Path, most: int | None = None, fix: str = ONE_A_LINE) -> Iterator[str]:
+    """The lines of a file, see `decoded_lines`. If a gzip file is cut off, it is a `ValueError`."""
     try:
         with open_lines(path) as file:
-            yield from decoded_lines(file, path)
+            yield from decoded_lines(file, path, most, fix)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a complete gzip file ({error}): compress it again") from error
 
@@ -40,11 +44,26 @@ def open_lines(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb"))
 
 
-def decoded_lines(lines: Iterable[bytes], name: str | Path) -> Iterator[str]:
-    """Lines as text. A line ends with a line feed, or with CR and LF. A byte order mark is left out."""
-    for number, line in enumerate(lines, 1):
+def decoded_lines(file: BinaryIO, name: str | Path, most: int | None = None, fix: str = ONE_A_LINE) -> Iterator[str]:
+    """Lines as text. A line ends with a line feed, or with CR and LF. A byte order mark is left out.
+
+    A line that is no UTF-8, or has more than `most` characters, is a `ValueError`. `fix` says what to do about a line
+    that is too long. Of such a line only the beginning is read, so it may be longer than the memory.
+    """
+    # Bytes: at most 4 for a character, 3 for a byte order mark, 2 for the end of the line. One more is too many.
+    size = -1 if most is None else 4 * most + 6
+    for number, line in enumerate(iter(partial(file.readline, size), b""), 1):
+        if most is not None and len(line) == size:
+            raise _too_long(name, number, most, fix)
         try:
             text = (line.removeprefix(BOM_UTF8) if number == 1 else line).decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}, line {number}: must be UTF-8 ({error}); convert it first") from error
-        yield text.removesuffix("\n").removesuffix("\r")
+        text = text.removesuffix("\n").removesuffix("\r")
+        if most is not None and len(text) > most:
+            raise _too_long(name, number, most, fix)
+        yield text
+
+
+def _too_long(name: str | Path, number: int, most: int, fix: str) -> ValueError:
+    return ValueError(f"{name}, line {number}: has more than {most:,} characters, too many for a model: {fix}")

@@ -7,7 +7,7 @@ had room, and the line was translated as one piece.
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -21,6 +21,7 @@ from hf_capsule_mt.evaluation.decoding import (
     source_limit,
     with_one_limit,
 )
+from hf_capsule_mt.evaluation.sentences import MOST_CHARACTERS
 from hf_capsule_mt.evaluation.texts import check_texts
 from hf_capsule_mt.modeling.translation_loop import (
     Progress,
@@ -33,6 +34,7 @@ from hf_capsule_mt.modeling.translation_loop import (
 )
 
 BATCH_TOKENS = 4096  # source tokens
+SentenceProgress = Callable[[int, int], None]  # its arguments: the sentences that are translated, and all of them
 # Characters that end a line for some programs: control characters, line and paragraph separators.
 LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -66,15 +68,16 @@ def translate_lines(
     length_penalty: float | None = None,
     on_progress: Progress | None = None,
     every_sentence: bool = False,
+    on_sentences: SentenceProgress | None = None,
     **generation: Any,
 ) -> Iterator[list[Translation]]:
     """The `n_best` translations of each line, best first, in the order of the lines.
 
     Args:
         lines: any number of lines; only `window` of them are read at a time. A blank line has the empty translation.
-            A line that is too long for the model is translated sentence by sentence, as by the pipeline, and the
-            translations are joined with spaces. A sentence that is too long is truncated, and a warning names its
-            line.
+            A line that is too long for the model, or has more than 100,000 characters, is translated sentence by
+            sentence, as by the pipeline, and the translations are joined with spaces. A sentence that is too long is
+            truncated, and a warning names its line.
         max_tokens: source tokens of a batch, with padding. Lines of similar length in a window share a batch. None
             takes 4,096, on a CPU divided by the number of beams: larger batches are slower there.
         n_best: translations of each line, at most the number of beams.
@@ -82,6 +85,8 @@ def translate_lines(
         length_penalty: None takes it from the model's generation config, or 1.0 if that has none.
         on_progress: called after every batch with the number of lines that it translated.
         every_sentence: translates every line sentence by sentence, best for models that were trained on single ones.
+        on_sentences: called while lines are translated sentence by sentence, with the number of the translated
+            sentences of this window, and the number of all of its sentences.
         generation: goes to `model.generate`, for example `num_beams`.
     """
     if isinstance(lines, str | bytes):
@@ -111,9 +116,9 @@ def translate_lines(
         if on_progress is not None:
             on_progress(len(chunk) - len(rows))
         numbers = [first + row for row in rows]
-        pieces = _pieces(model, tokenizer, [chunk[row] for row in rows], numbers, every_sentence)
+        pieces = _pieces(model, tokenizer, [chunk[row] for row in rows], numbers, every_sentence, on_sentences)
         sources, padding = [tokens for parts in pieces for _, tokens in parts], tokenizer.pad_token_id
-        counted = _progress_of_lines(on_progress, len(sources) - len(rows))
+        counted = _progress(on_progress, on_sentences, len(rows), len(sources))
         ranked = translate_tokens(model, sources, padding, generation, None, max_tokens, counted)
         of_pieces = [number for number, parts in zip(numbers, pieces, strict=True) for _ in parts]
         _warn_of_cut(model, generation, ranked, of_pieces)
@@ -173,18 +178,27 @@ def _pieces(
     texts: list[str],
     numbers: Sequence[int],
     every_sentence: bool,
+    on_sentences: SentenceProgress | None,
 ) -> list[list[tuple[str, list[int]]]]:
     """What the model reads of each text: the text or each of its sentences, with the tokens.
 
-    A text is split with `every_sentence`, and if it has too many tokens.
+    A text is split with `every_sentence`, and if it has too many characters or tokens.
     """
     limit = source_limit(model, tokenizer)
+    whole: dict[int, list[int]] = {}  # tokens of the texts that are not split
+    if not every_sentence:
+        short = [index for index, text in enumerate(texts) if len(text) <= MOST_CHARACTERS]
+        encoded, _ = encode_texts(tokenizer, [texts[index] for index in short], None)
+        whole = {at: ids for at, ids in zip(short, encoded, strict=True) if limit is None or len(ids) <= limit}
+    split = {index: split_sentences(text) for index, text in enumerate(texts) if index not in whole}
+    count = len(whole) + sum(map(len, split.values()))
+    if on_sentences is not None and count > len(texts):
+        on_sentences(0, count)
     pieces = []
-    for text, tokens, number in zip(texts, encode_texts(tokenizer, texts, None)[0], numbers, strict=True):
-        is_split = every_sentence or (limit is not None and len(tokens) > limit)
-        sentences = split_sentences(text) if is_split else []
-        encoded = _encode(model, tokenizer, sentences, [number] * len(sentences), "has a sentence of")
-        pieces.append(list(zip(sentences, encoded, strict=True)) if is_split else [(text, tokens)])
+    for index, text in enumerate(texts):
+        sentences = split.get(index, [])
+        encoded = _encode(model, tokenizer, sentences, [numbers[index]] * len(sentences), "has a sentence of")
+        pieces.append(list(zip(sentences, encoded, strict=True)) if index in split else [(text, whole[index])])
     return pieces
 
 
@@ -207,19 +221,22 @@ def _warn_of_cut(model: Any, generation: dict[str, Any], ranked: list[list[list[
         )
 
 
-def _progress_of_lines(on_progress: Progress | None, others: int) -> Progress | None:
-    """Calls `on_progress` with the number of finished lines. There are `others` more sources than lines.
+def _progress(
+    on_progress: Progress | None, on_sentences: SentenceProgress | None, lines: int, sources: int
+) -> Progress:
+    """What to call with the number of sources in each finished batch. A line that is split has several sources.
 
-    The longest sources are translated first, so the first `others` sources count for no line.
+    The longest sources are translated first, so the first `sources - lines` sources count for no line.
     """
-    if on_progress is None:
-        return None
+    done, others = 0, sources - lines
 
-    def count(sources: int) -> None:
-        nonlocal others
-        skipped = min(sources, others)
-        others -= skipped
-        on_progress(sources - skipped)
+    def count(more: int) -> None:
+        nonlocal done
+        before, done = done, done + more
+        if on_progress is not None:
+            on_progress(max(0, done - others) - max(0, before - others))
+        if on_sentences is not None and others:
+            on_sentences(done, sources)
 
     return count
 
@@ -232,7 +249,9 @@ def _encode(
     what: str = "has",
 ) -> list[list[int]]:
     limit = source_limit(model, tokenizer)
-    encoded, too_long = encode_texts(tokenizer, texts, limit)
-    for index in too_long:
-        warnings.warn(f"line {numbers[index]} {what} more than {limit} tokens and is truncated there", stacklevel=3)
+    encoded, too_long = encode_texts(tokenizer, [text[:MOST_CHARACTERS] for text in texts], limit)
+    for index, text in enumerate(texts):
+        if index in too_long or len(text) > MOST_CHARACTERS:
+            bound = f"{limit} tokens" if index in too_long else f"{MOST_CHARACTERS:,} characters"
+            warnings.warn(f"line {numbers[index]} {what} more than {bound} and is truncated there", stacklevel=3)
     return encoded

@@ -1,0 +1,149 @@
+"""Lines that no model can read: an error with the number of the line, before the time of loading and of tokenising."""
+
+import gzip
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from commands import run_script
+from family_cases import CAPS_NMT, Case
+
+from hf_capsule_mt.cli import analyze, benchmark, evaluate, make_shortlist, report, score, translate
+from hf_capsule_mt.data import train_tokenizer
+from hf_capsule_mt.evaluation.sentences import MOST_CHARACTERS, decoded_lines, read_sentences
+
+GOOD, LONG = "Who reads it?", "word " * (MOST_CHARACTERS // 5) + "s"
+SPLIT_OR_SHORTEN = "write one sentence a line, or add --split-sentences"
+
+
+def too_long(file: Path | str, line: int, fix: str) -> str:
+    """What a command says of a line with too many characters."""
+    return f"error: {file}, line {line}: has more than 100,000 characters, too many for a model: {fix}\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that translates, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    Case(CAPS_NMT, "pooling").build(vocab_size=300).save_pretrained(folder)
+    train_tokenizer([GOOD], 300).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def no_model(tmp_path: Path) -> Path:
+    """A folder that cannot be loaded: a command that tried would say so."""
+    (tmp_path / "no model").mkdir()
+    (tmp_path / "no model" / "config.json").write_text("{}")
+    return tmp_path / "no model"
+
+
+def test_a_file_is_checked_before_the_model_is_loaded(
+    no_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, long = tmp_path / "good", tmp_path / "long.gz"
+    good.write_text(f"{GOOD}\n{GOOD}\n")
+    with gzip.open(long, "wt") as file:
+        file.write(f"{GOOD}\n{LONG}\n")
+    assert translate.main(["--model", str(no_model), str(good), str(long)]) == 1
+    assert capsys.readouterr().err == too_long(long, 2, SPLIT_OR_SHORTEN)
+    for pair in ([good, long], [long, good]):
+        assert score.main(["--model", str(no_model), *map(str, pair)]) == 1
+        assert capsys.readouterr().err == too_long(long, 2, "write one sentence a line")
+    assert translate.main(["--model", str(no_model), str(long), "--split-sentences"]) == 1
+    assert "characters" not in capsys.readouterr().err
+
+
+def test_a_file_as_standard_input_is_checked_before_the_model_is_loaded(no_model: Path) -> None:
+    done = run_script("scripts/translate.py", "--model", str(no_model), text=f"{GOOD}\n{GOOD}\n{LONG}")
+    assert done.returncode == 1 and done.stderr == too_long("standard input", 3, SPLIT_OR_SHORTEN)
+
+
+def test_a_file_as_standard_input_is_read_from_where_it_stands(model: Path) -> None:
+    """The check must not lose lines, and `--progress` knows their number."""
+    done = run_script("scripts/translate.py", "--model", str(model), "--progress", text=f"{GOOD}\n" * 3)
+    assert done.returncode == 0 and done.stdout.count("\n") == 3 and "3/3" in done.stderr, done.stderr
+
+
+def test_a_pipe_is_translated_up_to_the_line_that_is_too_long(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And only the beginning of that line is read: it may have no end."""
+    pipe, written = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with open(pipe, "wb", buffering=0) as file:
+            file.write(f"{GOOD}\n".encode())
+            try:
+                for _ in range(100):
+                    written.append(file.write(b"word " * 100_000))
+            except BrokenPipeError:
+                pass
+
+    writer = Thread(target=write)
+    writer.start()
+    assert translate.main(["--model", str(model), str(pipe), "--window", "1", "--beam", "1"]) == 1
+    writer.join(60)
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1 and said.err.endswith(too_long(pipe, 2, SPLIT_OR_SHORTEN))
+    assert len(written) < 3, "of 100 blocks of 500 kB"
+
+
+def test_sentences_of_a_long_line_are_translated_and_counted(model: Path, tmp_path: Path) -> None:
+    count = MOST_CHARACTERS // len(GOOD)
+    (tmp_path / "long").write_text(f"{' '.join([GOOD] * count)}\n{GOOD}\n")
+    options = ["--model", str(model), "--split-sentences", "--max-new-tokens", "2", "--beam", "1", "--progress"]
+    done = run_script("scripts/translate.py", *options, "long", folder=tmp_path)
+    assert done.returncode == 0 and done.stdout.count("\n") == 2, done.stderr
+    shown = [f"{number:,} of {count + 1:,} sentences" for number in (0, count + 1)]
+    assert all(text in done.stderr for text in shown), done.stderr[-500:]
+    assert done.stderr.count(" sentences") > 3, "it moves within the line"
+
+
+@pytest.mark.parametrize("line", ["x" * MOST_CHARACTERS, "\U0001f600" * MOST_CHARACTERS])
+@pytest.mark.parametrize(("before", "after"), [(b"", b""), (b"\xef\xbb\xbf", b"\r\n"), (b"", b"\nshort\n")])
+def test_the_bound_counts_characters_of_the_text_alone(line: str, before: bytes, after: bytes) -> None:
+    """A byte order mark and the end of a line are none, and a character of four bytes is one."""
+
+    def lines(text: str) -> list[str]:
+        return list(decoded_lines(io.BytesIO(before + text.encode() + after), "name", MOST_CHARACTERS))
+
+    assert lines(line)[0] == line
+    with pytest.raises(ValueError, match="name, line 1: has more than 100,000 characters"):
+        lines(f"{line}x")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (analyze.main, ["--model", "no model", "--sources", "long", "--references", "long"]),
+        (benchmark.main, ["no model", "--sources", "long"]),
+        (make_shortlist.main, ["--model", "no model", "--test", "long", "long"]),
+        (report.main, ["no model", "--sources", "long", "--references", "long", "--output", "report.html"]),
+    ],
+)
+def test_other_commands_whose_model_reads_lines_have_the_same_bound(
+    command: Callable[..., int],
+    options: list[str],
+    no_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(no_model.parent)
+    (tmp_path / "long").write_text(f"{GOOD}\n{LONG}\n")
+    assert command(options) == 1
+    assert capsys.readouterr().err == too_long("long", 2, "write one sentence a line")
+
+
+def test_a_long_translation_can_be_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`translate --split-sentences` writes such lines, and no model reads them here."""
+    (tmp_path / "long").write_text(f"{LONG}\n")
+    with pytest.raises(ValueError, match="long, line 1: has more than 100,000 characters"):
+        read_sentences(tmp_path / "long")
+    assert evaluate.main([str(tmp_path / "long"), "--references", str(tmp_path / "long"), "--metrics", "bleu"]) == 0
+    assert "100.0" in capsys.readouterr().out
