@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from hf_capsule_mt.analysis.maps.page import web_file
 from hf_capsule_mt.demo import html
+from hf_capsule_mt.demo.bodies import LimitBodies
 from hf_capsule_mt.demo.page import Compared, Page, Shown
 from hf_capsule_mt.demo.streams import EndIdleStreams
 from hf_capsule_mt.demo.texts import MOST_COUNTED
@@ -370,7 +371,7 @@ def start(app: Any, host: str = "127.0.0.1", port: int | None = None, **options:
     """Start the server of an app; returns when it is stopped, or at once with `prevent_thread_lock=True`.
 
     Nothing is loaded from other hosts and nothing is sent to one. The page has no interface for programs, takes no
-    files, and keeps no history of its runs.
+    files and no request that is longer than its boxes, and keeps no history of its runs.
     """
     gr = import_gradio()
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
@@ -379,7 +380,7 @@ def start(app: Any, host: str = "127.0.0.1", port: int | None = None, **options:
     )
     app.queue(api_open=False, max_size=QUEUE, default_concurrency_limit=1)
     fixed: dict[str, Any] = {
-        "app_kwargs": {"middleware": [(EndIdleStreams, (), {"blocks": app})]},
+        "app_kwargs": {"middleware": [(LimitBodies, (), {}), (EndIdleStreams, (), {"blocks": app})]},
         "theme": theme,
         "css": web_file("page.css", "hf_capsule_mt.demo"),
         "head": f"<script>{web_file('page.js', 'hf_capsule_mt.demo')}</script>",

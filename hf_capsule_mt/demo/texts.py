@@ -6,7 +6,7 @@ from hf_capsule_mt.evaluation.decoding import source_limit
 
 MOST_WORDS = 100
 MOST_CHARACTERS = 1000
-MOST_COUNTED = 200_000  # characters: more are refused without a look at them
+MOST_COUNTED = 30_000  # characters that a box takes: the page says how many are too many
 SHOWN_CHARACTERS = 12  # of those that a model does not know
 
 

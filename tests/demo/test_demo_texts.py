@@ -25,7 +25,7 @@ from hf_capsule_mt.demo.texts import (
         ("word " * 5000, "The source has 5,000 words, and this page takes at most 100"),
         ("word " * (MOST_WORDS + 1), "101 words"),
         ("x" * (MOST_CHARACTERS + 1), "1,001 characters, and this page takes at most 1,000"),
-        ("x" * (MOST_COUNTED + 1), "more than 200,000 characters"),
+        ("x" * (MOST_COUNTED + 1), "more than 30,000 characters"),
         (None, "is not a text"),
         (["a"], "is not a text"),
         ("half of a pair \ud83d", "half of a character"),
