@@ -1,9 +1,12 @@
 """The server of `docs/serve.md`, with models that have coverage and that have none."""
 
 import http.client
-import http.server
 import json
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
@@ -17,32 +20,40 @@ PAST_FUTURE, MARIAN = (ROOT / "model_cards" / f"tatoeba-en-de-{name}" for name i
 QUESTION = b'{"text": "Where is the station?"}'
 
 
-def handler_for(translator: Any) -> Callable[..., Any]:
-    """The handler that the page defines for this translator. The page's own port stays unused."""
+@contextmanager
+def serving(translator: Any, **replaced: str) -> Iterator[dict[str, Any]]:
+    """The names that the page defines for this translator, while its server runs on another port than the page's."""
     (code,) = [block.text for block in blocks_of(DOCS / "serve.md") if "BaseHTTPRequestHandler" in block.text]
     names: dict[str, Any] = {"__name__": "__main__", "translator": translator}
-    exec(code.replace('"127.0.0.1", 8080', '"127.0.0.1", 0'), names)
-    names["server"].server_close()
-    return names["Translate"]
+    for old, new in {'"127.0.0.1", 8080': '"127.0.0.1", 0', **replaced}.items():
+        assert old in code
+        code = code.replace(old, new)
+    exec(code, names)
+    with names["server"] as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield names
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answer(server: Any, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:
+    """Status and content of the answer to a body."""
+    connection = http.client.HTTPConnection(*server.server_address, timeout=60)
+    connection.request("POST", "/", body, headers or {})
+    got = connection.getresponse()
+    status, content = got.status, json.loads(got.read())
+    connection.close()
+    return status, content
 
 
 def answers(translator: Any, *bodies: bytes, length: str | None = None) -> list[tuple[int, dict[str, Any]]]:
     """Status and content of the answer to each body. `length` is what its header says, if it is not true."""
-    results, headers = [], {} if length is None else {"Content-Length": length}
-    with http.server.HTTPServer(("127.0.0.1", 0), handler_for(translator)) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            for body in bodies:
-                connection = http.client.HTTPConnection(*server.server_address, timeout=60)
-                connection.request("POST", "/", body, headers)
-                answer = connection.getresponse()
-                results.append((answer.status, json.loads(answer.read())))
-                connection.close()
-        finally:
-            server.shutdown()
-            thread.join()
-    return results
+    headers = {} if length is None else {"Content-Length": length}
+    with serving(translator) as names:
+        return [answer(names["server"], body, headers) for body in bodies]
 
 
 def test_a_model_with_coverage_answers_with_warnings() -> None:
@@ -100,9 +111,61 @@ def test_a_request_is_not_blamed_for_the_model(capsys: pytest.CaptureFixture[str
 
 
 def test_requests_that_cannot_be_read() -> None:
-    bodies = (b"", b"{", b"[]", b'{"words": "a"}', b'{"text": ["a"]}', b'{"text": "\\ud800"}')
+    nested = (b"[" * 20_000, b'{"text":' * 2_500)  # deeper than Python's reader can follow
+    bodies = (b"", b"{", b"[]", b'{"words": "a"}', b'{"text": ["a"]}', b'{"text": "\\ud800"}', *nested)
     for body, (status, content) in zip(bodies, answers(Failing(), *bodies), strict=True):
-        assert status == 400 and "20,000 bytes" in content["error"], body
+        assert status == 400 and "20,000 bytes" in content["error"], body[:40]
     for length in ("20001", "-1", "many"):
         ((status, _),) = answers(Failing(), b"", length=length)
         assert status == 400, length
+
+
+def test_a_text_of_many_sentences_is_refused_before_it_is_translated() -> None:
+    """2,490 short ones fit into the bytes of a request, and take minutes."""
+    texts = ["Hi man. " * count for count in (10, 11, 2490)]
+    (taken, *refused) = answers(Repeating(), *(json.dumps({"text": text}).encode() for text in texts))
+    assert taken == (200, {"text": texts[0].strip()})
+    assert refused == [(413, {"error": "more than 10 sentences: send several requests"})] * 2
+
+
+@pytest.mark.parametrize(
+    "half", [b"", b"POST / HT", b"POST / HTTP/1.1\r\nContent-", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_half_a_request_keeps_nobody_waiting_and_is_ended(half: bytes) -> None:
+    with serving(Repeating()) as names:
+        assert names["Translate"].timeout == 10
+        names["Translate"].timeout = 1.5
+        with socket.create_connection(names["server"].server_address, timeout=60) as waiting:
+            waiting.sendall(half)
+            assert answer(names["server"], QUESTION)[0] == 200
+            assert waiting.recv(1) == b"", "the server ends the connection"
+
+
+class Counting(Repeating):
+    """A translator that remembers how many of its calls ran at once."""
+
+    def __init__(self) -> None:
+        self.running, self.most = 0, 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> list[dict[str, str]]:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        time.sleep(0.05)
+        self.running -= 1
+        return super().__call__(*arguments, **options)
+
+
+def test_requests_that_come_together_are_translated_one_after_the_other() -> None:
+    """A pipeline is no work for several threads at once."""
+    counting = Counting()
+    with serving(counting) as names, ThreadPoolExecutor(4) as pool:
+        statuses = [status for status, _ in pool.map(lambda _: answer(names["server"], QUESTION), range(4))]
+    assert statuses == [200] * 4 and counting.most == 1
+
+
+def test_a_request_that_waits_too_long_for_others_is_refused_and_blocks_nothing() -> None:
+    with serving(Repeating(), **{"timeout=60": "timeout=0.1"}) as names:
+        with names["one_at_a_time"]:
+            status, content = answer(names["server"], QUESTION)
+        assert status == 503 and "try again later" in content["error"]
+        assert answer(names["server"], QUESTION)[0] == 200
