@@ -46,7 +46,8 @@ def dynamic_routing(
     options = iterations, normalize, stop_assignment_gradient
     chosen = chosen_implementation(votes, [votes], implementation, return_assignments)
 
-    def route(flat_votes: Tensor, flat_mask: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    # Without types: PyTorch before 2.8 does not compile a function that makes a type such as `Tensor | None`.
+    def route(flat_votes, flat_mask):
         return reference_dynamic_routing(working_votes(flat_votes, flat_mask), flat_mask, *options)
 
     if chosen == "fused":

@@ -77,9 +77,8 @@ def em_routing(
     options = iterations, inverse_temperature, variance_floor, stop_assignment_gradient
     chosen = chosen_implementation(votes, [votes, activations, beta_a, beta_u], implementation, return_assignments)
 
-    def route(
-        votes: Tensor, log_activations: Tensor | None, mask: Tensor | None, beta_a: Tensor, beta_u: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
+    # Without types: PyTorch before 2.8 does not compile a function that makes a type such as `Tensor | None`.
+    def route(votes, log_activations, mask, beta_a, beta_u):
         precise = working_votes(votes, mask)
         real = None if log_activations is None else without_padding(log_activations, mask)
         return reference_em_routing(precise, real, beta_a, beta_u, mask, *options, keep_trace=return_assignments)
