@@ -186,8 +186,14 @@ def test_a_file_with_the_name_of_the_lock_is_neither_erased_nor_believed(tmp_pat
 def test_an_output_called_as_the_old_one_is_called_in_between(tmp_path: Path) -> None:
     """A half-written output with this name was once put into its place by the next command."""
     output = tmp_path / "replaced"
-    kill_at_every_step(lambda: fill(output), tmp_path, lambda: shutil.rmtree(output, ignore_errors=True), lambda: None)
-    assert contents(output) == {"config.json": b"new", "model.safetensors": b"new"}
+
+    def next_command_fails() -> None:
+        with pytest.raises(RuntimeError), new_folder(output, overwrite=True):
+            raise RuntimeError
+        assert contents(output) in (None, {"config.json": b"new", "model.safetensors": b"new"})
+
+    reset = lambda: shutil.rmtree(output, ignore_errors=True)  # noqa: E731
+    assert kill_at_every_step(lambda: fill(output), tmp_path, reset, next_command_fails) > 5
 
 
 def test_an_old_folder_that_the_next_command_puts_back_needs_overwrite(tmp_path: Path) -> None:
