@@ -10,6 +10,7 @@ import torch
 from markers import exhaustive
 from transformers import CompileConfig
 
+from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS
 from hf_capsule_mt.ops.native_library import WHY_MISSING
 
 ROOT = Path(__file__).parent.parent
@@ -60,6 +61,7 @@ def test_options_that_do_not_fit(command, message, script, capsys):
     assert raised.value.code == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not CAN_COMPILE_STEPS, reason="compiled steps need PyTorch 2.11")
 def test_compiled_models_compile_every_step_but_the_first(script, monkeypatch):
     """With a compiler that leaves everything as it is: the real one takes half a minute a model."""
     torch._dynamo.reset()  # what earlier tests compiled

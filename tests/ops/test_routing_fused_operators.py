@@ -88,8 +88,13 @@ def test_an_exported_program_holds_the_operator(strict: bool, tmp_path: Path) ->
     case = small("em", masked=False)
 
     class Routed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("beta_a", case.arguments["beta_a"])
+            self.register_buffer("beta_u", case.arguments["beta_u"])
+
         def forward(self, votes: Tensor) -> Tensor:
-            return em_routing(votes, None, case.arguments["beta_a"], case.arguments["beta_u"], implementation="fused")
+            return em_routing(votes, None, self.beta_a, self.beta_u, implementation="fused")
 
     shapes = {"votes": {0: torch.export.Dim("positions", min=2, max=64)}}
     program = torch.export.export(Routed(), (case.votes,), dynamic_shapes=shapes, strict=strict)
