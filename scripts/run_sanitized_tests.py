@@ -26,6 +26,8 @@ assert native.__file__ == {library!r}, native.__file__
 SANITIZERS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 # The test files that call compiled code.
 TESTS = (
+    "tests/ops/test_native_entries.py",
+    "tests/ops/test_native_training.py",
     "tests/ops/test_routing_native.py",
     "tests/ops/test_routing_fused.py",
     "tests/ops/test_routing_dispatch.py",

@@ -31,7 +31,7 @@ from hf_capsule_mt.modeling.capsules.layer_aggregation import LayerAggregation
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.capsules.routing_record import record_routings
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
-from hf_capsule_mt.modeling.input_checks import check_length, check_not_empty, check_source_mask, check_tokens
+from hf_capsule_mt.modeling.input_checks import check_length, check_source_mask, check_words
 from hf_capsule_mt.modeling.outputs import (
     CACHE,
     CapsuleDecoderOutput,
@@ -172,9 +172,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         output_routings: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        check_tokens("input_ids", input_ids, self.config.vocab_size)
-        check_not_empty("inputs_embeds", inputs_embeds)
-        source = input_ids if input_ids is not None else inputs_embeds
+        source = check_words("", input_ids, inputs_embeds, self.config.vocab_size)
         if source is not None:
             check_length("the source", source.shape[1], self.max_source_positions)
         check_source_mask(attention_mask)
@@ -209,9 +207,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         output_routings: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        check_tokens("decoder_input_ids", input_ids, target_vocabulary(self.config))
-        check_not_empty("decoder_inputs_embeds", inputs_embeds)
-        target = input_ids if input_ids is not None else inputs_embeds
+        target = check_words("decoder_", input_ids, inputs_embeds, target_vocabulary(self.config))
         past_key_values = one_cache(past_key_values, kwargs)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         # A static cache counts on its device. On an accelerator, reading the count would wait at every step.

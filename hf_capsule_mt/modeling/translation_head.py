@@ -74,9 +74,10 @@ class TranslationHead:
             Label smoothing of `loss`, as in `torch.nn.functional.cross_entropy`; `lm_loss` has no smoothing.
         """
         if labels is not None:
-            check_labels(labels, self.final_logits_bias.shape[-1])
+            target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+            check_labels(labels, self.final_logits_bias.shape[-1], target)
             use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if target is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
             input_ids,

@@ -38,59 +38,37 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        tensors: tuple[Tensor | None, ...] = ctx.saved_tensors
+        tensors: tuple[Any, ...] = ctx.saved_tensors
         needs = ctx.needs_input_grad[3:]
         grads = [
             torch.zeros_like(tensor) if need and tensor is not None else None
             for tensor, need in zip(tensors, needs, strict=True)
         ]
-        for start in range(0, len(_votes(tensors)), ctx.length):
+        for start in range(0, len(tensors[0]), ctx.length):
+            rows = slice(start, start + ctx.length)
             block = [
                 None if tensor is None else tensor.detach().requires_grad_(need)
-                for tensor, need in zip(_slice_block(tensors, ctx.positional, start, ctx.length), needs, strict=True)
+                for tensor, need in zip(_slice_block(tensors, ctx.positional, rows), needs, strict=True)
             ]
             with torch.enable_grad():
                 output = ctx.function(*block)
             leaves = [tensor for tensor, need in zip(block, needs, strict=True) if tensor is not None and need]
-            block_grads = iter(
-                torch.autograd.grad(output, leaves, grad_output[start : start + ctx.length], allow_unused=True)
-            )
+            block_grads = iter(torch.autograd.grad(output, leaves, grad_output[rows], allow_unused=True))
             for index, grad in enumerate(grads):
-                if grad is None:
-                    continue
-                block_grad = next(block_grads)
-                if block_grad is None:
-                    continue
-                if index < ctx.positional:
-                    grad[start : start + ctx.length] = block_grad
-                else:
-                    grad += block_grad
+                if grad is not None and (block_grad := next(block_grads)) is not None:
+                    (grad[rows] if index < ctx.positional else grad).add_(block_grad)
         return None, None, None, *grads
 
 
-def _run_blocks(
-    function: Callable[..., Tensor], positional: int, length: int, tensors: tuple[Tensor | None, ...]
-) -> Tensor:
-    starts = range(0, max(len(_votes(tensors)), 1), length)
-    blocks = [function(*_slice_block(tensors, positional, start, length)) for start in starts]
+def _run_blocks(function: Callable[..., Tensor], positional: int, length: int, tensors: tuple[Any, ...]) -> Tensor:
+    starts = range(0, max(len(tensors[0]), 1), length)
+    blocks = [function(*_slice_block(tensors, positional, slice(start, start + length))) for start in starts]
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
-def _votes(tensors: tuple[Tensor | None, ...]) -> Tensor:
-    """The first tensor, which is never None; its length is the number of positions."""
-    votes = tensors[0]
-    if votes is None:
-        raise ValueError("the first tensor of a blockwise function holds the votes and cannot be None")
-    return votes
-
-
-def _slice_block(
-    tensors: tuple[Tensor | None, ...], positional: int, start: int, length: int
-) -> tuple[Tensor | None, ...]:
-    return tuple(
-        tensor[start : start + length] if tensor is not None and index < positional else tensor
-        for index, tensor in enumerate(tensors)
-    )
+def _slice_block(tensors: tuple[Any, ...], positional: int, rows: slice) -> list[Any]:
+    """The `positional` tensors in these rows, and the shared ones whole."""
+    return [None if tensor is None else tensor[rows] for tensor in tensors[:positional]] + [*tensors[positional:]]
 
 
 def blockwise(function: Callable[..., Tensor], positional: list[Tensor | None], shared: list[Tensor]) -> Tensor:
@@ -99,7 +77,7 @@ def blockwise(function: Callable[..., Tensor], positional: list[Tensor | None], 
     Every block gets the `shared` tensors whole. Their gradients are summed over the blocks in order, so results do not
     change from run to run.
     """
-    votes = _votes(tuple(positional))
+    votes: Any = positional[0]
     length = block_length(votes[0].numel() if len(votes) else 1, votes.device)
     if not torch.is_grad_enabled():  # In a decoding step autograd would take a quarter of the routing time.
         return _run_blocks(function, len(positional), length, (*positional, *shared))

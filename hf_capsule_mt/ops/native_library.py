@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
 
 INTERFACE = 1  # as in csrc/module.c; the copy of this file in a checkpoint may meet a library of another version
 
@@ -35,18 +34,6 @@ def _warn(reason: str) -> str:
 
 
 LIBRARY, WHY_MISSING = _load()
-
-
-def address(tensor: Tensor | None, dtype: torch.dtype = torch.float32, contiguous: bool = True) -> int:
-    """The memory address of a tensor, 0 for None. Raises unless type, device and layout are right for the C code."""
-    if tensor is None:
-        return 0
-    if tensor.device.type != "cpu" or tensor.dtype != dtype or (contiguous and not tensor.is_contiguous()):
-        raise ValueError(
-            f"compiled code takes {dtype} on the CPU and got {list(tensor.shape)} of {tensor.dtype} on "
-            f"{tensor.device}: all arguments must have the type and device of the votes, or of the weights"
-        )
-    return tensor.data_ptr()
 
 
 def tensors_are_traced() -> bool:

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hf_capsule_mt.ops.native_library import LIBRARY, WHY_MISSING, address, tensors_are_traced
+from hf_capsule_mt.ops.entries import COMPILED
+from hf_capsule_mt.ops.native_library import LIBRARY, WHY_MISSING, tensors_are_traced
 from hf_capsule_mt.ops.precision import VOTE_LIMIT, half_gradient
+from hf_capsule_mt.ops.tensor_rules import Sizes, Tensors, addresses
 
 LARGEST_POSITION = 2**20  # votes that fit the memory of a thread
 VOTES_PER_THREAD = 2**15  # fewer are not worth starting a thread
-EM, DYNAMIC = 0, 2
+KINDS = ("em_forward", "em_backward", "dynamic_forward", "dynamic_backward")  # in the order of `Kind` in module.c
+SMALL = ("log_activations", "beta_a", "beta_u", "mask")
 
 
 def native_obstacle(votes: Tensor) -> str:
@@ -40,29 +43,23 @@ def _vote_limit(dtype: torch.dtype) -> float:
     return math.inf if dtype == torch.float16 else VOTE_LIMIT
 
 
-def _run(routing: int, votes: Tensor, tensors: list[Tensor | None], options: tuple[Any, ...], limit: float) -> None:
-    """Call the C code. `tensors` follow the votes in the order of `py_route` in module.c; `limit` clamps the votes."""
-    positions, inputs, outputs, size = votes.shape
-    if not positions:
+def _run(kind: str, tensors: Tensors, options: tuple[Any, ...], limit: float) -> None:
+    """Call the C code. `limit` clamps the votes."""
+    sizes: Sizes = {}
+    places = addresses(COMPILED[f"route {kind}"], tensors, sizes)
+    votes: Any = tensors["votes"]
+    if not len(votes):
         return
     iterations, normalize, stop_gradient, inverse_temperature, variance_floor = options
-    threads = min(torch.get_num_threads(), max(1, votes.numel() // VOTES_PER_THREAD))
     LIBRARY.route(
-        routing,
-        threads,
-        (address(votes, contiguous=False), *map(_address, tensors)),
-        (*votes.stride()[:2], positions, inputs, outputs, size, iterations, normalize, stop_gradient),
+        KINDS.index(kind),
+        min(torch.get_num_threads(), max(1, votes.numel() // VOTES_PER_THREAD)),
+        places,
+        (*votes.stride()[:2], *votes.shape, iterations, normalize, stop_gradient),
         inverse_temperature,
         variance_floor,
         limit,
     )
-
-
-def _address(tensor: Tensor | None) -> int:
-    if tensor is None:
-        return 0
-    dtype = torch.bool if tensor.dtype == torch.bool else torch.float32
-    return address(tensor, dtype, contiguous=tensor.dim() != 4)  # The gradient of the votes has their strides.
 
 
 def dense(votes: Tensor) -> Tensor:
@@ -84,7 +81,7 @@ class _NativeRouting(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        routing: int,
+        routing: str,
         options: tuple[Any, ...],
         votes: Tensor,
         log_activations: Tensor | None,
@@ -99,28 +96,29 @@ class _NativeRouting(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_capsules: Tensor) -> tuple[Tensor | None, ...]:
-        votes, log_activations, beta_a, beta_u, mask = ctx.saved_tensors
+        votes, *small = ctx.saved_tensors
         precise, grad_capsules = votes.float(), grad_capsules.float().contiguous()
         # The strides of the votes; `dense` ensures that no two votes share memory.
         grad_votes = torch.empty_strided(precise.shape, precise.stride(), dtype=precise.dtype, device=precise.device)
         # Zeros, because the C code writes nothing if there are no positions.
-        grads = [None if each is None else torch.zeros_like(each) for each in (log_activations, beta_a, beta_u)]
-        tensors = [log_activations, mask, beta_a, beta_u, grad_capsules, None, grad_votes, *grads]
-        _run(ctx.routing + 1, precise, tensors, ctx.options, _vote_limit(votes.dtype))
+        grads = [None if each is None else torch.zeros_like(each) for each in small[:3]]
+        tensors = {"votes": precise, **dict(zip(SMALL, small, strict=True))}
+        tensors |= {"grad_capsules": grad_capsules, "grad_votes": grad_votes}
+        tensors |= zip(("grad_log_activations", "grad_a", "grad_u"), grads, strict=True)
+        _run(f"{ctx.routing}_backward", tensors, ctx.options, _vote_limit(votes.dtype))
         half = votes.dtype == torch.float16
         return None, None, half_gradient(grad_votes) if half else grad_votes.to(votes.dtype), *grads, None
 
 
-def _capsules(routing: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
-    """`small` holds the log activations, the two betas and the mask."""
-    log_activations, beta_a, beta_u, mask = small
+def _capsules(routing: str, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
     capsules = votes.new_empty(len(votes), *votes.shape[2:], dtype=torch.float32)
-    tensors = [log_activations, mask, beta_a, beta_u, None, capsules, None, None, None, None]
-    _run(routing, votes.float(), tensors, options, _vote_limit(votes.dtype))
+    tensors = {"votes": votes.float(), **dict(zip(SMALL, small, strict=True)), "capsules": capsules}
+    _run(f"{routing}_forward", tensors, options, _vote_limit(votes.dtype))
     return capsules.to(votes.dtype)
 
 
-def native_routing(routing: int, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+def native_routing(routing: str, options: tuple[Any, ...], votes: Tensor, *small: Tensor | None) -> Tensor:
+    """`routing` is "em" or "dynamic"; `small` holds the log activations, the two betas and the mask."""
     # Skip autograd where no gradient is needed: in a decoding step it would take most of the time.
     if torch.is_grad_enabled():
         return _NativeRouting.apply(routing, options, votes, *small)

@@ -5,12 +5,14 @@ Numbers are float32 or bfloat16. Only the installed package uses this file.
 Legend: `N` rows of scores, `V` words.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops.native_library import LIBRARY, address, tensors_are_traced
+from hf_capsule_mt.ops.entries import COMPILED
+from hf_capsule_mt.ops.native_library import LIBRARY, tensors_are_traced
+from hf_capsule_mt.ops.tensor_rules import Sizes, Tensors, addresses
 
 NUMBERS_PER_THREAD = 2**16  # fewer are not worth starting a thread
 
@@ -51,17 +53,25 @@ def native_row_losses(
     With `weights` `[N]`, replaces the scores by the gradient of the summed loss. Row n counts `weights[n]`. The label
     gives `smoothing` of its probability to all words.
     """
-    rows, words = scores.shape
-    parts = RowLosses(*(torch.empty(rows, device=scores.device) for _ in RowLosses._fields))
+    read = {"scores": scores, "bias": bias, "labels": labels, "weights": weights}
+    parts = RowLosses(*(scores.new_empty(len(scores), dtype=torch.float32) for _ in RowLosses._fields))
+    _loss_rows({**read, **parts._asdict()}, smoothing)
+    return parts
+
+
+def _loss_rows(tensors: Tensors, smoothing: float) -> None:
+    """Call the C code."""
+    sizes: Sizes = {}
+    places = addresses(COMPILED["loss_rows"], tensors, sizes)
+    rows, words, labels = sizes["N"], sizes["V"], tensors["labels"]
     if labels is not None and rows and not (0 <= int(labels.min()) and int(labels.max()) < words):
         raise ValueError(f"labels from {int(labels.min())} to {int(labels.max())}: must lie from 0 to {words - 1}")
     if rows:
-        read = address(scores, scores.dtype), address(bias), address(labels, torch.int64), address(weights)
-        half = scores.dtype == torch.bfloat16
-        LIBRARY.loss_rows(
-            _threads(scores.numel()), (*read, *map(address, parts)), (rows, words, int(half)), float(smoothing)
-        )
-    return parts
+        LIBRARY.loss_rows(_threads(rows * words), places, (rows, words, _is_half(tensors["scores"])), float(smoothing))
+
+
+def _is_half(tensor: Any) -> int:
+    return int(tensor.dtype == torch.bfloat16)
 
 
 class _NativeDropout(torch.autograd.Function):
@@ -81,10 +91,16 @@ class _NativeDropout(torch.autograd.Function):
 def _dropout_in_c(numbers: Tensor, probability: float, key: int) -> Tensor:
     numbers = numbers.contiguous()
     result = torch.empty_like(numbers)
-    places = address(numbers, numbers.dtype), address(result, numbers.dtype)
-    sizes = numbers.numel(), int(numbers.dtype == torch.bfloat16), key, min(round(probability * 2**32), 2**32 - 1)
-    LIBRARY.dropout(_threads(numbers.numel()), places, sizes, 1.0 / (1.0 - probability))
+    _dropout({"numbers": numbers.view(-1), "result": result.view(-1)}, probability, key)
     return result
+
+
+def _dropout(tensors: Tensors, probability: float, key: int) -> None:
+    """Call the C code."""
+    sizes: Sizes = {}
+    places = addresses(COMPILED["dropout"], tensors, sizes)
+    numbers = sizes["N"], _is_half(tensors["numbers"]), key, min(round(probability * 2**32), 2**32 - 1)
+    LIBRARY.dropout(_threads(sizes["N"]), places, numbers, 1.0 / (1.0 - probability))
 
 
 def native_dropout(numbers: Tensor, probability: float) -> Tensor:

@@ -21,6 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_capsule_mt.ops.entries import KERNELS
+from hf_capsule_mt.ops.tensor_rules import Sizes, Tensors, addresses
+
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
@@ -70,10 +73,15 @@ def block_sizes(votes: Tensor) -> tuple[int, dict[str, int]]:
     return -(-positions // block), sizes
 
 
-def launch(kernel: Any, programs: int, votes: Tensor, *arguments: Any, **sizes: Any) -> None:
-    if programs > 0:
-        with torch.cuda.device_of(votes):
-            kernel[(programs,)](votes, *arguments, **sizes)
+def launch(
+    kernel: Any, grid: tuple[int, ...], tensors: Tensors, known: Sizes, *numbers: Any, **constants: Any
+) -> None:
+    """Check the tensors of a kernel, and run it. `known` has the sizes of axes that do not depend on the tensors."""
+    rules = KERNELS[kernel.fn.__name__]
+    addresses(rules, tensors, known, device=None)
+    if 0 not in grid:
+        with torch.cuda.device_of(tensors[next(iter(rules))]):
+            kernel[grid](*(tensors.get(name) for name in rules), *numbers, **constants)
 
 
 def with_contiguous_rows(votes: Tensor) -> Tensor:

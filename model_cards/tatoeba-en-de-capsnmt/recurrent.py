@@ -12,7 +12,7 @@ from transformers.utils import logging
 from typing import Any, NamedTuple
 from .capsules import CapsuleModule
 from .checked_arguments import CheckedArguments
-from .input_checks import check_not_empty, check_tokens
+from .input_checks import check_words
 from .outputs import CACHE
 from .saving import CodeExportMixin, SafeLoadingMixin
 from .translation_head import TranslationHead
@@ -602,8 +602,7 @@ class WordEmbedding:
         """`[B, S, d]`; `side` is `""` or `"decoder_"`, the prefix of the argument names."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"pass exactly one of {side}input_ids or {side}inputs_embeds")
-        check_tokens(f"{side}input_ids", input_ids, self.embed_tokens.num_embeddings)
-        check_not_empty(f"{side}inputs_embeds", inputs_embeds)
+        check_words(side, input_ids, inputs_embeds, self.embed_tokens.num_embeddings)
         words = inputs_embeds
         if words is None:
             words = self.embed_tokens(input_ids) * self.embed_scale

@@ -27,15 +27,30 @@ def check_tokens(name: str, ids: Tensor | None, vocab_size: int) -> None:
         )
 
 
+def check_words(side: str, ids: Tensor | None, embeddings: Tensor | None, vocab_size: int) -> Tensor | None:
+    """Raise on words that cannot be translated, as ids or embeddings. Returns what is given of the two."""
+    check_tokens(f"{side}input_ids", ids, vocab_size)
+    if embeddings is not None:
+        check_not_empty(f"{side}inputs_embeds", embeddings)
+        if _can_read_values(embeddings):
+            check_finite(f"{side}inputs_embeds", embeddings)
+    return embeddings if ids is None else ids
+
+
+def check_finite(name: str, embeddings: Tensor) -> None:
+    if not embeddings.isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinity: all numbers must be finite; find out what computed them")
+
+
 def _can_read_values(tensor: Tensor) -> bool:
     """Whether values can be read without waiting for a device or breaking a trace. Fake tensors have another type."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack()
     return type(tensor) is Tensor and tensor.device.type in ("cpu", "mps") and not traced
 
 
-def check_not_empty(name: str, tensor: Tensor | None) -> None:
+def check_not_empty(name: str, tensor: Tensor) -> None:
     """Raise on an empty batch or empty sentences, as ids or embeddings."""
-    if tensor is not None and 0 in tensor.shape[:2]:
+    if 0 in tensor.shape[:2]:
         raise ValueError(
             f"{name} has shape {list(tensor.shape)}: an empty batch or sentence cannot be translated; "
             "leave it out, or let the tokenizer add its end token"
@@ -60,8 +75,15 @@ def check_source_mask(mask: Tensor | None) -> None:
         raise ValueError(f"attention_mask is 0 everywhere in sentence {empty[0]} (of {len(mask)}): it has no token")
 
 
-def check_labels(labels: Tensor, vocab_size: int) -> None:
-    """Raise on labels that are neither token ids nor -100."""
+def check_labels(labels: Tensor, vocab_size: int, target: Tensor | None = None) -> None:
+    """Raise on labels that are neither token ids nor -100, or not one for each position of the decoder's input."""
+    if labels.dtype != torch.int64:
+        raise ValueError(f"labels has type {labels.dtype}: must be torch.int64; pass labels.long()")
+    if target is not None and labels.shape != target.shape[:2]:
+        raise ValueError(
+            f"labels has shape {list(labels.shape)}, the decoder input {list(target.shape[:2])}: both must be the "
+            "same; without decoder_input_ids the model makes them from the labels"
+        )
     check_tokens("labels", labels.masked_fill(labels == -100, 0), vocab_size)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 from .capsules import CapsuleModule, LayerAggregation, record_routings, routed_projection
 from .checked_arguments import CheckedArguments
 from .configuration_gdr_marian import CapsuleAggregatedMarianConfig
-from .input_checks import check_length, check_not_empty, check_source_mask, check_tokens
+from .input_checks import check_length, check_source_mask, check_words
 from .outputs import (
     CACHE, CapsuleDecoderOutput, CapsuleEncoderOutput, CapsuleSeq2SeqModelOutput, one_cache, with_routings,
 )
@@ -148,9 +148,7 @@ class CapsuleAggregatedMarianEncoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         output_routings: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        check_tokens("input_ids", input_ids, self.config.vocab_size)
-        check_not_empty("inputs_embeds", inputs_embeds)
-        source = input_ids if input_ids is not None else inputs_embeds
+        source = check_words("", input_ids, inputs_embeds, self.config.vocab_size)
         if source is not None:
             check_length("the source", source.shape[1], self.max_source_positions)
         check_source_mask(attention_mask)
@@ -185,9 +183,7 @@ class CapsuleAggregatedMarianDecoder(CapsuleAggregatedMarianPreTrainedModel, Mar
         output_routings: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        check_tokens("decoder_input_ids", input_ids, target_vocabulary(self.config))
-        check_not_empty("decoder_inputs_embeds", inputs_embeds)
-        target = input_ids if input_ids is not None else inputs_embeds
+        target = check_words("decoder_", input_ids, inputs_embeds, target_vocabulary(self.config))
         past_key_values = one_cache(past_key_values, kwargs)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         # A static cache counts on its device. On an accelerator, reading the count would wait at every step.

@@ -23,8 +23,10 @@ from family_cases import (
 )
 from markers import exhaustive
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel
+from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel, GenerationConfig
 
+from hf_capsule_mt import quantize_for_cpu
+from hf_capsule_mt.modeling import input_checks
 from hf_capsule_mt.modeling.input_checks import check_labels, target_word_mask
 
 LIMIT = AGGREGATED_MARIAN.sizes["max_position_embeddings"]
@@ -151,6 +153,92 @@ def test_padding_in_labels_is_no_token(device: str, monkeypatch: pytest.MonkeyPa
     for wrong in (6, -1, -101):
         with pytest.raises(ValueError, match=f"labels holds the token id {wrong}: must be 0 to 5"):
             check_labels(torch.tensor([[wrong, 0, -100]]), 6)
+
+
+@chosen_cases
+@pytest.mark.parametrize("length", [3, 7, 9])
+def test_labels_of_another_length_than_the_decoder_input(case: Case, length: int):
+    """Compiled losses read and wrote outside of memory, and the process ended."""
+    model, batch = case.build(), make_pairs(case.config()).batch()
+    assert batch["labels"].shape == (3, 8)
+    message = rf"labels has shape \[3, {length}\], the decoder input \[3, 8\]: both must be the same"
+    embedded = model.get_decoder().embed_tokens(batch["decoder_input_ids"])
+    for target in ({"decoder_input_ids": batch["decoder_input_ids"]}, {"decoder_inputs_embeds": embedded}):
+        for training in (True, False):
+            for skip_logits in (True, False):
+                with pytest.raises(ValueError, match=message):
+                    model.train(training)(
+                        input_ids=batch["input_ids"], labels=words(3, length), skip_logits=skip_logits, **target
+                    )
+
+
+@richest_of_chosen
+def test_as_many_labels_in_another_shape(case: Case):
+    """They would be the labels of other positions."""
+    batch = make_pairs(case.config()).batch()
+    with pytest.raises(ValueError, match=r"labels has shape \[4, 6\], the decoder input \[3, 8\]"):
+        case.build()(**batch | {"labels": words(4, 6)})
+
+
+@richest_of_chosen
+@pytest.mark.parametrize("dtype", [torch.int32, exhaustive(torch.uint8), exhaustive(torch.float32)], ids=str)
+def test_labels_of_another_type(case: Case, dtype: torch.dtype):
+    for target in ({}, {"decoder_input_ids": words(3, 8)}):
+        with pytest.raises(ValueError, match=rf"labels has type {dtype}: must be torch.int64; pass labels.long\(\)"):
+            case.build()(**inputs_of(case, labels=words(3, 8).to(dtype)), **target)
+
+
+@chosen_cases
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_embeddings_that_are_not_finite(case: Case, number: float):
+    model, batch = case.build(), make_pairs(case.config()).batch()
+    embedded = model.get_input_embeddings()(batch.pop("input_ids")).detach()
+    embedded[1, 2, 3] = number
+    message = "^inputs_embeds holds NaN or infinity: all numbers must be finite"
+    with pytest.raises(ValueError, match=message):
+        model(inputs_embeds=embedded, **batch)
+    for settings in ({}, {"num_beams": 2}):
+        with pytest.raises(ValueError, match=message):
+            model.generate(inputs_embeds=embedded, attention_mask=batch["attention_mask"], **settings)
+    target = torch.full((3, 8, case.config().d_model), number)
+    with pytest.raises(ValueError, match="^decoder_inputs_embeds holds NaN or infinity"):
+        model(input_ids=words(3, 4), decoder_inputs_embeds=target)
+
+
+@richest_of_chosen
+def test_embeddings_on_a_gpu_are_read_once_a_translation(case: Case, monkeypatch: pytest.MonkeyPatch):
+    """`forward` must not wait for a GPU. `generate` waits for it at every word, so it can look once more."""
+    monkeypatch.setattr(input_checks, "_can_read_values", lambda tensor: False)
+    embedded = torch.full((1, 4, 32), float("nan"))
+    model = case.build()
+    assert model(inputs_embeds=embedded, decoder_input_ids=words(1, 2)).logits.isnan().any()
+    with pytest.raises(ValueError, match="inputs_embeds holds NaN"):
+        model.generate(inputs_embeds=embedded)
+
+
+def test_embeddings_under_vmap_are_not_read():
+    """Their values are unknown there, and reading one is an error of PyTorch's."""
+    model = CHOSEN[0].build()
+    embedded, target = torch.randn(3, 1, 7, 32), torch.randn(1, 5, 32)
+    actual = torch.vmap(lambda one: model(inputs_embeds=one, decoder_inputs_embeds=target).logits)(embedded)
+    expected = model(inputs_embeds=embedded[2], decoder_inputs_embeds=target).logits
+    torch.testing.assert_close(actual[2], expected, rtol=1e-4, atol=1e-4)
+
+
+@richest_of_chosen
+@pytest.mark.parametrize("beams", [0, -1])
+def test_fewer_beams_than_one(case: Case, beams: int):
+    model, message = case.build(), f"num_beams={beams}: must be at least 1"
+    source = inputs_of(case)["input_ids"]
+    quantized = quantize_for_cpu(model)
+    for each in (model, quantized):
+        with pytest.raises(ValueError, match=message):
+            each.generate(source, num_beams=beams)
+        with pytest.raises(ValueError, match=message):
+            each.generate(source, GenerationConfig(num_beams=beams, max_length=5))
+        each.generation_config.num_beams = beams
+        with pytest.raises(ValueError, match=message):
+            each.generate(source)
 
 
 @chosen_cases

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fused_cases import needs_native
+from native_calls import right_tensors
 from routing_cases import assert_close, assert_gradients_close, make_case
 
 from hf_capsule_mt.inference.int8 import native as int8_native
@@ -54,12 +55,6 @@ def test_arguments_of_another_type_or_device_are_refused() -> None:
         em_routing(votes, None, beta.to("meta"), beta)
     with pytest.raises(ValueError, match="meta"):
         dynamic_routing(votes, mask=torch.ones(2, 3, dtype=torch.bool, device="meta"))
-    gaps = torch.zeros(2, 3, 4, 2)[..., 0]
-    with pytest.raises(ValueError, match="compiled code takes"):
-        native_routing._address(gaps)
-    assert native_routing._address(gaps.unsqueeze(-1)) == gaps.data_ptr(), (
-        "the gradient of the votes has their strides"
-    )
     with pytest.raises(ValueError, match="float64"):
         make_case("guided", 603, dtype=torch.float32)(vote_keys=make_case("guided", 603).arguments["vote_keys"])
 
@@ -145,5 +140,5 @@ def test_guided_scores_use_a_thread_for_enough_work(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(guided_native, "TANGENTS_PER_THREAD", 100)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     for steps in (0, 1, 5, 50):
-        guided_native._run(False, torch.zeros(2, 4, 3, 2), steps, [])
+        guided_native._run("forward", right_tensors("guided_scores forward", B=2, I=4, O=3, D=2, T=steps))
     assert used == [1, 2, 4]

@@ -4,14 +4,14 @@ Legend: `R` rows, `L` layers, `d` model width, `I` inputs of a stacked linear ma
 """
 
 import copy
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hf_capsule_mt.inference.int8.layers import Int8Linear, Int8Module
-from hf_capsule_mt.inference.int8.native import NativeWeights, RoundedWeights, aggregate, as_int64, linear_fields
+from hf_capsule_mt.inference.int8.native import NativeWeights, RoundedWeights
+from hf_capsule_mt.inference.int8.plans import AggregationPlan, Map, aggregate, aggregation_plan, as_int64
 from hf_capsule_mt.inference.int8.rounding import int8_rounding, pack, round_to_int8
 from hf_capsule_mt.inference.search.choose import runs_as_defined
 from hf_capsule_mt.modeling.capsules.head_aggregation import GatedRoutedProjection
@@ -19,7 +19,7 @@ from hf_capsule_mt.modeling.capsules.layer_aggregation import RoutedCombination
 from hf_capsule_mt.modeling.capsules.linear_maps import StackedLinear
 from hf_capsule_mt.modeling.capsules.router import CapsuleRouter
 from hf_capsule_mt.modeling.capsules.routing_record import open_record
-from hf_capsule_mt.ops.native_library import address, tensors_are_traced
+from hf_capsule_mt.ops.native_library import tensors_are_traced
 
 MOST_ROWS = 64  # of one call, which runs on one thread. For more rows PyTorch and the routing functions are faster.
 
@@ -93,7 +93,7 @@ class Int8RoutedCombination(RoutedCombination):
         if plan is None:
             return super().forward(stacked)
         rows = rows.contiguous()
-        return aggregate(plan.plan, rows).view(*stacked.shape[:-2], stacked.shape[-1])
+        return aggregate(plan, rows).view(*stacked.shape[:-2], stacked.shape[-1])
 
 
 def routed_combination(combination: RoutedCombination, memo: Memo) -> nn.Module:
@@ -103,14 +103,7 @@ def routed_combination(combination: RoutedCombination, memo: Memo) -> nn.Module:
     return quantized
 
 
-class RoutingPlan(NamedTuple):
-    """The fields of an `Aggregation` of `csrc/aggregation.h`, and the tensors whose addresses it holds."""
-
-    plan: Tensor
-    kept: tuple[Tensor, ...]
-
-
-def routing_plan(combination: Any) -> RoutingPlan | None:
+def routing_plan(combination: Any) -> AggregationPlan | None:
     """The plan for the compiled part, None if it does not support this combination."""
     if type(combination) is not Int8RoutedCombination or type(combination.router) is not CapsuleRouter:
         return None
@@ -125,20 +118,21 @@ def routing_plan(combination: Any) -> RoutingPlan | None:
     if not all(isinstance(weights, NativeWeights) for weights in packed):
         return None
     levels = votes.rounding.levels
-    if type(capsules) is Int8Linear:
-        inputs = linear_fields(capsules.packed, capsules.bias, levels)
-    else:
-        each_layer = zip(capsules.packed, capsules.bias, strict=True)
-        inputs = tuple(chain.from_iterable(linear_fields(*each, levels) for each in each_layer))
-    linears = as_int64(inputs), as_int64([linear_fields(weights, None, levels) for weights in votes.packed])
-    em = router.algorithm == "em_routing"
     layers, width = len(votes.packed), votes.packed[0].in_features
-    floats = torch.tensor([router.inverse_temperature, router.variance_floor], dtype=torch.float64, device="cpu")
-    tensors = [activation.weight, router.beta_a, router.beta_u] if em else [None] * 3
-    tensors = [None if each is None else each.detach().float().contiguous() for each in tensors]
-    kept = (*(each for each in tensors if each is not None), *linears)
-    sizes = [layers, width, router.num_capsules, router.iterations]
-    flags = [em, combination.sees_all_layers, router.algorithm == "simple_routing"]
-    addresses = [*map(address, tensors), *(address(each, torch.int64) for each in linears)]
-    plan = torch.cat([as_int64([*sizes, *flags]), floats.view(torch.int64), as_int64(addresses)])
-    return RoutingPlan(plan, kept)
+    if type(capsules) is Int8Linear:
+        inputs = [Map(capsules.packed, capsules.bias, layers * width, layers * width)]
+    else:
+        inputs = [Map(*each, width, width) for each in zip(capsules.packed, capsules.bias, strict=True)]
+    maps = {"inputs": inputs, "votes": [Map(weights, None, width, width) for weights in votes.packed]}
+    tensors = {name: as_int64([each.fields(levels) for each in group]) for name, group in maps.items()}
+    em = router.algorithm == "em_routing"
+    if em:
+        costs = {"activation": activation.weight.flatten(0, 1), "beta_a": router.beta_a, "beta_u": router.beta_u}
+        tensors |= {name: each.detach().float().contiguous() for name, each in costs.items()}
+    return aggregation_plan(
+        "em" if em else "dynamic",
+        tensors,
+        (layers, width, router.num_capsules, router.iterations),
+        (combination.sees_all_layers, router.algorithm == "simple_routing"),
+        (router.inverse_temperature, router.variance_floor),
+    )

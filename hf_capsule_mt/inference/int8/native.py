@@ -1,4 +1,4 @@
-"""int8 with the compiled part of this package: one call for a linear map, one call for a step of a Marian decoder.
+"""Linear maps in int8 with the compiled part of this package. `plans.py` has its calls for more than one map.
 
 PyTorch's int8 replaces it if there was no C compiler at installation, or if the processor is not x86 with AVX2.
 
@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops.native_library import LIBRARY, address, tensors_are_traced
+from hf_capsule_mt.ops.entries import COMPILED
+from hf_capsule_mt.ops.native_library import LIBRARY, tensors_are_traced
+from hf_capsule_mt.ops.tensor_rules import Sizes, Tensors, addresses
 
 BLOCK, GROUP = 64, 4  # outputs of a block, and inputs side by side, as in csrc/int8_linear.h
 PRODUCTS_PER_THREAD = 2**23
@@ -67,8 +69,8 @@ class NativeWeights:
             )
         self.__dict__.update(state)
 
-    def addresses(self) -> tuple[int, int, int]:
-        return address(self.weights, torch.int8), address(self.scales), address(self.offsets, torch.int32)
+    def tensors(self) -> dict[str, Tensor | None]:
+        return {"weights": self.weights, "scales": self.scales, "offsets": self.offsets}
 
     def __call__(self, inputs: Tensor, bias: Tensor | None, levels: int, scaled: bool) -> Tensor:
         """`inputs` `[…, in]` to `[…, out]`. Without `scaled` the inputs must be between -1 and 1."""
@@ -94,12 +96,24 @@ def _multiply(weights: NativeWeights, inputs: Tensor, bias: Tensor | None, level
     count = len(rows)
     outputs = rows.new_empty(count, weights.out_features)
     if count:
-        LIBRARY.int8_linear(
-            min(torch.get_num_threads(), count * weights.weights.numel() // PRODUCTS_PER_THREAD),
-            (*weights.addresses(), address(bias), address(rows, contiguous=False), address(outputs)),
-            (weights.in_features, weights.out_features, levels, count, rows.stride(0), scaled),
-        )
+        tensors = {**weights.tensors(), "bias": bias, "inputs": rows, "outputs": outputs}
+        _int8_linear(tensors, weights.in_features, weights.out_features, levels, scaled)
     return outputs if inputs.dim() == 2 else outputs.view(*inputs.shape[:-1], weights.out_features)
+
+
+def _int8_linear(tensors: Tensors, inputs: int, outputs: int, levels: int, scaled: bool) -> None:
+    """Call the C code for a map from `inputs` to `outputs` numbers."""
+    sizes = linear_sizes(inputs, outputs)
+    places = addresses(COMPILED["int8_linear"], tensors, sizes)
+    rows: Any = tensors["inputs"]
+    threads = min(torch.get_num_threads(), len(rows) * inputs * outputs // PRODUCTS_PER_THREAD)
+    LIBRARY.int8_linear(threads, places, (inputs, outputs, levels, len(rows), rows.stride(0), scaled))
+
+
+def linear_sizes(inputs: int, outputs: int) -> Sizes:
+    """Those of a linear map that `NativeWeights` holds."""
+    blocks, groups = -(-outputs // BLOCK), -(-inputs // GROUP)
+    return {"i": inputs, "o": outputs, "b": blocks, "w": BLOCK, "g": groups, "q": GROUP}
 
 
 def multiply_in_pytorch(
@@ -110,41 +124,3 @@ def multiply_in_pytorch(
     rounded = (inputs.float() * (levels / largest)).round().clamp(-levels, levels)
     outputs = (rounded @ weights.unpacked().weight.float().T) * (largest / levels * weights.scales)
     return outputs if bias is None else outputs + bias
-
-
-def linear_fields(weights: Any, bias: Tensor | None, levels: int) -> tuple[int, ...]:
-    """The fields of a `Linear` of `csrc/int8_linear.h`."""
-    return *weights.addresses(), address(bias), weights.in_features, weights.out_features, levels
-
-
-def as_int64(values: Any) -> Tensor:
-    """Integers for compiled code, on the CPU whatever the default device is."""
-    return torch.tensor(values, dtype=torch.int64, device="cpu")
-
-
-def marian_step(plan: Tensor, states: Tensor, outputs: Tensor, history: Tensor, place: int) -> None:
-    """Run all layers of a decoder for the words at `place`: `states` `[R, d]` to `outputs` `[L, R, d]`.
-
-    `plan` has the fields of a `Plan` of `csrc/marian_step.h`. `history` `[R, room]` has the rows of the cache that
-    each row continues.
-    """
-    states = states.contiguous()
-    if len(history) != len(states) or outputs.shape[1:] != states.shape:
-        raise ValueError(f"{len(states)} words for {len(history)} rows")
-    addresses = address(plan, torch.int64), address(states), address(outputs), address(history, torch.int32)
-    LIBRARY.marian_step(addresses, len(states), place)
-
-
-def aggregate(plan: Tensor, outputs: Tensor) -> Tensor:
-    """Routing over layers: `outputs` `[R, L, d]`, contiguous in `d`, to `[R, d]`.
-
-    `plan` has the fields of an `Aggregation` of `csrc/aggregation.h`, which starts with L and d.
-    """
-    rows, layers, width = outputs.shape
-    if [layers, width] != plan[:2].tolist() or outputs.stride(2) != 1:
-        raise ValueError(f"outputs has shape {list(outputs.shape)}: must be rows of {plan[:2].tolist()}")
-    combined = outputs.new_empty(rows, width)
-    if rows:
-        addresses = address(plan, torch.int64), address(outputs, contiguous=False), address(combined)
-        LIBRARY.aggregate(addresses, (rows, outputs.stride(1), outputs.stride(0)))
-    return combined

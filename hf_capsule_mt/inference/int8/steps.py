@@ -14,11 +14,13 @@ from transformers.activations import GELUActivation, SiLUActivation
 
 from hf_capsule_mt.inference.int8.layers import Int8Linear
 from hf_capsule_mt.inference.int8.marian import routing_plan
-from hf_capsule_mt.inference.int8.native import NativeWeights, aggregate, as_int64, linear_fields, marian_step
+from hf_capsule_mt.inference.int8.native import NativeWeights
+from hf_capsule_mt.inference.int8.plans import Map, aggregate, as_int64, decoder_plan, layer_fields, marian_step
 from hf_capsule_mt.inference.search.choose import STEP_MAKERS, inferred_mask, runs_as_defined, search_arguments
 from hf_capsule_mt.inference.search.processors import output_layer
 from hf_capsule_mt.modeling.input_checks import check_length, word_mask
-from hf_capsule_mt.ops.native_library import address, tensors_are_traced
+from hf_capsule_mt.ops.entries import NORMS
+from hf_capsule_mt.ops.native_library import tensors_are_traced
 
 INITIAL_ROOM = 32  # words that the cache can hold at first
 FEW_ROWS = 16  # at most so many rows are faster in a compiled call, which runs on one thread
@@ -136,7 +138,6 @@ class CompiledSteps(MarianSteps):
 
     def _start(self, source: Tensor) -> None:
         layers = self.decoder.layers
-        attention = layers[0].encoder_attn
         levels = layers[0].fc1.rounding.levels
         rows, positions, width = source.shape
         self.cache = source.new_empty(len(layers), INITIAL_ROOM, rows, 2, width)
@@ -145,27 +146,36 @@ class CompiledSteps(MarianSteps):
         self.source = [
             [project(source) for project in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)] for layer in layers
         ]
-        layer_numbers: list[int] = []
-        for layer, kept in zip(layers, self.source, strict=True):
-            attention = layer.self_attn
-            for linear in (attention.query_key_value, attention.out_proj, layer.encoder_attn.q_proj):
-                layer_numbers += linear_fields(linear.packed, linear.bias, levels)
-            for linear in (layer.encoder_attn.out_proj, layer.fc1, layer.fc2):
-                layer_numbers += linear_fields(linear.packed, linear.bias, levels)
-            for norm in norms(layer):
-                layer_numbers += address(norm.weight), address(norm.bias)
-            layer_numbers += map(address, kept)
+        self.source_shape, self.inner = (rows, positions, width), layers[0].fc1.out_features
+        fields = [
+            layer_fields(self._maps(layer, width), levels, self._tensors(layer, *kept), self.source_shape)
+            for layer, kept in zip(layers, self.source, strict=True)
+        ]
         epsilons = [[norm.eps for norm in norms(layer)] for layer in layers]
-        self.epsilons = torch.tensor(epsilons, dtype=torch.float32, device="cpu")
-        self.plan_numbers = as_int64(layer_numbers)
-        self.sizes = [len(layers), width, attention.num_heads, positions, layers[0].fc1.out_features]
-        self.sizes.append(ACTIVATIONS[type(layers[0].activation_fn)])
+        self.numbers = {
+            "epsilons": torch.tensor(epsilons, dtype=torch.float32, device="cpu"),
+            "layers": as_int64(fields),
+        }
         self.routing = None if self.aggregation is None else routing_plan(self.aggregation.combination)
         self._update_plan()
 
+    def _maps(self, layer: Any, width: int) -> list[Map]:
+        """The linear maps of a layer, in the order of `Layer` in csrc."""
+        attention, cross = layer.self_attn, layer.encoder_attn
+        square = [(each, width, width) for each in (attention.out_proj, cross.q_proj, cross.out_proj)]
+        wide = [(layer.fc1, width, self.inner), (layer.fc2, self.inner, width)]
+        every = [(attention.query_key_value, width, 3 * width), *square, *wide]
+        return [Map(linear.packed, linear.bias, *sizes) for linear, *sizes in every]
+
+    def _tensors(self, layer: Any, keys: Tensor, values: Tensor) -> dict[str, Tensor | None]:
+        weights = [each for norm in norms(layer) for each in (norm.weight, norm.bias)]
+        return {**dict(zip(NORMS, weights, strict=True)), "keys": keys, "values": values}
+
     def _update_plan(self) -> None:
-        addresses = [*map(address, (self.cache, self.mask, self.epsilons)), address(self.plan_numbers, torch.int64)]
-        self.plan = as_int64([*self.sizes, self.cache.shape[2], self.cache.shape[1], *addresses])
+        first = self.decoder.layers[0]
+        tensors = {"cache": self.cache, "source_mask": self.mask, **self.numbers}
+        sizes = first.self_attn.num_heads, self.inner, ACTIVATIONS[type(first.activation_fn)]
+        self.plan = decoder_plan(tensors, self.source_shape, *sizes)
 
     def _layers(self, states: Tensor) -> Tensor:
         if self.past == self.cache.shape[1]:
@@ -173,17 +183,15 @@ class CompiledSteps(MarianSteps):
             self.history = torch.cat([self.history, torch.empty_like(self.history)], dim=1)
             self._update_plan()
         rows = len(states)
-        if rows > self.cache.shape[2]:
-            raise RuntimeError(f"{rows} rows continue {self.cache.shape[2]}: a search never adds rows")
         outputs = states.new_empty(len(self.decoder.layers), rows, states.shape[-1])
-        marian_step(self.plan, states, outputs, self.history, self.past)
+        marian_step(self.plan, states.contiguous(), outputs, self.history, self.past)
         self.history[:, self.past] = torch.arange(rows, dtype=torch.int32, device="cpu")
         return outputs
 
     def _aggregate(self, outputs: Any) -> Tensor:
         if self.routing is None:
             return super()._aggregate(outputs)
-        return self.aggregation.with_top_layer(outputs[-1], aggregate(self.routing.plan, outputs.transpose(0, 1)))
+        return self.aggregation.with_top_layer(outputs[-1], aggregate(self.routing, outputs.transpose(0, 1)))
 
     def select(self, rows: Tensor) -> None:
         self.history = self.history.index_select(0, rows)

@@ -19,6 +19,7 @@ from hf_capsule_mt.inference.search.caps_nmt import caps_nmt_steps
 from hf_capsule_mt.inference.search.compiled import beam_search_in_compiled_steps, can_compile_beam_search
 from hf_capsule_mt.inference.search.loops import Steps, beam_search, greedy_search, limits_of
 from hf_capsule_mt.inference.search.processors import Processors, is_of_transformers
+from hf_capsule_mt.modeling.input_checks import check_finite
 from hf_capsule_mt.modeling.modeling_caps_nmt import CapsNMTForConditionalGeneration
 from hf_capsule_mt.modeling.outputs import CACHE, one_cache
 from hf_capsule_mt.modeling.recurrent.cache import RecurrentCache
@@ -40,6 +41,7 @@ STEP_MAKERS: dict[type, StepMaker] = {CapsNMTForConditionalGeneration: caps_nmt_
 
 def search_arguments(model: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
     """The argument `custom_generate` for `generate(inputs, *positional, **keywords)`; empty for Transformers' loop."""
+    _check_arguments(model, {"generation_config": next(iter(positional), None), **keywords})
     if len(positional) > 1 or any(keywords.get(name) is not None for name in NOT_PASSED_ON):
         return {}
     if is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model):  # then `generate` sets synced_gpus
@@ -52,6 +54,16 @@ def search_arguments(model: Any, positional: tuple[Any, ...], keywords: dict[str
         return {}
     cache = one_cache(keywords.get("past_key_values"), dict(keywords))
     return {"custom_generate": partial(search, callers_cache=cache)}
+
+
+def _check_arguments(model: Any, call: dict[str, Any]) -> None:
+    """Raise on what every search would take without a word, and then translate badly or not at all."""
+    beams = generation_setting(model, call, "num_beams")
+    if beams is not None and beams < 1:
+        raise ValueError(f"num_beams={beams}: must be at least 1, which is greedy search; more is beam search")
+    # Once a call, so that waiting for a GPU does not matter; the encoder itself looks only where reading is cheap.
+    if isinstance(call.get("inputs_embeds"), Tensor):
+        check_finite("inputs_embeds", call["inputs_embeds"])
 
 
 def inferred_mask(model: Any, inputs: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Tensor]:

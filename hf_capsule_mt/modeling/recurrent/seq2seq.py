@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from hf_capsule_mt.modeling.capsules.linear_maps import CapsuleModule
 from hf_capsule_mt.modeling.checked_arguments import CheckedArguments
-from hf_capsule_mt.modeling.input_checks import check_not_empty, check_tokens
+from hf_capsule_mt.modeling.input_checks import check_words
 from hf_capsule_mt.modeling.outputs import CACHE
 from hf_capsule_mt.modeling.recurrent.cache import CAN_COMPILE_STEPS, RecurrentCache
 from hf_capsule_mt.modeling.recurrent.embeddings import ResizableHead, TwoEmbeddings
@@ -75,8 +75,7 @@ class WordEmbedding:
         """`[B, S, d]`; `side` is `""` or `"decoder_"`, the prefix of the argument names."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"pass exactly one of {side}input_ids or {side}inputs_embeds")
-        check_tokens(f"{side}input_ids", input_ids, self.embed_tokens.num_embeddings)
-        check_not_empty(f"{side}inputs_embeds", inputs_embeds)
+        check_words(side, input_ids, inputs_embeds, self.embed_tokens.num_embeddings)
         words = inputs_embeds
         if words is None:
             words = self.embed_tokens(input_ids) * self.embed_scale

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from hf_capsule_mt.ops.native_routing import DYNAMIC, dense, native_routing
+from hf_capsule_mt.ops.native_routing import dense, native_routing
 
 
 def native_dynamic_routing(
@@ -11,4 +11,4 @@ def native_dynamic_routing(
     """The capsules of the reference's `dynamic_routing`."""
     options = (iterations, normalize, stop_assignment_gradient, 0.0, 0.0)
     mask = None if mask is None else mask.contiguous()
-    return native_routing(DYNAMIC, options, dense(votes), None, None, None, mask)
+    return native_routing("dynamic", options, dense(votes), None, None, None, mask)

@@ -39,18 +39,15 @@ def fused_dynamic_routing(
     votes = with_contiguous_rows(votes)
     capsules, assignments = empty_results(votes, iterations if return_assignments else 0)
     blocks, sizes = block_sizes(votes)
-    arguments = (
-        as_bytes(mask),
-        capsules,
-        assignments if return_assignments else None,
-        len(votes),
-        *votes.stride()[:2],
-    )
+    tensors = {"votes": votes, "mask": as_bytes(mask), "capsules": capsules}
+    tensors["assignments_out"] = assignments if return_assignments else None
     launch(
         _kernels()["dynamic_forward_kernel"],
-        blocks,
-        votes,
-        *arguments,
+        (blocks,),
+        tensors,
+        {"T": iterations},
+        len(votes),
+        *votes.stride()[:2],
         NORMALIZE=normalize,
         ITERATIONS=iterations,
         **sizes,
@@ -71,9 +68,10 @@ def fused_dynamic_routing_backward(
     votes = with_contiguous_rows(votes)
     grad_votes = votes.new_empty(votes.shape)
     blocks, sizes = block_sizes(votes)
-    arguments = (as_bytes(mask), grad_capsules.contiguous(), grad_votes, len(votes), *votes.stride()[:2])
+    tensors = {"votes": votes, "mask": as_bytes(mask), "grad_capsules": grad_capsules.contiguous()}
+    tensors["grad_votes"] = grad_votes
     sizes |= {"NORMALIZE": normalize, "ITERATIONS": iterations, "STEPS": steps}
-    launch(_kernels()["dynamic_backward_kernel"], blocks, votes, *arguments, **sizes)
+    launch(_kernels()["dynamic_backward_kernel"], (blocks,), tensors, {}, len(votes), *votes.stride()[:2], **sizes)
     return grad_votes
 
 

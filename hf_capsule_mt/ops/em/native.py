@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from hf_capsule_mt.ops.native_routing import EM, dense, native_routing
+from hf_capsule_mt.ops.native_routing import dense, native_routing
 
 
 def native_em_routing(
@@ -19,4 +19,4 @@ def native_em_routing(
     """The capsules of the reference's `em_routing`."""
     options = (iterations, False, stop_assignment_gradient, inverse_temperature, variance_floor)
     small = [None if each is None else each.float().contiguous() for each in (log_activations, beta_a, beta_u)]
-    return native_routing(EM, options, dense(votes), *small, None if mask is None else mask.contiguous())
+    return native_routing("em", options, dense(votes), *small, None if mask is None else mask.contiguous())

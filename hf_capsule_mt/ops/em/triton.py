@@ -25,6 +25,14 @@ def _kernels() -> dict[str, Any]:
     return {kernel.fn.__name__: kernel for kernel in (em_forward_kernel, em_backward_kernel)}
 
 
+def _inputs(
+    votes: Tensor, log_activations: Tensor | None, beta_a: Tensor, beta_u: Tensor, mask: Tensor | None
+) -> dict[str, Tensor | None]:
+    small = {"log_activations": log_activations, "beta_a": beta_a, "beta_u": beta_u}
+    contiguous = {name: None if tensor is None else tensor.contiguous() for name, tensor in small.items()}
+    return {"votes": votes, **contiguous, "mask": as_bytes(mask)}
+
+
 @torch.library.custom_op(f"{NAMESPACE}::fused_em_routing", mutates_args=())
 def fused_em_routing(
     votes: Tensor,
@@ -45,16 +53,13 @@ def fused_em_routing(
     votes = with_contiguous_rows(votes)
     capsules, assignments = empty_results(votes, iterations if return_assignments else 0)
     blocks, sizes = block_sizes(votes)
+    tensors = _inputs(votes, log_activations, beta_a, beta_u, mask)
+    tensors |= {"capsules": capsules, "assignments_out": assignments if return_assignments else None}
     launch(
         _kernels()["em_forward_kernel"],
-        blocks,
-        votes,
-        None if log_activations is None else log_activations.contiguous(),
-        beta_a.contiguous(),
-        beta_u.contiguous(),
-        as_bytes(mask),
-        capsules,
-        assignments if return_assignments else None,
+        (blocks,),
+        tensors,
+        {"T": iterations},
         len(votes),
         *votes.stride()[:2],
         inverse_temperature,
@@ -101,18 +106,14 @@ def fused_em_routing_backward(
     blocks, sizes = block_sizes(votes)
     programs = min(blocks, _programs(votes.device, sizes["num_warps"]))
     grad_betas = beta_a.new_empty(2, programs, len(beta_a))
+    tensors = _inputs(votes, log_activations, beta_a, beta_u, mask)
+    tensors |= {"grad_capsules": grad_capsules.contiguous(), "grad_votes": grad_votes, "grad_betas": grad_betas}
+    tensors["grad_log_activations"] = None if log_activations is None else grad_activations
     launch(
         _kernels()["em_backward_kernel"],
-        programs,
-        votes,
-        None if log_activations is None else log_activations.contiguous(),
-        beta_a.contiguous(),
-        beta_u.contiguous(),
-        as_bytes(mask),
-        grad_capsules.contiguous(),
-        grad_votes,
-        None if log_activations is None else grad_activations,
-        grad_betas,
+        (programs,),
+        tensors,
+        {"k": 2, "p": programs},
         len(votes),
         *votes.stride()[:2],
         inverse_temperature,

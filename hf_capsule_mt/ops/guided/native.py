@@ -4,43 +4,47 @@ The code sums each hyperbolic tangent as soon as it is computed, so no `[B, T, I
 tensors are float32.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hf_capsule_mt.ops.native_library import LIBRARY, address
+from hf_capsule_mt.ops.entries import COMPILED
+from hf_capsule_mt.ops.native_library import LIBRARY
+from hf_capsule_mt.ops.tensor_rules import Sizes, Tensors, addresses
 
 TANGENTS_PER_THREAD = 2**16  # fewer are not worth starting a thread
+INPUTS = ("guide", "keys", "context", "score_weight")
 
 
-def _run(backward: bool, keys: Tensor, steps: int, tensors: list[Tensor | None]) -> None:
-    """Call the C code. `tensors` are in the order of `py_guided_scores` in module.c."""
-    batch, inputs, outputs, size = keys.shape
-    if not batch or not steps:
-        return
-    threads = min(torch.get_num_threads(), max(1, keys.numel() * steps // TANGENTS_PER_THREAD))
-    addresses = tuple(map(address, tensors))
-    LIBRARY.guided_scores(backward, threads, addresses, (batch, steps, inputs, outputs, size))
+def _run(direction: str, tensors: Tensors) -> None:
+    """Call the C code. `direction` is "forward" or "backward"."""
+    sizes: Sizes = {}
+    places = addresses(COMPILED[f"guided_scores {direction}"], tensors, sizes)
+    shape = tuple(sizes[axis] for axis in "BTIOD")
+    if 0 not in shape:
+        threads = min(torch.get_num_threads(), max(1, math.prod(shape) // TANGENTS_PER_THREAD))
+        LIBRARY.guided_scores(direction == "backward", threads, places, shape)
 
 
 class _NativeGuidedScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Tensor) -> Tensor:
-        guide, keys, context, weight = tensors = [tensor.contiguous() for tensor in arguments]
+        guide, keys, *_ = tensors = [tensor.contiguous() for tensor in arguments]
         ctx.save_for_backward(*tensors)
         scores = guide.new_empty(len(keys), guide.shape[1], *keys.shape[1:3])
-        _run(False, keys, guide.shape[1], [guide, keys, context, weight, None, scores, None, None, None])
+        _run("forward", {**dict(zip(INPUTS, tensors, strict=True)), "scores": scores})
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor, ...]:
-        guide, keys, context, weight = ctx.saved_tensors
-        grads = [torch.zeros_like(tensor) for tensor in (keys, context, weight)]
-        tensors = [guide, keys, context, weight, grad_scores.contiguous(), None, *grads]
-        _run(True, keys, guide.shape[1], tensors)
+        inputs = dict(zip(INPUTS, ctx.saved_tensors, strict=True))
+        grads = [torch.zeros_like(tensor) for tensor in ctx.saved_tensors[1:]]
+        results = dict(zip(("grad_keys", "grad_context", "grad_weight"), grads, strict=True))
+        _run("backward", {**inputs, "grad_scores": grad_scores.contiguous(), **results})
         return grads[1].sum(dim=2), *grads
 
 

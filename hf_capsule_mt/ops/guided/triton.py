@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_capsule_mt.ops.triton_operators import NAMESPACE, padded
+from hf_capsule_mt.ops.tensor_rules import Sizes
+from hf_capsule_mt.ops.triton_operators import NAMESPACE, launch, padded
 
 TILE = {"BT": 8, "BI": 32, "BD": 16}  # 4096 numbers: 32 a thread with four warps
 
@@ -34,14 +35,16 @@ def _tile(guide: Tensor, keys: Tensor) -> dict[str, int]:
     return {side: min(TILE[side], padded(count)) for side, count in counts.items()}
 
 
-def _launch(name: str, grid: tuple[int, int, int], tensors: list[Tensor], tile: dict[str, int]) -> None:
-    guide, keys = tensors[:2]
-    if 0 in grid:
-        return
-    with torch.cuda.device_of(guide):
-        _kernels()[name][grid](
-            *tensors, guide.shape[1], keys.shape[1], OUTPUTS=keys.shape[2], SIZE=keys.shape[3], num_warps=4, **tile
-        )
+def _run(name: str, blocks: tuple[int, int], tensors: dict[str, Tensor], known: Sizes, tile: dict[str, int]) -> None:
+    steps = tensors["guide"].shape[1]
+    batch, inputs, outputs, size = tensors["keys"].shape
+    sizes = {"OUTPUTS": outputs, "SIZE": size, "num_warps": 4, **tile}
+    launch(_kernels()[name], (batch * outputs, *blocks), tensors, known, steps, inputs, **sizes)
+
+
+def _inputs(*tensors: Tensor) -> dict[str, Tensor]:
+    names = ("guide", "keys", "context", "score_weight")
+    return {name: tensor.contiguous() for name, tensor in zip(names, tensors, strict=True)}
 
 
 @torch.library.custom_op(f"{NAMESPACE}::fused_guided_scores", mutates_args=())
@@ -50,9 +53,9 @@ def fused_guided_scores(guide: Tensor, keys: Tensor, context: Tensor, score_weig
     batch, inputs, outputs, _ = keys.shape
     tile = _tile(guide, keys)
     scores = guide.new_empty(batch, guide.shape[1], inputs, outputs)
-    tensors = [tensor.contiguous() for tensor in (guide, keys, context, score_weight)]
-    grid = batch * outputs, -(-guide.shape[1] // tile["BT"]), -(-inputs // tile["BI"])
-    _launch("guided_scores_kernel", grid, [*tensors, scores], tile)
+    blocks = -(-guide.shape[1] // tile["BT"]), -(-inputs // tile["BI"])
+    tensors = {**_inputs(guide, keys, context, score_weight), "scores": scores}
+    _run("guided_scores_kernel", blocks, tensors, {}, tile)
     return scores
 
 
@@ -68,14 +71,16 @@ def fused_guided_scores_backward(
     """The gradients of keys, context and weight. The gradient of the guide is that of the context, summed over O."""
     batch, inputs, outputs, size = keys.shape
     tile = _tile(guide, keys)
-    tensors = [tensor.contiguous() for tensor in (guide, keys, context, score_weight, grad_scores)]
+    tensors = {**_inputs(guide, keys, context, score_weight), "grad_scores": grad_scores.contiguous()}
     blocks = {side: -(-count // tile[side]) for side, count in (("BT", guide.shape[1]), ("BI", inputs), ("BD", size))}
     grad_keys, grad_context = keys.new_empty(keys.shape), context.new_empty(context.shape)
-    grad_weights = guide.new_empty(batch * outputs * blocks["BT"], size)
-    grid = batch * outputs, blocks["BT"], blocks["BD"]
-    _launch("guided_scores_grad_context_kernel", grid, [*tensors, grad_context, grad_weights], tile)
-    grid = batch * outputs, blocks["BI"], blocks["BD"]
-    _launch("guided_scores_grad_keys_kernel", grid, [*tensors, grad_keys], tile)
+    parts = batch * outputs * blocks["BT"]
+    grad_weights = guide.new_empty(parts, size)
+    results = {"grad_context": grad_context, "grad_weights": grad_weights}
+    both = blocks["BT"], blocks["BD"]
+    _run("guided_scores_grad_context_kernel", both, {**tensors, **results}, {"p": parts}, tile)
+    both = blocks["BI"], blocks["BD"]
+    _run("guided_scores_grad_keys_kernel", both, {**tensors, "grad_keys": grad_keys}, {}, tile)
     return grad_keys, grad_context, grad_weights.sum(dim=0)
 
 

@@ -1,0 +1,133 @@
+"""The compiled calls for more than one linear map in int8: a step of a Marian decoder, and routing over layers.
+
+Both read a plan, a tensor of sizes and addresses as a struct of `csrc` has them. A plan is made once for many calls,
+and then each tensor whose address it holds is checked.
+
+Legend: `R` rows, `L` layers, `d` model width, `S` source positions, `O` capsules; `C` and `P` rows and places of the
+cache of a decoder.
+"""
+
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_capsule_mt.inference.int8.native import linear_sizes
+from hf_capsule_mt.ops.entries import COMPILED
+from hf_capsule_mt.ops.native_library import LIBRARY
+from hf_capsule_mt.ops.tensor_rules import Tensors, addresses
+
+# The numbers in a struct, as in csrc/module.c.
+LINEAR, LAYER, PLAN, AGGREGATION = 7, 50, 12, 14
+
+
+def as_int64(values: Any) -> Tensor:
+    """Integers for compiled code, on the CPU whatever the default device is."""
+    return torch.tensor(values, dtype=torch.int64, device="cpu")
+
+
+class Map(NamedTuple):
+    """A linear map from `inputs` to `outputs` numbers; `weights` are `NativeWeights`."""
+
+    weights: Any
+    bias: Tensor | None
+    inputs: int
+    outputs: int
+
+    def fields(self, levels: int) -> tuple[int, ...]:
+        """Those of a `Linear` of `csrc/int8_linear.h`."""
+        tensors = {**self.weights.tensors(), "bias": self.bias}
+        places = addresses(COMPILED["struct Linear"], tensors, linear_sizes(self.inputs, self.outputs))
+        return *places, self.inputs, self.outputs, levels
+
+
+def layer_fields(maps: list[Map], levels: int, tensors: Tensors, source: tuple[int, int, int]) -> list[int]:
+    """The fields of a `Layer` of `csrc/marian_step.h`; `tensors` are its norms, keys and values `[C, S, d]`."""
+    sizes = dict(zip("CSd", source, strict=True))
+    return [*chain(*(each.fields(levels) for each in maps)), *addresses(COMPILED["struct Layer"], tensors, sizes)]
+
+
+class DecoderPlan(NamedTuple):
+    """The fields of a `Plan` of `csrc/marian_step.h`, the sizes of what it points to, and these tensors."""
+
+    plan: Tensor
+    layers: int
+    width: int
+    places: int
+    rows: int
+    kept: Tensors
+
+
+def decoder_plan(
+    tensors: Tensors, source: tuple[int, int, int], heads: int, inner: int, activation: int
+) -> DecoderPlan:
+    """The plan of a decoder with these `tensors`, a `source` `[C, S, d]`, and `inner` numbers between two maps."""
+    rows, positions, width = source
+    sizes = {**dict(zip("CSd", source, strict=True)), "p": 2, "n": 3, "F": LAYER}
+    places = addresses(COMPILED["struct Plan"], tensors, sizes)
+    layers, room = sizes["L"], sizes["P"]
+    plan = as_int64([layers, width, heads, positions, inner, activation, rows, room, *places])
+    return DecoderPlan(plan, layers, width, room, rows, tensors)
+
+
+def marian_step(plan: DecoderPlan, states: Tensor, outputs: Tensor, history: Tensor, place: int) -> None:
+    """Run all layers of a decoder for the words at `place`: `states` `[R, d]` to `outputs` `[L, R, d]`.
+
+    `history` `[R, P]` has the rows of the cache that each row continues.
+    """
+    sizes = {"F": PLAN, "L": plan.layers, "d": plan.width, "P": plan.places}
+    tensors = {"plan": plan.plan, "states": states, "outputs": outputs, "history": history}
+    places = addresses(COMPILED["marian_step"], tensors, sizes)
+    rows = sizes["R"]
+    if rows > plan.rows or not 0 <= place < plan.places:
+        raise ValueError(f"{rows} rows at place {place}: the cache has {plan.rows} rows and {plan.places} places")
+    LIBRARY.marian_step(places, rows, place)
+
+
+class AggregationPlan(NamedTuple):
+    """The fields of an `Aggregation` of `csrc/aggregation.h`, sizes, and the tensors whose addresses it holds."""
+
+    plan: Tensor
+    layers: int
+    width: int
+    kept: Tensors
+
+
+def aggregation_plan(
+    kind: str,
+    tensors: Tensors,
+    sizes: tuple[int, int, int, int],
+    flags: tuple[bool, bool],
+    floats: tuple[float, float],
+) -> AggregationPlan:
+    """The plan of a routing.
+
+    Args:
+        kind: "em" or "dynamic".
+        tensors: those of a `struct Aggregation`.
+        sizes: layers, width, capsules and rounds.
+        flags: whether each layer sees all others, and whether dynamic routing normalizes.
+        floats: inverse temperature and variance floor of EM routing.
+    """
+    layers, width, capsules, _ = sizes
+    known = {"F": LINEAR, "L": layers, "d": width, "O": capsules, "l": 1 if flags[0] else layers}
+    places = addresses(COMPILED[f"struct Aggregation {kind}"], tensors, known)
+    numbers = torch.tensor(floats, dtype=torch.float64, device="cpu").view(torch.int64)
+    plan = torch.cat([as_int64([*sizes, kind == "em", *flags]), numbers, as_int64(places)])
+    return AggregationPlan(plan, layers, width, tensors)
+
+
+def aggregate(plan: AggregationPlan, outputs: Tensor) -> Tensor:
+    """Routing over layers: `outputs` `[R, L, d]`, contiguous in `d`, to `[R, d]`."""
+    combined = outputs.new_empty(len(outputs), outputs.shape[-1])
+    _aggregate(plan, {"plan": plan.plan, "outputs": outputs, "combined": combined})
+    return combined
+
+
+def _aggregate(plan: AggregationPlan, tensors: Tensors) -> None:
+    """Call the C code."""
+    places = addresses(COMPILED["aggregate"], tensors, {"F": AGGREGATION, "L": plan.layers, "d": plan.width})
+    outputs: Any = tensors["outputs"]
+    if len(outputs):
+        LIBRARY.aggregate(places, (len(outputs), outputs.stride(1), outputs.stride(0)))

@@ -1,0 +1,137 @@
+"""The tensors that the compiled part (`csrc`) and the Triton kernels take: one table each, which every call checks.
+
+Compiled code and kernels read and write memory at addresses. A tensor that is too small or of another type would end
+the process, or give wrong numbers. So no call passes an address that `addresses` has not checked.
+
+Legend: `N` positions, `I` inputs, `O` outputs, `D` size of a capsule; `B` sentences, `T` target steps of guided
+routing and rounds of the others, `S` source positions, `V` words; `R` rows, `L` layers, `d` model width, `C` and `P`
+rows and places of a decoder's cache; `i` and `o` inputs and outputs of a linear map in int8, which is stored as `b`
+blocks of `w` outputs and `g` groups of `q` inputs. The caller gives the sizes of all other letters.
+"""
+
+import torch
+
+from hf_capsule_mt.ops.tensor_rules import Rule, Rules
+
+INT8, INT32, INT64 = (torch.int8,), (torch.int32,), (torch.int64,)
+BOOL, BYTES = (torch.bool,), (torch.uint8,)
+TRAINED = (torch.float32, torch.bfloat16)
+VOTES = (*TRAINED, torch.float16)
+FLOATS = (*VOTES, torch.float64)
+
+_VOTES: dict[str, Rule] = {"votes": Rule("NIOD", dense=2), "mask": Rule("NI", BOOL, optional=True)}
+_EM_INPUTS = {**_VOTES, "log_activations": Rule("NI", optional=True), "beta_a": Rule("O"), "beta_u": Rule("O")}
+_GRADIENTS = {"grad_capsules": Rule("NOD"), "grad_votes": Rule("NIOD", like="votes")}
+_EM_GRADIENTS = {"grad_log_activations": Rule("NI", optional=True), "grad_a": Rule("O"), "grad_u": Rule("O")}
+_GUIDED: Rules = {"guide": Rule("BTD"), "keys": Rule("BIOD"), "context": Rule("BTOD"), "score_weight": Rule("D")}
+_LINEAR: Rules = {
+    "weights": Rule("bgwq", INT8),
+    "scales": Rule("o"),
+    "offsets": Rule("o", INT32),
+    "bias": Rule("o", optional=True),
+}
+NORMS = [f"{part}_{kind}" for part in ("self", "source", "feed_forward") for kind in ("weight", "bias")]
+
+
+def _route(**used: Rule) -> Rules:
+    names = "votes log_activations mask beta_a beta_u grad_capsules capsules grad_votes grad_log_activations grad_a "
+    return {name: used.get(name) for name in (names + "grad_u").split()}
+
+
+# By the function of csrc/module.c and what it does there, or by the struct of csrc that holds the addresses. The
+# tensors are in the order in which the C code takes them.
+COMPILED: dict[str, Rules] = {
+    "route em_forward": _route(**_EM_INPUTS, capsules=Rule("NOD")),
+    "route em_backward": _route(**_EM_INPUTS, **_GRADIENTS, **_EM_GRADIENTS),
+    "route dynamic_forward": _route(**_VOTES, capsules=Rule("NOD")),
+    "route dynamic_backward": _route(**_VOTES, **_GRADIENTS),
+    "guided_scores forward": {
+        **_GUIDED,
+        "grad_scores": None,
+        "scores": Rule("BTIO"),
+        "grad_keys": None,
+        "grad_context": None,
+        "grad_weight": None,
+    },
+    "guided_scores backward": {
+        **_GUIDED,
+        "grad_scores": Rule("BTIO"),
+        "scores": None,
+        "grad_keys": Rule("BIOD"),
+        "grad_context": Rule("BTOD"),
+        "grad_weight": Rule("D"),
+    },
+    "dropout": {"numbers": Rule("N", TRAINED), "result": Rule("N", TRAINED, like="numbers")},
+    "loss_rows": {
+        "scores": Rule("NV", TRAINED),
+        "bias": Rule("V", optional=True),
+        "labels": Rule("N", INT64, optional=True),
+        "weights": Rule("N", optional=True),
+        "norms": Rule("N"),
+        "targets": Rule("N"),
+        "means": Rule("N"),
+    },
+    "int8_linear": {**_LINEAR, "inputs": Rule("Ri", dense=1), "outputs": Rule("Ro")},
+    "struct Linear": _LINEAR,
+    "struct Layer": {**dict.fromkeys(NORMS, Rule("d")), "keys": Rule("CSd"), "values": Rule("CSd")},
+    "struct Plan": {
+        "cache": Rule("LPCpd"),
+        "source_mask": Rule("CS", optional=True),
+        "epsilons": Rule("Ln"),
+        "layers": Rule("LF", INT64),
+    },
+    "marian_step": {
+        "plan": Rule("F", INT64),
+        "states": Rule("Rd"),
+        "outputs": Rule("LRd"),
+        "history": Rule("RP", INT32),
+    },
+    "struct Aggregation em": {
+        "activation": Rule("Ld"),
+        "beta_a": Rule("O"),
+        "beta_u": Rule("O"),
+        "inputs": Rule("lF", INT64),
+        "votes": Rule("LF", INT64),
+    },
+    "struct Aggregation dynamic": {
+        "activation": None,
+        "beta_a": None,
+        "beta_u": None,
+        "inputs": Rule("lF", INT64),
+        "votes": Rule("LF", INT64),
+    },
+    "aggregate": {"plan": Rule("F", INT64), "outputs": Rule("RLd", dense=1), "combined": Rule("Rd")},
+}
+
+_FUSED: Rules = {"votes": Rule("NIOD", VOTES, dense=2)}
+_FUSED_MASK: Rules = {"mask": Rule("NI", BYTES, optional=True)}
+_FUSED_COSTS: Rules = {
+    "log_activations": Rule("NI", FLOATS, optional=True),
+    "beta_a": Rule("O", FLOATS),
+    "beta_u": Rule("O", FLOATS),
+}
+_FUSED_RESULTS: Rules = {"capsules": Rule("NOD", VOTES), "assignments_out": Rule("TNIO", optional=True)}
+_FUSED_GRADIENTS: Rules = {"grad_capsules": Rule("NOD", FLOATS), "grad_votes": Rule("NIOD", VOTES)}
+
+# By the Triton kernel; the names are those of its parameters.
+KERNELS: dict[str, Rules] = {
+    "em_forward_kernel": {**_FUSED, **_FUSED_COSTS, **_FUSED_MASK, **_FUSED_RESULTS},
+    "em_backward_kernel": {
+        **_FUSED,
+        **_FUSED_COSTS,
+        **_FUSED_MASK,
+        **_FUSED_GRADIENTS,
+        "grad_log_activations": Rule("NI", FLOATS, optional=True),
+        "grad_betas": Rule("kpO", FLOATS),
+    },
+    "dynamic_forward_kernel": {**_FUSED, **_FUSED_MASK, **_FUSED_RESULTS},
+    "dynamic_backward_kernel": {**_FUSED, **_FUSED_MASK, **_FUSED_GRADIENTS},
+    "guided_scores_kernel": {**_GUIDED, "scores": Rule("BTIO")},
+    "guided_scores_grad_context_kernel": {
+        **_GUIDED,
+        "grad_scores": Rule("BTIO"),
+        "grad_context": Rule("BTOD"),
+        "grad_weights": Rule("pD"),
+    },
+    "guided_scores_grad_keys_kernel": {**_GUIDED, "grad_scores": Rule("BTIO"), "grad_keys": Rule("BIOD")},
+}

@@ -1,0 +1,180 @@
+"""Calls of every entry of `hf_capsule_mt/ops/entries.py` with given tensors: right ones, and all that are wrong.
+
+Right tensors are as large as the rules say and no larger, so that a sanitizer finds a rule that is too weak.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fused_cases import DEVICE
+from torch import Tensor
+
+from hf_capsule_mt.inference.int8 import native as int8_native
+from hf_capsule_mt.inference.int8 import plans
+from hf_capsule_mt.inference.int8.native import NativeWeights, linear_sizes
+from hf_capsule_mt.inference.int8.plans import Map
+from hf_capsule_mt.ops import native_routing, native_training
+from hf_capsule_mt.ops.entries import COMPILED, KERNELS
+from hf_capsule_mt.ops.guided import native as guided_native
+from hf_capsule_mt.ops.tensor_rules import Rule
+
+Tensors = dict[str, Tensor | None]
+
+ENTRIES = {**COMPILED, **KERNELS}
+LEVELS = 63  # of int8, which no processor overflows
+INPUTS, OUTPUTS = 10, 70  # of a linear map: neither fills its last block or group
+ROWS, POSITIONS, WIDTH, LAYERS, INNER, HEADS = 4, 6, 8, 3, 12, 2  # of a decoder
+SOURCE = ROWS, POSITIONS, WIDTH
+ROUNDS = 2
+SIZES = {"N": 3, "I": 5, "O": 4, "D": 2, "B": 3, "T": ROUNDS, "V": 11, "R": ROWS, "P": 5}
+# Sizes that a call needs whatever its tensors are.
+SOURCE_SIZES = dict(zip("CSd", SOURCE, strict=True))
+ROUTED_LAYERS = {"l": LAYERS, "L": LAYERS, "d": WIDTH, "O": SIZES["O"], "F": plans.LINEAR}
+KNOWN: dict[str, dict[str, int]] = {
+    "int8_linear": linear_sizes(INPUTS, OUTPUTS),
+    "struct Linear": linear_sizes(INPUTS, OUTPUTS),
+    "struct Layer": SOURCE_SIZES,
+    "struct Plan": {**SOURCE_SIZES, "L": LAYERS, "p": 2, "n": 3, "F": plans.LAYER},
+    "struct Aggregation em": ROUTED_LAYERS,
+    "struct Aggregation dynamic": ROUTED_LAYERS,
+    "marian_step": {"L": LAYERS, "d": WIDTH, "P": SIZES["P"], "F": plans.PLAN},
+    "aggregate": {"L": LAYERS, "d": WIDTH, "F": plans.AGGREGATION},
+    "em_forward_kernel": {"T": ROUNDS},
+    "em_backward_kernel": {"k": 2, "p": 2},
+    "dynamic_forward_kernel": {"T": ROUNDS},
+    "guided_scores_grad_context_kernel": {"p": SIZES["B"] * SIZES["O"]},
+}
+OTHER_TYPES = (torch.float64, torch.int16)  # no entry takes both
+
+
+def right_tensors(entry: str, **changes: int) -> Tensors:
+    """Tensors that a call takes; `changes` are other sizes of axes."""
+    sizes = SIZES | KNOWN.get(entry, {}) | changes
+    device = DEVICE if entry in KERNELS else "cpu"
+    rules = ENTRIES[entry].items()
+    tensors = {name: None if rule is None else random_tensor(rule, sizes).to(device) for name, rule in rules}
+    if "plan" in tensors:
+        tensors["plan"] = (decoder_plan() if entry == "marian_step" else routing_plan()).plan
+    return tensors
+
+
+def random_tensor(rule: Rule, sizes: dict[str, int]) -> Tensor:
+    shape = [sizes[axis] for axis in rule.axes]
+    if rule.types[0].is_floating_point:
+        return torch.randn(shape, dtype=torch.float32).to(rule.types[0])
+    return torch.ones(shape, dtype=rule.types[0])  # word 1, row 1 of a cache, and nothing is masked
+
+
+def wrong_tensors(entry: str) -> Iterator[tuple[str, str, Tensor | None]]:
+    """The name of a tensor, what is wrong with it, and the tensor."""
+    rules = ENTRIES[entry]
+    axes = "".join(rule.axes for rule in rules.values() if rule)
+    for name, tensor in right_tensors(entry).items():
+        rule = rules[name]
+        if rule is None or tensor is None:
+            yield name, "a tensor where there is none", torch.zeros(1)
+            continue
+        if not rule.optional:
+            yield name, "None", None
+        for axis, letter in enumerate(rule.axes):
+            if axes.count(letter) > 1 or letter in KNOWN.get(entry, {}):  # otherwise any size is right
+                for change in (-1, 1, -tensor.shape[axis]):
+                    yield name, f"{change} in axis {axis}", resized(tensor, axis, change)
+        yield name, "an axis more", tensor.unsqueeze(0)
+        yield name, "an axis less", tensor.select(0, 0)
+        yield name, "another type", tensor.to(next(each for each in OTHER_TYPES if each not in rule.types))
+        yield name, "gaps", torch.stack([tensor, tensor], dim=-1)[..., 0]
+        yield name, "another device", tensor.to("meta")
+        yield name, "freed memory", freed(tensor)
+
+
+def resized(tensor: Tensor, axis: int, change: int) -> Tensor:
+    """In memory of its own, so that a sanitizer sees where it ends."""
+    longer = torch.cat([tensor, tensor.narrow(axis, 0, 1)], dim=axis)
+    return longer.narrow(axis, 0, tensor.shape[axis] + change).clone(memory_format=torch.contiguous_format)
+
+
+def freed(tensor: Tensor) -> Tensor:
+    """As sharded training leaves a weight between its uses."""
+    copy = tensor.clone()
+    copy.untyped_storage().resize_(0)
+    return copy
+
+
+def assert_refuses_wrong_tensors(entry: str, run: Callable[[str, Tensors], Any]) -> None:
+    """An error that begins with the name of a tensor."""
+    names = "|".join(ENTRIES[entry])
+    for name, fault, tensor in wrong_tensors(entry):
+        with pytest.raises(ValueError) as error:
+            run(entry, {**right_tensors(entry), name: tensor})
+            pytest.fail(f"{entry} takes {name} with {fault}")
+        assert re.match(rf"({names}) (is|has) ", str(error.value)), f"{name} with {fault}: {error.value}"
+
+
+def linear_map(inputs: int, outputs: int) -> Map:
+    rounded = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    return Map(NativeWeights(rounded, torch.rand(outputs)), torch.randn(outputs), inputs, outputs)
+
+
+KEPT: list[Any] = []  # what the plans below point to
+
+
+@functools.cache
+def decoder_plan() -> plans.DecoderPlan:
+    sizes = [(WIDTH, 3 * WIDTH), *[(WIDTH, WIDTH)] * 3, (WIDTH, INNER), (INNER, WIDTH)]
+    layers = [([linear_map(*each) for each in sizes], right_tensors("struct Layer")) for _ in range(LAYERS)]
+    KEPT.append(layers)
+    fields = [plans.layer_fields(maps, LEVELS, tensors, SOURCE) for maps, tensors in layers]
+    tensors = {**right_tensors("struct Plan"), "layers": plans.as_int64(fields)}
+    return plans.decoder_plan(tensors, SOURCE, HEADS, INNER, 0)
+
+
+@functools.cache
+def routing_plan() -> plans.AggregationPlan:
+    maps = [linear_map(WIDTH, WIDTH) for _ in range(LAYERS)]
+    KEPT.append(maps)
+    fields = plans.as_int64([each.fields(LEVELS) for each in maps])
+    return aggregation("em", {**right_tensors("struct Aggregation em"), "inputs": fields, "votes": fields})
+
+
+def aggregation(kind: str, tensors: Tensors) -> plans.AggregationPlan:
+    sizes = LAYERS, WIDTH, SIZES["O"], ROUNDS
+    return plans.aggregation_plan(kind, tensors, sizes, (False, False), (1.0, 0.1))
+
+
+def linear_fields(tensors: Tensors) -> tuple[int, ...]:
+    weights = SimpleNamespace(tensors=lambda: {name: tensors[name] for name in ("weights", "scales", "offsets")})
+    return Map(weights, tensors["bias"], INPUTS, OUTPUTS).fields(LEVELS)
+
+
+def marian_step(tensors: Any) -> None:
+    plan = decoder_plan()._replace(plan=tensors["plan"])
+    plans.marian_step(plan, tensors["states"], tensors["outputs"], tensors["history"], 2)
+
+
+# By the function; by the name of the entry if it has parts of its own.
+CALLS: dict[str, Callable[[str, Any], Any]] = {
+    "route": lambda kind, tensors: native_routing._run(kind, tensors, (3, True, False, 1.0, 0.1), math.inf),
+    "guided_scores": lambda kind, tensors: guided_native._run(kind, tensors),
+    "dropout": lambda _, tensors: native_training._dropout(tensors, 0.3, 7),
+    "loss_rows": lambda _, tensors: native_training._loss_rows(tensors, 0.1),
+    "int8_linear": lambda _, tensors: int8_native._int8_linear(tensors, INPUTS, OUTPUTS, LEVELS, True),
+    "marian_step": lambda _, tensors: marian_step(tensors),
+    "aggregate": lambda _, tensors: plans._aggregate(routing_plan(), tensors),
+    "struct Linear": lambda _, tensors: linear_fields(tensors),
+    "struct Layer": lambda _, tensors: plans.layer_fields([], LEVELS, tensors, SOURCE),
+    "struct Plan": lambda _, tensors: plans.decoder_plan(tensors, SOURCE, HEADS, INNER, 0),
+    "struct Aggregation": aggregation,
+}
+
+
+def call_compiled(entry: str, tensors: Tensors) -> Any:
+    """Call the compiled function, or make the struct."""
+    name = next(name for name in CALLS if entry.startswith(name))
+    return CALLS[name](entry.removeprefix(name).strip(), tensors)

@@ -1,0 +1,50 @@
+"""Triton kernels get no tensor that they would read or write outside of: each is broken in every way, and refused.
+
+The tests walk the table in `hf_capsule_mt/ops/entries.py`, which is also what each launch checks.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from fused_cases import needs_kernels
+from native_calls import KNOWN, ROUNDS, SIZES, Tensors, assert_refuses_wrong_tensors, right_tensors
+
+from hf_capsule_mt.ops.dynamic import triton as dynamic_triton
+from hf_capsule_mt.ops.em import triton as em_triton
+from hf_capsule_mt.ops.entries import KERNELS
+from hf_capsule_mt.ops.guided import triton as guided_triton
+from hf_capsule_mt.ops.triton_operators import block_sizes, launch
+
+pytestmark = needs_kernels
+
+
+def kernels() -> dict[str, Any]:
+    return {**em_triton._kernels(), **dynamic_triton._kernels(), **guided_triton._kernels()}
+
+
+def call_kernel(name: str, tensors: Tensors) -> None:
+    known = dict(KNOWN.get(name, {}))
+    if name.startswith("guided"):
+        sizes = {"OUTPUTS": SIZES["O"], "SIZE": SIZES["D"], "num_warps": 4, "BT": 2, "BI": 8, "BD": 2}
+        launch(kernels()[name], (SIZES["B"] * SIZES["O"], 1, 1), tensors, known, SIZES["T"], SIZES["I"], **sizes)
+        return
+    votes = torch.empty([SIZES[axis] for axis in "NIOD"])
+    blocks, sizes = block_sizes(votes)
+    sizes |= {"STEPS": ROUNDS} if "backward" in name else {}
+    sizes |= {} if name.startswith("em") else {"NORMALIZE": True}
+    numbers = (len(votes), *votes.stride()[:2], *((1.0, 0.1) if name.startswith("em") else ()))
+    launch(kernels()[name], (known.get("p", blocks),), tensors, known, *numbers, ITERATIONS=ROUNDS, **sizes)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_broken_tensor_is_refused(name: str) -> None:
+    call_kernel(name, right_tensors(name))
+    assert_refuses_wrong_tensors(name, call_kernel)
+
+
+def test_the_table_has_every_kernel_with_its_parameters() -> None:
+    assert kernels().keys() == KERNELS.keys()
+    for name, kernel in kernels().items():
+        rules = list(KERNELS[name])
+        assert kernel.fn.__code__.co_varnames[: len(rules)] == tuple(rules), name

@@ -1,0 +1,91 @@
+"""Compiled code gets no tensor that it would read or write outside of: each is broken in every way, and refused.
+
+The tests walk the table in `hf_capsule_mt/ops/entries.py`, which is also what each call checks.
+"""
+
+import ast
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fused_cases import needs_native
+from native_calls import KNOWN, assert_refuses_wrong_tensors, call_compiled, decoder_plan, right_tensors
+
+import hf_capsule_mt
+from hf_capsule_mt.inference.int8 import plans
+from hf_capsule_mt.inference.int8.native import native_levels
+from hf_capsule_mt.ops.entries import COMPILED
+from hf_capsule_mt.ops.native_library import LIBRARY
+from hf_capsule_mt.ops.native_training import native_row_losses
+
+pytestmark = needs_native
+PACKAGE = Path(hf_capsule_mt.__file__).parent
+INT8 = ("int8_linear", "marian_step", "aggregate")
+needs_int8 = pytest.mark.skipif(not native_levels(), reason="no int8 on this processor")
+every_entry = pytest.mark.parametrize(
+    "entry", [pytest.param(entry, marks=needs_int8 if entry in INT8 else ()) for entry in COMPILED]
+)
+
+
+@every_entry
+def test_each_broken_tensor_is_refused(entry: str) -> None:
+    call_compiled(entry, right_tensors(entry))
+    assert_refuses_wrong_tensors(entry, call_compiled)
+
+
+@every_entry
+def test_nothing_on_an_axis_is_read_or_written(entry: str) -> None:
+    axes = {axis for rule in COMPILED[entry].values() if rule for axis in rule.axes} - KNOWN.get(entry, {}).keys()
+    for axis in axes:
+        with contextlib.suppress(ValueError):  # there may be nothing to compute
+            call_compiled(entry, right_tensors(entry, **{axis: 0}))
+
+
+@every_entry
+def test_tensors_that_may_be_missing(entry: str) -> None:
+    missing = {name: None for name, rule in COMPILED[entry].items() if rule and rule.optional}
+    call_compiled(entry, {**right_tensors(entry), **missing})
+
+
+@needs_int8
+@pytest.mark.parametrize(("rows", "place"), [(5, 0), (4, 5), (4, -1)])
+def test_a_step_stays_inside_of_the_cache(rows: int, place: int) -> None:
+    tensors: Any = right_tensors("marian_step", R=rows)
+    with pytest.raises(ValueError, match=f"{rows} rows at place {place}: the cache has 4 rows and 5 places"):
+        plans.marian_step(decoder_plan(), tensors["states"], tensors["outputs"], tensors["history"], place)
+
+
+def test_the_message_names_both_tensors_and_their_shapes() -> None:
+    with pytest.raises(ValueError) as error:
+        native_row_losses(torch.zeros(80, 61), torch.zeros(72, dtype=torch.long))
+    assert str(error.value) == (
+        "labels is torch.int64 [72] on cpu: must be torch.int64 [80], contiguous, on cpu, "
+        "to fit scores torch.float32 [80, 61] on cpu"
+    )
+
+
+def test_a_name_that_the_table_does_not_have_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"the call has no tensors \['label'\]"):
+        call_compiled("loss_rows", {**right_tensors("loss_rows"), "label": None})
+
+
+def test_the_table_has_every_compiled_function() -> None:
+    functions = {name for name in dir(LIBRARY) if not name.startswith("_")} - {"interface", "int8_levels"}
+    assert {entry.split()[0] for entry in COMPILED} - {"struct"} == functions
+
+
+def test_every_call_checks_its_tensors_first() -> None:
+    """A function that calls the library without the check of the table would read whatever it is given."""
+    called = set()
+    for path in (path for path in PACKAGE.rglob("*.py") if "LIBRARY." in path.read_text(encoding="utf-8")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+            texts = [ast.unparse(call) for call in calls]
+            library = {text.removeprefix("LIBRARY.") for text in texts if text.startswith("LIBRARY.")}
+            library -= {"interface", "int8_levels"}
+            called |= library
+            assert not library or "addresses" in texts, f"{path}: {function.name} calls {library} without the check"
+    assert called == {entry.split()[0] for entry in COMPILED} - {"struct"}
