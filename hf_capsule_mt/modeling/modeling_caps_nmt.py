@@ -231,7 +231,8 @@ class CapsNMTModel(CapsNMTPreTrainedModel, RecurrentModel):
                 )
             encoded, source = read_encoder_outputs(encoder_outputs)
             features: Any = encoded
-            if "source_context" not in encoded:
+            keys = () if self.decoder.stack.attention is None else ("attention_keys",)
+            if not {"source_context", *keys} <= encoded.keys():
                 features = self.encoder.source_features(source, word_mask(attention_mask, source))
         decoded = self.decoder(
             input_ids=decoder_input_ids,

@@ -141,6 +141,22 @@ def test_encoder_outputs_of_other_kinds(case: Case) -> None:
             assert_close(model(encoder_outputs=given, **batch).logits, expected, 1e-5)
 
 
+@recurrent_cases
+def test_a_field_that_an_encoder_output_lacks_is_computed_again(case: Case) -> None:
+    """Without it the call ended with a KeyError, or with an attribute of None."""
+    model = case.build()
+    batch = batch_of(model)
+    inputs = without_target(batch)
+    with torch.no_grad():
+        expected, tokens = model(**batch).logits, model.generate(**inputs)
+        full = model.get_encoder()(batch.pop("input_ids"), batch["attention_mask"])
+        for name in full.keys() - {"last_hidden_state"}:
+            lacking = type(full)(**{**full, name: None})
+            assert_close(model(encoder_outputs=lacking, **batch).logits, expected, 1e-5)
+            actual = model.generate(encoder_outputs=lacking, attention_mask=inputs["attention_mask"])
+            assert torch.equal(actual, tokens)
+
+
 @chosen_recurrent_cases
 def test_masks_of_the_target_that_do_not_fit(case: Case) -> None:
     model = case.build()

@@ -97,16 +97,6 @@ def test_calls_that_cannot_work() -> None:
         recurrent(torch.zeros(1, 1, 16), torch.zeros(1), torch.zeros(1), None)
 
 
-@pytest.mark.parametrize("field", ["attention_keys", "source_votes", "source_keys"])
-def test_a_field_that_an_encoder_output_lacks_is_computed_again(field: str) -> None:
-    model = build()
-    batch = batch_of(model)
-    encoded = model.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"])
-    lacking = type(encoded)(**{**encoded, field: None})
-    rest = {name: tensor for name, tensor in batch.items() if name != "input_ids"}
-    assert_close(model(encoder_outputs=lacking, **rest).logits, model(**batch).logits)
-
-
 def test_attention_has_one_implementation() -> None:
     model = build()
     assert model.config._attn_implementation == "eager"

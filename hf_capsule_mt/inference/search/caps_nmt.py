@@ -16,12 +16,16 @@ from hf_capsule_mt.modeling.recurrent.cache import States
 
 
 def caps_nmt_steps(model: Any, encoder_outputs: Any, attention_mask: Tensor | None) -> "CapsNMTSteps | None":
-    """The decoder of `model` before its first step; None for a subclass with other parts or another `forward`."""
+    """The decoder of `model` before its first step; None for a subclass with other parts or another `forward`.
+
+    Also None for an encoder's output of the caller that lacks a field, which `forward` computes again.
+    """
     if (
         type(model).forward is not CapsNMTForConditionalGeneration.forward
         or type(model.model) is not CapsNMTModel
         or type(model.model.decoder) is not CapsNMTDecoder
         or "source_context" not in encoder_outputs
+        or (model.model.decoder.stack.attention is not None and "attention_keys" not in encoder_outputs)
     ):
         return None
     return CapsNMTSteps(model, encoder_outputs, attention_mask)
